@@ -1,0 +1,319 @@
+"""Reverse-mode differentiation of a closed block, nested blocks included.
+
+One class does it at every depth: the top level of a program, the branches of an `if_else` and the body of a `loop`
+are all just closed blocks. `Adjoint` walks the ops of one block in reverse and applies each op's rule; the rules of
+control-flow ops build an `Adjoint` of each inner block in turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from core.build import BlockBuilder, Value, expansion
+from core.errors import Location, NotDifferentiable
+from core.ir import HOLE, Block, Op, StackType, inner_blocks
+from core.registry import OpSpec, as_tuple, lookup
+
+__all__ = ["Adjoint", "Dependence", "gradient_name", "live", "pullback", "vjp"]
+
+
+def vjp(block: Block, wrt: Collection[str] | None = None) -> Block:
+    """Pull cotangents of the results of `block` back to its parameters.
+
+    The new block takes the parameters of `block`, then one cotangent per floating-point result. It returns the
+    results of `block`, then one cotangent per name in `wrt` (default: every floating-point parameter), real zeros
+    where the results do not depend on it.
+
+    Raises NotDifferentiable, with the op's location, where no rule exists.
+    """
+    wrt = [name for name in block.params if block.types[name].is_float] if wrt is None else wrt
+    a = Adjoint(block)
+    seeds = [(name, a.seed(name)) for name in block.results if block.types[name].is_float]
+    found = a.run(seeds, wrt)
+    grads = [found.get(name) or a.b.zeros_like(a.b.value(name)) for name in wrt]
+    return a.joined([*block.results, *(g.name for g in grads)])
+
+
+def pullback(block: Block, seeded: Sequence[int], wrt: Sequence[str]) -> tuple[Block, tuple[str, ...]]:
+    """The block from (parameters, cotangents of the results numbered `seeded`) to cotangents.
+
+    Returns it with those of `wrt` that do receive a cotangent; it has one result for each.
+    """
+    a = Adjoint(block)
+    found = a.run([(block.results[i], a.seed(block.results[i])) for i in seeded], wrt)
+    reached = tuple(name for name in wrt if name in found)
+    joined = a.joined([found[name].name for name in reached])
+    return replace(joined, ops=live(joined.ops, joined.results)), reached
+
+
+@dataclass(slots=True)
+class _Part:
+    """One contribution to a cotangent: its value, and how many adjoint ops stood before it was complete."""
+
+    value: Value
+    position: int
+    location: Location | None
+
+
+class Adjoint:
+    """The backward pass of one block, under construction.
+
+    b:       builder that knows every primal variable and collects the adjoint ops.
+    primal:  the ops of the block; a rule of a control-flow op may replace its own with one that returns more.
+    origin:  cotangent variable -> primal variable, for every name this class gives.
+    """
+
+    def __init__(self, block: Block, cut: Collection[str] = (), depends: Dependence | None = None) -> None:
+        self.block = block
+        self.primal = list(block.ops)
+        self.depends = depends or Dependence()
+        self.cut = block.stopped.union(cut)
+        self.b = BlockBuilder.like(block)
+        self.b.ops = []
+        self.origin: dict[str, str] = {}
+        self._known = set(block.types)
+        self._parts: dict[str, list[_Part]] = {}
+        self._done: dict[str, Value] = {}
+        self._names: dict[str, str] = {}
+        self._late: dict[int, list[Op]] = defaultdict(list)
+
+    def seed(self, name: str) -> Value:
+        """A new parameter that takes the cotangent of `name`."""
+        return self.b.param(self.b.types[name])
+
+    def run(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Value]:
+        """Append the adjoint ops. The cotangent of each name in `wrt` that has one; the others are structural zeros.
+
+        Raises NotDifferentiable where an op without a gradient lies between a seed and `wrt`.
+        """
+        active = self.depends.active(self.block, wrt, self.cut)
+        for name, ct in seeds:
+            self._contribute(name, ct)
+        for index in range(len(self.primal) - 1, -1, -1):
+            op = self.primal[index]
+            if active.isdisjoint(op.inputs) or active.isdisjoint(op.outputs):
+                continue
+            if not any(name in self._parts for name in op.outputs):
+                continue
+            with self.b.at(op.location and replace(op.location, adjoint=True)):
+                cts = [self._complete(name) if name in active else None for name in op.outputs]
+                wanted = [name in active for name in op.inputs]
+                for name, ct in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
+                    if ct is not None and name in active:
+                        self._contribute(name, self._fit(ct, op, name))
+        return {name: ct for name in wrt if (ct := self._complete(name)) is not None}
+
+    def ops(self) -> list[Op]:
+        """The adjoint ops, every name final."""
+        merged: list[Op] = []
+        for position, op in enumerate(self.b.ops):
+            merged.extend(self._late.get(position, ()))
+            merged.append(op)
+        merged.extend(self._late.get(len(self.b.ops), ()))
+        names = self._names
+        return [
+            replace(
+                op,
+                inputs=tuple([names.get(n, n) for n in op.inputs]),
+                outputs=tuple([names.get(n, n) for n in op.outputs]),
+            )
+            for op in merged
+        ]
+
+    def joined(self, results: Sequence[str]) -> Block:
+        """Forward and backward as one block, returning `results`."""
+        ops = (*self.primal, *self.ops())
+        return self._block(ops, tuple(self.final(n) for n in self.b.params), results)
+
+    def part(self, ops: Iterable[Op], params: Sequence[str], results: Sequence[str]) -> Block:
+        """A block of some of the ops, with only the types it needs."""
+        ops = tuple(ops)
+        return self._block(ops, tuple(self.final(n) for n in params), results)
+
+    def final(self, name: str) -> str:
+        return self._names.get(name, name)
+
+    def is_primal(self, name: str) -> bool:
+        return name in self._known
+
+    def rewrite(self, index: int, op: Op) -> None:
+        """Put `op` in the place of a forward op; its new outputs become primal variables."""
+        self.primal[index] = op
+        self._known.update(op.outputs)
+
+    def _block(self, ops: tuple[Op, ...], params: tuple[str, ...], results: Sequence[str]) -> Block:
+        types = {self.final(n): t for n, t in self.b.types.items()}
+        used = dict.fromkeys(params)
+        for op in ops:
+            used.update(dict.fromkeys(op.outputs))
+        stopped = frozenset(n for n in self.b.stopped if n in used)
+        return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)
+
+    def _contribute(self, name: str, ct: Value) -> None:
+        self._parts.setdefault(name, []).append(_Part(ct, len(self.b.ops), self.b.location))
+
+    def _complete(self, name: str) -> Value | None:
+        """The whole cotangent of `name`: its parts added, right after the last of them."""
+        if name in self._done:
+            return self._done[name]
+        parts = self._parts.pop(name, None)
+        if parts is None:
+            return None
+        final = self._free(gradient_name(name))
+        if len(parts) == 1:
+            self._done[name] = self._christen(parts[0], final, name)
+            return self._done[name]
+        named = [self._christen(p, self._free(f"{final}@RENAME@{i}"), name) for i, p in enumerate(parts)]
+        total = Op("sum", tuple(v.name for v in named), (final,), {}, parts[-1].location)
+        self._late[parts[-1].position].append(self.b.typed(total))
+        self.origin[final] = name
+        self._done[name] = self.b.value(final)
+        return self._done[name]
+
+    def _christen(self, part: _Part, name: str, primal: str) -> Value:
+        """Give a part its name. What already has one, or is not ours to name, is passed on by an `assign`."""
+        value = part.value
+        self.origin[name] = primal
+        if self.is_primal(value.name) or value.name in self.origin or value.name in self._names:
+            copy = Op("assign", (value.name,), (name,), {}, part.location)
+            self._late[part.position].append(self.b.typed(copy))
+        else:
+            self._names[value.name] = name
+            self.b.types[name] = value.type
+        return self.b.value(name)
+
+    def _free(self, name: str) -> str:
+        while name in self.b.types:
+            name = f"grad/{name}"
+        return name
+
+    def _apply(
+        self, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
+    ) -> tuple[Value | None, ...]:
+        spec = lookup(op.type)
+        if spec.unavailable is not None:
+            raise NotDifferentiable(
+                f"{op.type} has no gradient: {spec.unavailable}",
+                suggestion="set stop_gradient on its input or output if none should flow through it",
+            )
+        if spec.adjoint_rule is not None:
+            return tuple(spec.adjoint_rule(self, index, op, cts, wanted))
+        ins = [None if name == HOLE else self.b.value(name) for name in op.inputs]
+        if spec.vjp_rule is None:
+            return self._pull_back_composite(spec, op, ins, cts, wanted)
+        outs = [self.b.value(name) for name in op.outputs]
+        full = tuple(ct or (self.b.zeros_like(o) if o.type.is_float else None) for ct, o in zip(cts, outs, strict=True))
+        if len(outs) == 1 and not spec.variadic_outputs:
+            return as_tuple(spec.vjp_rule(full[0], outs[0], *ins, **op.attrs))
+        return as_tuple(spec.vjp_rule(full, tuple(outs), *ins, **op.attrs))
+
+    def _pull_back_composite(
+        self, spec: OpSpec, op: Op, ins: list[Value | None], cts: list[Value | None], wanted: list[bool]
+    ) -> tuple[Value | None, ...]:
+        """A composite without a rule of its own: its expansion is run again and pulled back."""
+        types = tuple(None if v is None else v.type for v in ins)
+        seeded = tuple(i for i, ct in enumerate(cts) if ct is not None)
+        key = ("pullback", types, tuple(op.attrs.values()), seeded, tuple(wanted))
+        if key not in spec.memo:
+            block = expansion(spec, types, op.attrs)
+            wrt = [p for p, w in zip(block.params, wanted, strict=True) if w]
+            spec.memo[key] = (block.params, *pullback(block, seeded, wrt))
+        params, pulled, reached = spec.memo[key]
+        found = self.b.inline(pulled, [*ins, *(ct for ct in cts if ct is not None)])
+        by_name = dict(zip(reached, found, strict=True))
+        return tuple(by_name.get(p) for p in params)
+
+    def _fit(self, ct: Value, op: Op, name: str) -> Value:
+        """Undo broadcasting, once, here, so that no rule has to."""
+        primal = self.b.value(name)
+        if isinstance(primal.type, StackType):
+            return ct
+        # two sizes that are both unknown may still differ when the program runs
+        certain = primal.type.is_static or len(op.inputs) == 1 or not lookup(op.type).elementwise
+        if ct.type == primal.type and certain:
+            return ct
+        assert ct.dtype == primal.dtype, f"the rule of {op.type} gave {ct.type} for {primal.type}"
+        if primal.type.is_static and ct.type.is_static:
+            return self.b.emit("sum_to", ct, shape=primal.shape)
+        return self.b.emit("sum_to_like", ct, primal)
+
+
+class Dependence:
+    """Which outputs depend, differentiably, on which inputs; remembered per block, so that nesting costs nothing extra."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
+
+    def active(self, block: Block, wrt: Iterable[str], cut: Collection[str]) -> set[str]:
+        """The variables of `block` whose value moves with those in `wrt`, none of them behind a cut."""
+        active = {name for name in wrt if block.types[name].is_float and name not in cut}
+        for op in block.ops:
+            if active.isdisjoint(op.inputs):
+                continue
+            for name, reaches in zip(op.outputs, self.op(op), strict=True):
+                if name in cut or not block.types[name].is_float:
+                    continue
+                if any(reaches >> i & 1 and each in active for i, each in enumerate(op.inputs)):
+                    active.add(name)
+        return active
+
+    def of(self, block: Block) -> tuple[int, ...]:
+        """For each result of `block`, the set of parameters it depends on, as bits."""
+        if id(block) not in self._of:
+            self._of[id(block)] = (block, self._walk(block))
+        return self._of[id(block)][1]
+
+    def op(self, op: Op) -> tuple[int, ...]:
+        """For each output of `op`, the set of inputs it depends on, as bits."""
+        spec = lookup(op.type)
+        if spec.no_gradient is not None:
+            return (0,) * len(op.outputs)
+        if spec.kind == "control":
+            inner = {name: self.of(block) for name, block in inner_blocks(op)}
+            return tuple(FLOWS[op.type](op, **inner))
+        return ((1 << len(op.inputs)) - 1,) * len(op.outputs)
+
+    def _walk(self, block: Block) -> tuple[int, ...]:
+        moved = {name: 1 << i for i, name in enumerate(block.params) if block.types[name].is_float}
+        for op in block.ops:
+            bits = [moved.get(name, 0) for name in op.inputs]
+            if not any(bits):
+                continue
+            for name, reaches in zip(op.outputs, self.op(op), strict=True):
+                if name not in block.stopped and block.types[name].is_float:
+                    total = 0
+                    for i, each in enumerate(bits):
+                        if each and reaches >> i & 1:
+                            total |= each
+                    moved[name] = total
+        return tuple(moved.get(name, 0) for name in block.results)
+
+
+FLOWS: dict[str, object] = {}
+"""Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
+
+
+def gradient_name(name: str) -> str:
+    return f"{name}@GRAD"
+
+
+def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
+    """Those of `ops` that `results` need, in the same order."""
+    needed = set(results)
+    kept = []
+    for op in reversed(ops):
+        if not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    return tuple(reversed(kept))
+
+
+def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object] | Collection[str]) -> list[str]:
+    """The names in `known` that `ops` or `results` read, in order of first reading."""
+    found: dict[str, None] = {}
+    for op in ops:
+        found.update((n, None) for n in op.inputs if n in known)
+    found.update((n, None) for n in results if n in known)
+    return list(found)

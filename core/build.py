@@ -1,0 +1,227 @@
+"""Writing blocks in Python: symbols in, ops out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from core.errors import Location, ProgramError, located
+from core.ir import HOLE, Block, Op, TensorType, Type
+from core.registry import OpSpec, as_tuple, lookup
+
+__all__ = ["BlockBuilder", "Value", "expansion", "output_types"]
+
+MEMO_LIMIT = 4096
+"""Remembered inferences per op; programs repeat the same few, so a full table is simply emptied."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A variable of a block under construction. Arithmetic on it emits ops; a Python number is a constant."""
+
+    name: str
+    type: Any
+    builder: BlockBuilder
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self._binary("add", other) if isinstance(other, Value) else self._affine(1.0, other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self._binary("sub", other) if isinstance(other, Value) else self._affine(1.0, -other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self._binary("mul", other) if isinstance(other, Value) else self._affine(other, 0.0)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._binary("div", other) if isinstance(other, Value) else self._affine(1.0 / other, 0.0)
+
+    def __radd__(self, other: float) -> Value:
+        return self._affine(1.0, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self._affine(-1.0, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return self._affine(other, 0.0)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self.builder.constant(other, self.dtype)._binary("div", self)
+
+    def __neg__(self) -> Value:
+        return self.builder.emit("neg", self)
+
+    def _binary(self, op: str, other: Value) -> Value:
+        return self.builder.emit(op, self, other)
+
+    def _affine(self, scale: float, bias: float) -> Value:
+        return self.builder.emit("scale", self, scale=float(scale), bias=float(bias))
+
+
+class BlockBuilder:
+    """Collects ops in order, inferring every type on the way in."""
+
+    def __init__(self) -> None:
+        self.params: list[str] = []
+        self.ops: list[Op] = []
+        self.types: dict[str, Type] = {}
+        self.stopped: set[str] = set()
+        self.location: Location | None = None
+        self._counter = 0
+
+    @classmethod
+    def like(cls, block: Block) -> BlockBuilder:
+        """A builder that already holds `block`: its parameters and its ops, names unchanged."""
+        b = cls()
+        b.params.extend(block.params)
+        b.ops.extend(block.ops)
+        b.types.update(block.types)
+        b.stopped.update(block.stopped)
+        return b
+
+    def param(self, type: Type, name: str | None = None) -> Value:
+        name = self.fresh("p") if name is None else name
+        self.types[name] = type
+        self.params.append(name)
+        return Value(name, type, self)
+
+    def emit(self, type: str, *inputs: Value | None, **attrs: Any) -> Any:
+        """Add an op and return its output, or a tuple of them if there are several."""
+        outs = self.append(self.make(type, *inputs, **attrs))
+        return outs[0] if len(outs) == 1 else outs
+
+    def make(self, type: str, *inputs: Value | None, **attrs: Any) -> Op:
+        """An op that is not yet in the list, its outputs not yet named."""
+        names = tuple(HOLE if v is None else v.name for v in inputs)
+        return Op(type, names, (), lookup(type).complete(attrs), self.location)
+
+    def append(self, op: Op) -> tuple[Value, ...]:
+        """Add `op`, naming its outputs if it has none yet. Raises ProgramError where the types do not fit."""
+        op = self.typed(op)
+        self.ops.append(op)
+        return tuple(Value(name, self.types[name], self) for name in op.outputs)
+
+    def typed(self, op: Op) -> Op:
+        """`op` with its outputs named and their types known to the builder, without adding it."""
+        types = self.types
+        with_holes = tuple(None if name == HOLE else types[name] for name in op.inputs)
+        try:
+            inferred = output_types(lookup(op.type), with_holes, op.attrs)
+        except ProgramError as error:
+            raise error.at(op.location)
+        if not op.outputs:
+            op = replace(op, outputs=tuple([self.fresh(op.type) for _ in inferred]))
+        for name, each in zip(op.outputs, inferred, strict=True):
+            types[name] = each
+        return op
+
+    def constant(self, value: float | bool | int, dtype: str, shape: tuple[int, ...] = ()) -> Value:
+        """A constant array; its shape must be known."""
+        return self.emit("fill_constant", shape=shape, value=float(value), dtype=dtype)
+
+    def zeros_like(self, value: Value) -> Value:
+        return self.emit("fill_zeros_like", value)
+
+    def value(self, name: str) -> Value:
+        return Value(name, self.types[name], self)
+
+    def inline(self, block: Block, operands: Iterable[Value | None]) -> tuple[Value, ...]:
+        """Add the ops of `block` under fresh names, reading `operands` for its parameters; its results."""
+        env: dict[str, str] = {HOLE: HOLE}
+        env.update((p, v.name) for p, v in zip(block.params, operands, strict=True) if v is not None)
+        for each in block.ops:
+            outs = self.append(
+                Op(each.type, tuple(env[n] for n in each.inputs), (), each.attrs, self.location or each.location)
+            )
+            env.update(zip(each.outputs, (v.name for v in outs), strict=True))
+            self.stopped.update(env[n] for n in each.outputs if n in block.stopped)
+        return tuple(self.value(env[n]) for n in block.results)
+
+    def build(self, results: Iterable[Value | str]) -> Block:
+        names = tuple(r if isinstance(r, str) else r.name for r in results)
+        return Block(tuple(self.params), tuple(self.ops), names, dict(self.types), frozenset(self.stopped))
+
+    @contextmanager
+    def at(self, location: Location | None) -> Iterator[None]:
+        """Ops emitted inside carry `location`, and so do errors."""
+        outer, self.location = self.location, location
+        try:
+            with located(location):
+                yield
+        finally:
+            self.location = outer
+
+    def fresh(self, hint: str) -> str:
+        """A name nobody has, with an @ so that no client can have it either. It is the caller's to give a type."""
+        while True:
+            self._counter += 1
+            name = f"{hint}@{self._counter}"
+            if name not in self.types:
+                return name
+
+
+def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
+    """The types of the outputs of an op, None standing for an empty slot.
+
+    Raises ProgramError where number, shape or dtype of the inputs do not fit.
+    """
+    if spec.kind == "control":
+        assert spec.infer_rule is not None
+        return as_tuple(spec.infer_rule(*inputs, **attrs))
+    key = (inputs, tuple(attrs.values()))
+    found = spec.memo.get(key)
+    if found is None:
+        if len(spec.memo) > MEMO_LIMIT:
+            spec.memo.clear()
+        found = spec.memo[key] = _infer(spec, inputs, attrs)
+    return found
+
+
+def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> Block:
+    """The block that a composite stands for, given the types of its inputs."""
+    key = ("expansion", inputs, tuple(attrs.values()))
+    block = spec.memo.get(key)
+    if block is None:
+        b = BlockBuilder()
+        operands = [b.param(TensorType((), "bool") if t is None else t) for t in inputs]
+        given = [None if t is None else v for t, v in zip(inputs, operands, strict=True)]
+        block = spec.memo[key] = b.build(as_tuple(spec.body(*given, **attrs)))
+    return block
+
+
+def _infer(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
+    _check_count(spec, inputs)
+    for slot, each in zip(spec.inputs, inputs, strict=False):
+        if each is not None and not isinstance(each, TensorType) and spec.name not in STACK_OPS:
+            raise ProgramError(f"{spec.name} takes arrays, but {slot.name} is a {each}", "type_mismatch")
+    if spec.infer_rule is not None:
+        return as_tuple(spec.infer_rule(*inputs, **attrs))
+    assert spec.kind == "composite", f"{spec.name} states no types"
+    return expansion(spec, inputs, attrs).result_types
+
+
+STACK_OPS = frozenset({"sum", "fill_zeros_like", "assign"})
+"""Ops that act on what a loop recorded as well as on arrays."""
+
+
+def _check_count(spec: OpSpec, inputs: tuple[Type | None, ...]) -> None:
+    variadic = bool(spec.inputs) and spec.inputs[-1].variadic
+    fixed = spec.inputs[:-1] if variadic else spec.inputs
+    if len(inputs) < len(fixed) or (len(inputs) > len(fixed) and not variadic):
+        raise ProgramError(f"{spec.name} takes {len(fixed)} inputs, got {len(inputs)}", "bad_slot")
+    for slot, each in zip(fixed, inputs, strict=False):
+        if each is None and not slot.optional:
+            raise ProgramError(f"{spec.name} needs the input {slot.name!r}", "bad_slot")

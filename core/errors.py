@@ -1,0 +1,166 @@
+"""Everything that can go wrong in the core, with a stable code and a place.
+
+* CoreError
+  + ProgramError          the program is wrong; the client must change it
+    - InvalidProgram        several problems found in one reading
+    - TypeMismatch          shapes or dtypes do not fit together
+    - NotDifferentiable     a gradient was asked for where none exists
+  + ExecutionError        the program is right; this run of it failed
+
+Code that finds a problem raises it without a location. Code that knows where it is wraps the call in
+`located(...)`, which fills the location in, once: the innermost place wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+__all__ = [
+    "CoreError",
+    "ExecutionError",
+    "InvalidProgram",
+    "Location",
+    "NotDifferentiable",
+    "Problem",
+    "ProgramError",
+    "TypeMismatch",
+    "located",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the program as the client sent it. Passes carry it along unchanged."""
+
+    block: int
+    op: int
+    type: str
+    slot: str | None = None
+    variable: str | None = None
+    adjoint: bool = False
+
+    def __str__(self) -> str:
+        place = f"block {self.block}, op {self.op} ({self.type})"
+        if self.variable is not None:
+            place += f", variable {self.variable!r}"
+        return f"backward of {place}" if self.adjoint else place
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a program: a stable code, a sentence, and a JSON pointer into the document."""
+
+    code: str
+    message: str
+    pointer: str = ""
+    location: Location | None = None
+    suggestion: str | None = None
+
+    @property
+    def block(self) -> int | None:
+        return self.location.block if self.location else None
+
+    @property
+    def op(self) -> int | None:
+        return self.location.op if self.location else None
+
+    @property
+    def op_type(self) -> str | None:
+        return self.location.type if self.location else None
+
+    @property
+    def slot(self) -> str | None:
+        return self.location.slot if self.location else None
+
+    @property
+    def variable(self) -> str | None:
+        return self.location.variable if self.location else None
+
+
+class CoreError(Exception):
+    """Base class: a code, one message, at most one location, perhaps a suggestion."""
+
+    default_code = "error"
+
+    def __init__(
+        self,
+        message: str,
+        code: str | None = None,
+        *,
+        location: Location | None = None,
+        suggestion: str | None = None,
+        pointer: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.location = location
+        self.suggestion = suggestion
+        self.pointer = pointer
+
+    def __str__(self) -> str:
+        return self.message if self.location is None else f"{self.location}: {self.message}"
+
+    def at(self, location: Location | None, pointer: str = "") -> Self:
+        """This error, with `location` and `pointer` filled in unless closer ones are there."""
+        if self.location is None:
+            self.location = location
+        self.pointer = self.pointer or pointer
+        return self
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        pointer = self.pointer
+        if not pointer and self.location is not None:
+            pointer = f"/blocks/{self.location.block}/ops/{self.location.op}"
+        return [Problem(self.code, self.message, pointer, self.location, self.suggestion)]
+
+
+class ProgramError(CoreError):
+    """The program, or what was asked of it, is wrong; sending it again will not help."""
+
+    default_code = "invalid_program"
+
+
+class TypeMismatch(ProgramError):
+    """Shapes or dtypes do not fit together."""
+
+    default_code = "type_mismatch"
+
+
+class NotDifferentiable(ProgramError):
+    """A gradient was asked for where none exists."""
+
+    default_code = "no_gradient_registered"
+
+
+class ExecutionError(CoreError):
+    """The program is right; this run of it failed."""
+
+    default_code = "execution_failed"
+
+
+class InvalidProgram(ProgramError):
+    """All the problems that one reading of a program found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first, more = problems[0], len(problems) - 1
+        place = f"{first.location}: " if first.location else ""
+        super().__init__(place + first.message + (f" (and {more} more)" if more else ""), first.code)
+        self._problems = tuple(problems)
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        return self._problems
+
+
+@contextmanager
+def located(location: Location | None) -> Iterator[None]:
+    """Any error of ours raised inside gets `location`, unless it has a closer one."""
+    try:
+        yield
+    except CoreError as error:
+        raise error.at(location)

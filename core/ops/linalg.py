@@ -1,0 +1,97 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ir import TensorType
+from core.ops.types import broadcast_shapes, same_dtype, same_size
+from core.registry import Example, lookup, op
+
+__all__: list[str] = []
+
+
+@op
+def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
+    """The matrix product of the last two axes; axes before them are a batch and broadcast.
+
+    A 1-D operand is a row on the left and a column on the right, and its axis leaves the result. The transpose flags
+    swap an operand's last two axes first (a 1-D operand has nothing to swap).
+    """
+    return xp.matmul(_turned(xp, x, transpose_x), _turned(xp, y, transpose_y))
+
+
+def _turned(xp, x, transpose):
+    return xp.swapaxes(x, -1, -2) if transpose and x.ndim > 1 else x
+
+
+@matmul.infer
+def matmul_infer(x, y, *, transpose_x, transpose_y):
+    dtype = same_dtype(x, y)
+    if dtype == "bool":
+        raise ProgramError("matmul needs numbers, not bool", "dtype_mismatch")
+    if x.rank == 0 or y.rank == 0:
+        raise ProgramError(f"matmul needs at least one axis on each side: {x} and {y}", "shape_mismatch")
+    a = _swapped(x.shape) if transpose_x else x.shape
+    b = _swapped(y.shape) if transpose_y else y.shape
+    inner = a[-1], b[-2] if len(b) > 1 else b[0]
+    same_size(*inner, f"cannot multiply x={x} by y={y}: inner sizes differ")
+    batch = broadcast_shapes(a[:-2], b[:-2])
+    return TensorType((*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), dtype)
+
+
+def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 else shape
+
+
+@matmul.vjp
+def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
+    if x.rank == 1 and y.rank == 1:
+        return ct * y, ct * x
+    row, column = x.rank == 1, y.rank == 1
+    unsqueeze, squeeze, multiply = lookup("unsqueeze"), lookup("squeeze"), lookup("matmul")
+    a, b = (unsqueeze(x, axes=(0,)) if row else x), (unsqueeze(y, axes=(-1,)) if column else y)
+    tx, ty = transpose_x and not row, transpose_y and not column
+    if row:
+        ct = unsqueeze(ct, axes=(-2,))
+    if column:
+        ct = unsqueeze(ct, axes=(-1,))
+    # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
+    if tx:
+        da = multiply(b, ct, transpose_x=ty, transpose_y=True)
+    else:
+        da = multiply(ct, b, transpose_y=not ty)
+    if ty:
+        db = multiply(ct, a, transpose_x=True, transpose_y=tx)
+    else:
+        db = multiply(a, ct, transpose_x=not tx)
+    if row:
+        da = squeeze(_unbatched(da), axes=(0,))
+    if column:
+        db = squeeze(_unbatched(db), axes=(-1,))
+    return da, db
+
+
+def _unbatched(value):
+    """A vector was shared by the whole batch, so its cotangents add up over it."""
+    return lookup("reduce_sum")(value, axes=tuple(range(value.rank - 2))) if value.rank > 2 else value
+
+
+def _examples():
+    r = np.random.default_rng(0)
+    a, b = r.standard_normal((2, 3)), r.standard_normal((3, 4))
+    batch = r.standard_normal((5, 1, 2, 3))
+    yield Example((a, b), (a @ b,))
+    yield Example((a.T, b), (a @ b,), {"transpose_x": True})
+    yield Example((a, b.T), (a @ b,), {"transpose_y": True})
+    yield Example((a.T, b.T), (a @ b,), {"transpose_x": True, "transpose_y": True})
+    yield Example((batch, np.stack([b, 2 * b])), (batch @ np.stack([b, 2 * b]),))
+    yield Example((a[0], b), (a[0] @ b,))
+    yield Example((a, b[:, 0]), (a @ b[:, 0],))
+    yield Example((a[0], b[:, 0]), (a[0] @ b[:, 0],))
+    yield Example((batch, b[:, 0]), (batch @ b[:, 0],))
+    yield Example((a[0], np.stack([b, 2 * b])), (a[0] @ np.stack([b, 2 * b]),))
+
+
+matmul.example(_examples)

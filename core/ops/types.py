@@ -1,0 +1,113 @@
+"""What the type rules of the ops share: sizes that may be unknown, and how they combine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from core.errors import ProgramError, TypeMismatch
+from core.ir import StackType, TensorType, Type
+
+__all__ = [
+    "axes_of",
+    "axis_of",
+    "broadcast",
+    "broadcast_shapes",
+    "joined_type",
+    "matches",
+    "product",
+    "same_dtype",
+    "same_size",
+]
+
+
+def matches(given: Type, wanted: Type) -> bool:
+    """Whether a value of type `given` may stand where `wanted` is; an unknown size fits any."""
+    if isinstance(given, StackType) or isinstance(wanted, StackType):
+        return (
+            isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
+        )
+    return (
+        given.dtype == wanted.dtype
+        and len(given.shape) == len(wanted.shape)
+        and all(g == w or -1 in (g, w) for g, w in zip(given.shape, wanted.shape, strict=True))
+    )
+
+
+def joined_type(a: Type, b: Type, code: str, message: str) -> Type:
+    """The narrowest type that holds both: sizes in which they differ become unknown.
+
+    Raises ProgramError with `code` where dtype, rank or kind differ.
+    """
+    if isinstance(a, StackType) and isinstance(b, StackType):
+        return StackType(joined_type(a.element, b.element, code, message))
+    if isinstance(a, StackType) or isinstance(b, StackType) or a.dtype != b.dtype or len(a.shape) != len(b.shape):
+        raise ProgramError(f"{message}: {a} and {b}", code)
+    if a == b:
+        return a
+    return TensorType(tuple(m if m == n else -1 for m, n in zip(a.shape, b.shape, strict=True)), a.dtype)
+
+
+def same_dtype(*types: TensorType) -> str:
+    """The one dtype of all `types`. Raises TypeMismatch: nothing is converted silently."""
+    first = types[0].dtype
+    for each in types:
+        if each.dtype != first:
+            raise TypeMismatch(f"dtypes differ: {' and '.join(map(str, types))}", "dtype_mismatch")
+    return first
+
+
+def same_size(m: int, n: int, what: str) -> int:
+    """The size that both must have, whichever is known. Raises TypeMismatch if they are known to differ."""
+    if m == n or n == -1:
+        return m
+    if m == -1:
+        return n
+    raise TypeMismatch(f"{what}: {m} and {n}", "shape_mismatch")
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """NumPy's broadcasting. An unknown size beside a known one other than 1 must turn out to be it, or 1."""
+    rank = max(map(len, shapes))
+    out = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(shape, start=rank - len(shape)):
+            if out[i] == 1:
+                out[i] = n
+            elif out[i] == -1:
+                out[i] = n if n not in (1, -1) else -1
+            elif n not in (1, -1, out[i]):
+                listed = " and ".join(str(list(s)) for s in shapes)
+                raise TypeMismatch(f"shapes do not broadcast: {listed}", "shape_mismatch")
+    return tuple(out)
+
+
+def broadcast(*types: TensorType) -> TensorType:
+    return TensorType(broadcast_shapes(*(t.shape for t in types)), same_dtype(*types))
+
+
+def axis_of(axis: int, rank: int, what: str = "axis") -> int:
+    """`axis` counted from the front. Raises ProgramError (bad_attr) if it is out of range."""
+    if not -rank <= axis < rank:
+        raise ProgramError(f"{what} {axis} is out of range for rank {rank}", "bad_attr")
+    return axis % rank
+
+
+def axes_of(axes: Iterable[int] | None, rank: int) -> tuple[int, ...]:
+    """`axes` counted from the front and sorted; None means all. Raises ProgramError (bad_attr) for doubles."""
+    if axes is None:
+        return tuple(range(rank))
+    out = sorted(axis_of(a, rank) for a in axes)
+    if len(set(out)) < len(out):
+        raise ProgramError(f"an axis is named twice in {list(axes)}", "bad_attr")
+    return tuple(out)
+
+
+def product(sizes: Iterable[int]) -> int:
+    """The number of elements, or -1 if a size is unknown (and none is zero)."""
+    total, unknown = 1, False
+    for n in sizes:
+        if n == -1:
+            unknown = True
+        else:
+            total *= n
+    return -1 if unknown and total else total

@@ -1,0 +1,62 @@
+"""Drop what no result needs, in inner blocks too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from core.ir import Block, Op
+
+__all__ = ["eliminate_dead"]
+
+
+def eliminate_dead(block: Block) -> Block:
+    """The ops that the results need, in the same order.
+
+    From a branch also the results, and from a loop the recorded stacks, that nobody reads are dropped, so that what
+    was computed for them goes too. Parameters stay: they are the block's signature.
+    """
+    needed = set(block.results)
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if needed.isdisjoint(op.outputs):
+            continue
+        op = _trim(op, needed)
+        kept.append(op)
+        needed.update(op.inputs)
+    ops = tuple(reversed(kept))
+    named = {*block.params, *(name for op in ops for name in op.outputs)}
+    types = {name: type for name, type in block.types.items() if name in named}
+    return Block(block.params, ops, block.results, types, block.stopped & named)
+
+
+def _trim(op: Op, needed: Collection[str]) -> Op:
+    if op.type == "if_else":
+        keep = [i for i, name in enumerate(op.outputs) if name in needed]
+        return _with_results(op, keep, keep)
+    if op.type == "loop":
+        carried = op.attrs["carried"]
+        keep = [i for i, name in enumerate(op.outputs) if i < carried or name in needed]
+        return _with_results(op, keep, keep)
+    return op
+
+
+def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
+    """`op` with only those outputs, its blocks returning only those results, and dead operands dropped from branches."""
+    blocks = {
+        k: eliminate_dead(replace(v, results=tuple(v.results[i] for i in results)))
+        for k, v in op.attrs.items()
+        if isinstance(v, Block)
+    }
+    outs = tuple(op.outputs[i] for i in outputs)
+    if op.type == "if_else":
+        used = [i for i in range(len(op.inputs) - 1) if any(_reads(b, b.params[i]) for b in blocks.values())]
+        blocks = {k: replace(b, params=tuple(b.params[i] for i in used)) for k, b in blocks.items()}
+        blocks = {k: eliminate_dead(b) for k, b in blocks.items()}
+        inputs = (op.inputs[0], *(op.inputs[1 + i] for i in used))
+        return replace(op, inputs=inputs, outputs=outs, attrs={**op.attrs, **blocks})
+    return replace(op, outputs=outs, attrs={**op.attrs, **blocks})
+
+
+def _reads(block: Block, name: str) -> bool:
+    return name in block.results or any(name in op.inputs for op in block.ops)

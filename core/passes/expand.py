@@ -1,0 +1,41 @@
+"""Put the expansion of every composite in its place, in inner blocks too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.build import BlockBuilder, expansion
+from core.ir import HOLE, Block, Op
+from core.registry import lookup
+
+__all__ = ["expand_composites"]
+
+
+def expand_composites(block: Block) -> Block:
+    """A block of primitives and control flow that computes the same results."""
+    if not any(_needs_expansion(op) for op in block.ops):
+        return block
+    b = BlockBuilder()
+    b.params.extend(block.params)
+    b.types.update(block.types)
+    renamed: dict[str, str] = {HOLE: HOLE}
+    for op in block.ops:
+        inputs = tuple([renamed.get(n, n) for n in op.inputs])
+        spec = lookup(op.type)
+        if spec.kind == "composite":
+            types = tuple(None if n == HOLE else b.types[n] for n in inputs)
+            inner = expand_composites(expansion(spec, types, op.attrs))
+            with b.at(op.location):
+                outs = b.inline(inner, [None if n == HOLE else b.value(n) for n in inputs])
+            renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
+        else:
+            attrs = {k: expand_composites(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+            b.ops.append(replace(op, inputs=inputs, attrs=attrs))
+    results = tuple(renamed.get(n, n) for n in block.results)
+    return Block(block.params, tuple(b.ops), results, b.types, block.stopped)
+
+
+def _needs_expansion(op: Op) -> bool:
+    if lookup(op.type).kind == "composite":
+        return True
+    return any(isinstance(v, Block) for v in op.attrs.values())

@@ -1,0 +1,70 @@
+"""Compute now what does not depend on the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from core.ir import Block, Op, TensorType
+from core.registry import lookup
+
+__all__ = ["fold_constants"]
+
+_TO_STATIC = {
+    "sum_to_like": "sum_to",
+    "expand_as": "expand",
+    "reshape_as": "reshape",
+}
+
+
+def fold_constants(block: Block) -> Block:
+    """Replace ops whose result is one known constant by `fill_constant`, and run-time shapes that are known by constants.
+
+    Only uniform constants are folded: they stay one number in the program, however large the array.
+    """
+    values: dict[str, float] = {}
+    ops = []
+    for op in block.ops:
+        op = _folded(_static(op, block), block, values)
+        if op.type == "fill_constant":
+            values[op.outputs[0]] = op.attrs["value"]
+        ops.append(op)
+    return replace(block, ops=tuple(ops))
+
+
+def _static(op: Op, block: Block) -> Op:
+    """The form of `op` that takes a shape as a constant instead of keeping an array for it."""
+    if op.type in _TO_STATIC:
+        like = block.types[op.inputs[1]]
+        if isinstance(like, TensorType) and like.is_static:
+            spec = lookup(_TO_STATIC[op.type])
+            return replace(op, type=spec.name, inputs=op.inputs[:1], attrs=spec.complete({"shape": like.shape}))
+    if op.type in ("fill_zeros_like", "full_like"):
+        like = block.types[op.inputs[0]]
+        if isinstance(like, TensorType) and like.is_static:
+            attrs = {"shape": like.shape, "value": op.attrs.get("value", 0.0), "dtype": like.dtype}
+            return replace(op, type="fill_constant", inputs=(), attrs=lookup("fill_constant").complete(attrs))
+    return op
+
+
+def _folded(op: Op, block: Block, values: dict[str, float]) -> Op:
+    attrs = {k: fold_constants(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+    op = replace(op, attrs=attrs) if attrs else op
+    spec = lookup(op.type)
+    shape_only = op.type in ("expand", "reshape")
+    if not op.inputs or not (spec.elementwise or shape_only) or not all(n in values for n in op.inputs):
+        return op
+    out = block.types[op.outputs[0]]
+    if not isinstance(out, TensorType) or not out.is_static or out.dtype == "bfloat16":
+        return op
+    if shape_only:
+        value = values[op.inputs[0]]
+    else:
+        arrays = [np.full((1,), values[n], dtype=block.types[n].dtype) for n in op.inputs]
+        with np.errstate(all="ignore"):
+            value = float(spec.body(np, *arrays, **op.attrs)[0])
+    if not np.isfinite(value) or abs(value) > 2**53 or np.signbit(value) and value == 0:
+        return op
+    constant = {"shape": out.shape, "value": value, "dtype": out.dtype}
+    return replace(op, type="fill_constant", inputs=(), attrs=lookup("fill_constant").complete(constant))

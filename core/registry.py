@@ -1,0 +1,264 @@
+"""How an op is declared, and the table of all declared ops.
+
+An op is a few functions that share one tail, ``(*inputs, **attrs)``::
+
+    kernel(xp, *inputs, **attrs)     inputs are arrays   -> arrays
+    infer(*inputs, **attrs)          inputs are types    -> types
+    vjp(ct, out, *inputs, **attrs)   inputs are symbols  -> one cotangent per input
+    example()                        cases to show and to check
+
+The kernel's signature is the schema: positional parameters are input slots (optional ones default to None), ``*name``
+is a variadic slot, keyword-only parameters are attributes with their types and defaults, the docstring is the
+documentation. A *composite* has no kernel: it is written in other ops, and all else follows from that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from core.errors import ProgramError
+from core.ir import DTYPES, Block
+
+__all__ = ["REGISTRY", "Attr", "Dtype", "Example", "OpSpec", "Slot", "as_tuple", "composite", "lookup", "op"]
+
+Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+assert typing.get_args(Dtype) == DTYPES
+
+Rule = Callable[..., Any]
+Kind = Literal["primitive", "composite", "control"]
+
+REGISTRY: dict[str, OpSpec] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A named place for one input, or, if variadic, for a list of them."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A named constant of an op: its annotation, and its default (`Parameter.empty` if it is required)."""
+
+    name: str
+    type: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Inputs, attributes, and the outputs they must give. `outputs` may be empty where only laws can check (random ops)."""
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class OpSpec:
+    """One declared op. Its decorators fill it in while the op's module is imported."""
+
+    name: str
+    kind: Kind
+    doc: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[str, ...]
+    variadic_outputs: bool
+    attrs: tuple[Attr, ...]
+    body: Rule
+    elementwise: bool = False
+    no_gradient: str | None = None
+    unavailable: str | None = None
+    infer_rule: Rule | None = None
+    vjp_rule: Rule | None = None
+    adjoint_rule: Rule | None = None
+    example_rule: Callable[[], Iterable[Example]] | None = None
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def differentiable(self) -> bool:
+        return self.no_gradient is None and self.unavailable is None
+
+    @property
+    def takes_key(self) -> bool:
+        """A random op: its optional slot `key` is filled by the reader, so that every step draws anew."""
+        return any(slot.name == "key" for slot in self.inputs)
+
+    def infer(self, rule: Rule) -> Rule:
+        """Decorator: the output types, from the input types and attributes."""
+        self.infer_rule = rule
+        return rule
+
+    def vjp(self, rule: Rule) -> Rule:
+        """Decorator: one cotangent per input, None where no gradient flows."""
+        self.vjp_rule = rule
+        return rule
+
+    def adjoint(self, rule: Rule) -> Rule:
+        """Decorator, for control flow: a rule that may also rewrite the forward op (see core.autodiff.Adjoint)."""
+        self.adjoint_rule = rule
+        return rule
+
+    def example(self, rule: Callable[[], Iterable[Example]]) -> Callable[[], Iterable[Example]]:
+        """Decorator: cases that document the op; the tests check them."""
+        self.example_rule = rule
+        return rule
+
+    def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """`attrs` checked, converted to canonical values, and with defaults filled in.
+
+        Raises ProgramError (bad_attr) for an unknown, missing or wrongly typed attribute.
+        """
+        if not attrs and not self.attrs:
+            return {}
+        if len(attrs) > len(self.attrs) or not attrs.keys() <= {a.name for a in self.attrs}:
+            names = [a.name for a in self.attrs]
+            unknown = min(attrs.keys() - set(names))
+            raise ProgramError(
+                f"{self.name} has no attribute {unknown!r}", "bad_attr", suggestion=_near(unknown, names)
+            )
+        return {a.name: self._attr(a, attrs) for a in self.attrs}
+
+    def _attr(self, attr: Attr, given: Mapping[str, Any]) -> Any:
+        if attr.name not in given:
+            if attr.required:
+                raise ProgramError(f"{self.name} needs the attribute {attr.name!r}", "bad_attr")
+            return attr.default
+        try:
+            return convert(attr.type, given[attr.name])
+        except ValueError as error:
+            raise ProgramError(f"attribute {attr.name!r} of {self.name} {error}", "bad_attr") from None
+
+    def __call__(self, *inputs: Any, **attrs: Any) -> Any:
+        """Apply the op to symbols: add it to the block they belong to."""
+        builder = next(value.builder for value in inputs if value is not None)
+        return builder.emit(self.name, *inputs, **attrs)
+
+
+def op(
+    kernel: Rule | None = None,
+    *,
+    outputs: tuple[str, ...] | str = ("out",),
+    elementwise: bool = False,
+    control: bool = False,
+    no_gradient: str | None = None,
+    unavailable: str | None = None,
+) -> Any:
+    """Declare a primitive (or, with `control`, a control-flow op) from its kernel.
+
+    outputs:      names of the output slots; a bare string names one variadic slot.
+    elementwise:  works element by element with broadcasting.
+    no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
+    unavailable:  why a gradient that should exist is not offered; asking for it is an error.
+    """
+    if kernel is None:
+        return lambda function: op(
+            function,
+            outputs=outputs,
+            elementwise=elementwise,
+            control=control,
+            no_gradient=no_gradient,
+            unavailable=unavailable,
+        )
+    spec = _declare("control" if control else "primitive", kernel, outputs, skip=1)
+    spec.elementwise, spec.no_gradient, spec.unavailable = elementwise, no_gradient, unavailable
+    return spec
+
+
+def composite(
+    body: Rule | None = None, *, outputs: tuple[str, ...] = ("out",), no_gradient: str | None = None
+) -> Any:
+    """Declare an op as a function of symbols, written in other ops. Types, gradient and code follow from it."""
+    if body is None:
+        return lambda function: composite(function, outputs=outputs, no_gradient=no_gradient)
+    spec = _declare("composite", body, outputs, skip=0)
+    spec.no_gradient = no_gradient
+    return spec
+
+
+def _declare(kind: Kind, body: Rule, outputs: tuple[str, ...] | str, skip: int) -> OpSpec:
+    name = body.__name__.rstrip("_")
+    if name in REGISTRY:
+        raise ValueError(f"op {name!r} is declared twice")
+    hints = typing.get_type_hints(body)
+    parameters = list(inspect.signature(body).parameters.values())[skip:]
+    slots = tuple(
+        Slot(p.name, optional=p.default is None, variadic=p.kind is p.VAR_POSITIONAL)
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    )
+    attrs = tuple(Attr(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY)
+    spec = REGISTRY[name] = OpSpec(
+        name=name,
+        kind=kind,
+        doc=inspect.getdoc(body) or "",
+        inputs=slots,
+        outputs=(outputs,) if isinstance(outputs, str) else outputs,
+        variadic_outputs=isinstance(outputs, str),
+        attrs=attrs,
+        body=body,
+    )
+    return spec
+
+
+def lookup(name: str) -> OpSpec:
+    """The declaration of op `name`. Raises ProgramError (unknown_op), naming near ones."""
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise ProgramError(f"unknown op type {name!r}", "unknown_op", suggestion=_near(name, REGISTRY)) from None
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """Rules and kernels with one output may return it bare."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def convert(annotation: Any, value: Any) -> Any:
+    """`value` as the annotation asks: lists become tuples, integers serve as floats, nothing else is bent.
+
+    Raises ValueError with the end of a sentence: "must be ...".
+    """
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return convert(next(a for a in args if a is not type(None)), value)
+    if origin is Literal:
+        if value in args and isinstance(value, str):
+            return value
+        raise ValueError(f"must be one of {', '.join(map(str, args))}")
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(convert(args[0], each) for each in value)
+        raise ValueError(f"must be a list of {args[0].__name__}")
+    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) > 1e308 and not math.isinf(value):
+            raise ValueError("must be a number within float64")
+        return float(value)
+    if annotation is int and isinstance(value, int) and not isinstance(value, bool):
+        if -(2**63) <= value < 2**63:
+            return value
+        raise ValueError("must be an integer within int64")
+    if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
+        return value
+    raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else None

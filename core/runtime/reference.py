@@ -1,0 +1,135 @@
+"""The reference executor: runs a block op by op with numpy or cupy kernels. It defines what a program means.
+
+Everything that can be decided once is decided in `plan`: which kernel runs, and after which op a value is dead. A value
+is freed right after its last use, so the peak memory of a run is the widest moment of the program, not its length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from core.errors import CoreError, ExecutionError
+from core.ir import HOLE, Block, Op
+from core.registry import as_tuple, lookup
+
+__all__ = ["Plan", "Run", "RunLimits", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What one run may use.
+
+    max_trips:   of each loop, each time it runs.
+    max_ops:     op executions in all, loops included.
+    deadline:    a moment of time.monotonic(), in seconds; None for no deadline.
+    should_stop: asked between ops; True ends the run.
+    """
+
+    max_trips: int = 10_000
+    max_ops: int = 100_000_000
+    deadline: float | None = None
+    should_stop: Callable[[], bool] | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """One run in progress: the array module and what is left of its limits."""
+
+    xp: ModuleType = np
+    limits: RunLimits = field(default_factory=RunLimits)
+    ops_left: int = 0
+
+    def __post_init__(self) -> None:
+        self.ops_left = self.limits.max_ops
+
+    def trip(self, done: int) -> None:
+        """A loop that has made `done` trips asks to make one more.
+
+        Raises ExecutionError (too_many_trips, deadline_exceeded, canceled).
+        """
+        if done >= self.limits.max_trips:
+            raise ExecutionError(
+                f"the loop made {done} trips without ending", "too_many_trips", suggestion="raise max_trips"
+            )
+        self.poll()
+
+    def poll(self) -> None:
+        if self.limits.deadline is not None and time.monotonic() > self.limits.deadline:
+            raise ExecutionError("the deadline passed while the program ran", "deadline_exceeded")
+        if self.limits.should_stop is not None and self.limits.should_stop():
+            raise ExecutionError("the run was canceled", "canceled")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One op, ready to call, and the variables nobody reads after it."""
+
+    op: Op
+    call: Callable[..., Any]
+    inputs: tuple[str, ...]
+    dead: tuple[str, ...]
+    control: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A block with its kernels bound. Call it with a run and arrays; it returns the results, in order."""
+
+    block: Block
+    instructions: tuple[Instruction, ...]
+
+    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+        env: dict[str, Any] = dict(zip(self.block.params, args, strict=True))
+        env[HOLE] = None
+        run.ops_left -= len(self.instructions)
+        if run.ops_left < 0:
+            raise ExecutionError(f"the run executed more than {run.limits.max_ops} ops", "too_many_ops")
+        for each in self.instructions:
+            try:
+                result = each.call(run if each.control else run.xp, *[env[name] for name in each.inputs])
+            except CoreError as error:
+                raise error.at(each.op.location)
+            except MemoryError as error:
+                raise ExecutionError("out of memory", "out_of_memory", location=each.op.location) from error
+            except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
+                # sizes that only the run could tell did not fit; the types that were known did
+                raise ExecutionError(
+                    f"{each.op.type} failed: {error}", "shape_mismatch", location=each.op.location
+                ) from error
+            if len(each.op.outputs) == 1 and not isinstance(result, tuple):
+                env[each.op.outputs[0]] = result
+            else:
+                env.update(zip(each.op.outputs, as_tuple(result), strict=True))
+            for name in each.dead:
+                del env[name]
+            run.limits.should_stop is not None and run.poll()
+        return tuple([env[name] for name in self.block.results])
+
+
+def plan(block: Block) -> Plan:
+    """Bind kernels, plan inner blocks, and free every variable after its last use. Composites must be expanded."""
+    instructions = []
+    needed = {*block.results, HOLE}
+    for op in reversed(block.ops):
+        dead = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name not in needed]
+        needed.update(dead)
+        spec = lookup(op.type)
+        attrs = {k: plan(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+        call = partial(spec.body, **attrs) if attrs else spec.body
+        instructions.append(Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control"))
+    return Plan(block, tuple(reversed(instructions)))
+
+
+def execute(block: Block, args: Sequence[Any], xp: ModuleType = np, limits: RunLimits | None = None) -> tuple[Any, ...]:
+    """Run `block` once, composites and all. For tests and small tools; a service plans once and runs often."""
+    from core.passes.expand import expand_composites
+
+    with np.errstate(all="ignore"):
+        return plan(expand_composites(block))(Run(xp, limits or RunLimits()), *args)
