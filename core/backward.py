@@ -1,0 +1,344 @@
+"""`append_backward` and `gradients`: a program in, the program with its backward pass out.
+
+The forward ops keep their places; the ops of the backward pass follow them. Beside the program come, as data, the
+tables that tell what each gradient belongs to, when it is final, and why a gradient that was asked for does not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from core.autodiff import Adjoint, Dependence, live
+from core.build import Value
+from core.errors import Location, ProgramError
+from core.ir import Block, Program, StackType, TensorType, inner_blocks
+from core.missing import reason_for
+from core.wire.write import write
+
+__all__ = ["Backward", "Unconnected", "append_backward", "gradients"]
+
+Unconnected = Literal["null", "zeros", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """A program that computes gradients, and what there is to know about them.
+
+    program:        forward ops, then backward ops.
+    params_grads:   (requested name, gradient variable or None), in the order of the request.
+    grad_to_var:    gradient variable -> forward variable, partial gradients and those inside loops included.
+    grad_info_map:  forward variable -> (gradient variable, index of its block).
+    forward_of:     for each op of the backward pass, its position in block 0 and the client's op it comes from.
+    roles:          of each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
+    ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
+    missing:        requested name -> why it has no gradient.
+    rewrites:       what had to change in the forward part, in sentences.
+    """
+
+    program: Program
+    params_grads: tuple[tuple[str, str | None], ...]
+    grad_to_var: Mapping[str, str] = field(default_factory=dict)
+    grad_info_map: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    forward_of: tuple[tuple[int, Location | None], ...] = ()
+    roles: tuple[int, ...] = ()
+    ready_at: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    rewrites: tuple[str, ...] = ()
+
+    @property
+    def gradients(self) -> dict[str, str]:
+        """Requested name -> gradient variable, for those that exist."""
+        return {name: grad for name, grad in self.params_grads if grad is not None}
+
+    def as_document(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return {
+            "program": write(self.program),
+            "params_grads": [list(pair) for pair in self.params_grads],
+            "grad_to_var": dict(self.grad_to_var),
+            "grad_info_map": {name: list(info) for name, info in self.grad_info_map.items()},
+            "backward_ops": [
+                {"op": i, "forward_block": at.block, "forward_op": at.op, "forward_type": at.type}
+                if at is not None
+                else {"op": i}
+                for i, at in self.forward_of
+            ],
+            "op_roles": list(self.roles),
+            "ready_at": dict(self.ready_at),
+            "missing": dict(self.missing),
+            "rewrites": list(self.rewrites),
+        }
+
+
+def append_backward(
+    program: Program,
+    loss: str,
+    parameter_list: Sequence[str] | None = None,
+    no_grad_set: Collection[str] = (),
+    unconnected: Unconnected = "null",
+) -> Backward:
+    """Append to `program` what computes d loss / d parameter.
+
+    loss:           name of a floating-point variable of one element in block 0.
+    parameter_list: names of parameters; None means every trainable one, in the order of their declaration.
+    no_grad_set:    variables through which nothing flows; ``"1:h"`` names a variable of block 1.
+    unconnected:    what stands for a gradient that does not exist: null, real zeros, or an error.
+
+    Raises ProgramError: loss_not_scalar, loss_not_float, loss_has_stop_gradient, loss_not_in_root, unknown_variable,
+    bad_parameter_list, bad_no_grad_set, no_gradient_registered.
+    """
+    target = _root_variable(program, loss, "loss_not_in_root")
+    _check_loss(program.block, loss, target)
+    if parameter_list is None:
+        wanted = [v.name for v in program.parameters if v.trainable]
+    else:
+        wanted = _names(parameter_list, "bad_parameter_list")
+        known = {v.name for v in program.variables if v.role == "parameter"}
+        for name in wanted:
+            if name not in known:
+                raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
+    return _backward(program, [target], wanted, None, no_grad_set, unconnected)
+
+
+def gradients(
+    program: Program,
+    targets: Sequence[str],
+    inputs: Sequence[str],
+    target_gradients: Sequence[str | None] | None = None,
+    no_grad_set: Collection[str] = (),
+    unconnected: Unconnected = "null",
+) -> Backward:
+    """Append to `program` the sum of the vector-Jacobian products of `targets` with respect to `inputs`.
+
+    targets:          floating-point variables of block 0, of any shape; one listed twice counts twice.
+    inputs:           parameters, feeds, or variables of block 0; one listed twice is answered twice.
+    target_gradients: for each target the variable that holds its cotangent, or None for ones.
+
+    Raises ProgramError: unknown_variable, loss_not_in_root, loss_not_float, target_grad_shape, bad_no_grad_set.
+    """
+    names = [_root_variable(program, t, "loss_not_in_root") for t in _names(targets, "bad_targets")]
+    if not names:
+        raise ProgramError("there are no targets", "bad_targets")
+    for name in names:
+        if not program.block.types[name].is_float or isinstance(program.block.types[name], StackType):
+            raise ProgramError(f"target {name!r} is {program.block.types[name]}, not floating-point", "loss_not_float")
+    seeds: list[str | None] = [None] * len(names)
+    if target_gradients is not None:
+        if len(target_gradients) != len(names):
+            raise ProgramError(
+                f"{len(names)} targets, but {len(target_gradients)} target gradients", "target_grad_shape"
+            )
+        seeds = [None if s is None else _root_variable(program, s, "unknown_variable") for s in target_gradients]
+        for target, seed in zip(names, seeds, strict=True):
+            if seed is not None:
+                check_seed(target, program.block.types[target], program.block.types[seed])
+    wanted = _names(inputs, "bad_inputs")
+    return _backward(program, names, wanted, seeds, no_grad_set, unconnected)
+
+
+def check_seed(target: str, wanted: Any, given: Any) -> None:
+    """Raises ProgramError (target_grad_shape) if `given` cannot be the cotangent of a value of type `wanted`."""
+    fits = (
+        given.dtype == wanted.dtype
+        and len(given.shape) == len(wanted.shape)
+        and all(m == n or -1 in (m, n) for m, n in zip(given.shape, wanted.shape, strict=True))
+    )
+    if not fits:
+        raise ProgramError(f"the target gradient of {target!r} is {given}, not {wanted}", "target_grad_shape")
+
+
+def _backward(
+    program: Program,
+    targets: list[str],
+    wanted: list[str],
+    seeds: list[str | None] | None,
+    no_grad_set: Collection[str],
+    unconnected: Unconnected,
+) -> Backward:
+    block = program.block
+    variables = {name: _root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
+    cut, inner_cut = _cut(program, no_grad_set)
+    if inner_cut:
+        block = _stop_inside(block, inner_cut)
+    depends = Dependence()
+    a = Adjoint(block, cut=cut, depends=depends)
+    trainable = {v.name for v in program.variables if v.trainable or v.role != "parameter"}
+    wrt = [v for v in dict.fromkeys(variables.values()) if v in trainable or v not in block.params]
+    loss_op = next((op for op in block.ops if targets[-1] in op.outputs), None)
+    with a.b.at(loss_op and loss_op.location and replace(loss_op.location, adjoint=True)):
+        given = [
+            (t, a.b.value(s) if s is not None else _ones(a, t))
+            for t, s in zip(targets, seeds or [None] * len(targets), strict=True)
+        ]
+    found = a.run(given, wrt)
+
+    found_names = {v: a.final(ct.name) for v, ct in found.items()}
+    missing = {}
+    for name, variable in variables.items():
+        if variable not in found_names:
+            missing[name] = reason_for(program, block, variable, targets, cut, set(_plain(no_grad_set)), depends)
+    if missing and unconnected == "error":
+        name, why = next(iter(missing.items()))
+        raise ProgramError(f"{name!r} has no gradient: {why}", "no_gradient")
+    if missing and unconnected == "zeros":
+        for name in missing:
+            variable = variables[name]
+            found_names[variable] = a.final(a.b.zeros_like(a.b.value(variable)).name)
+    results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names]
+    adjoint_ops = live(a.ops(), results)
+    forward = a.joined(block.results)
+    forward = _restricted(replace(forward, ops=(*a.primal, *adjoint_ops)))
+
+    n = len(a.primal)
+    written = {name: i for i, op in enumerate(forward.ops) for name in op.outputs}
+    origin = {g: v for g, v in a.origin.items() if g in written or g in found_names.values()}
+    return Backward(
+        program=replace(program, block=forward),
+        params_grads=tuple((name, found_names.get(variables[name])) for name in wanted),
+        grad_to_var=origin | _inner_origins(adjoint_ops),
+        grad_info_map={v: (g, 0) for g, v in origin.items() if "@RENAME@" not in g},
+        forward_of=tuple((n + i, op.location) for i, op in enumerate(adjoint_ops)),
+        roles=_roles(forward, n, targets),
+        ready_at={name: written[g] for name, v in variables.items() if (g := found_names.get(v)) in written},
+        missing=missing if unconnected == "null" else {},
+        rewrites=tuple(_rewrites(program.block, forward)),
+    )
+
+
+def _ones(a: Adjoint, target: str) -> Value:
+    """The cotangent of a target by default. A constant where the shape is known, else shaped like the target."""
+    type = a.b.types[target]
+    assert isinstance(type, TensorType)
+    if type.is_static:
+        return a.b.constant(1.0, type.dtype, type.shape)
+    return a.b.emit("full_like", a.b.value(target), value=1.0)
+
+
+def _check_loss(block: Block, loss: str, variable: str) -> None:
+    type = block.types[variable]
+    if isinstance(type, StackType) or not type.is_float:
+        raise ProgramError(f"the loss {loss!r} is {type}, not floating-point", "loss_not_float")
+    if any(n != 1 for n in type.shape):
+        raise ProgramError(
+            f"the loss {loss!r} is {type}: it must have one element",
+            "loss_not_scalar",
+            suggestion="reduce it first, with mean or reduce_sum",
+        )
+    if variable in block.stopped:
+        raise ProgramError(f"the loss {loss!r} has stop_gradient set", "loss_has_stop_gradient")
+
+
+def _names(names: Any, code: str) -> list[str]:
+    """A list of names from a list, tuple or set; a bare string is a mistake that would be read letter by letter."""
+    if isinstance(names, str) or not isinstance(names, list | tuple | set | frozenset):
+        raise ProgramError("must be a list of names", code)
+    if not all(isinstance(n, str) for n in names):
+        raise ProgramError("must hold names only", code)
+    return sorted(names) if isinstance(names, set | frozenset) else list(names)
+
+
+def _root_variable(program: Program, name: str, elsewhere: str, entry: bool = False) -> str:
+    """The variable that `name` means in block 0: its last version, or the entry value of a leaf (`entry`)."""
+    if not isinstance(name, str):
+        raise ProgramError("a name must be a string", "unknown_variable")
+    types = program.block.types
+    if not entry and name in program.latest:
+        return program.latest[name]
+    if name in types:
+        return name
+    if any(name in block.types for block in _inner(program.block)):
+        raise ProgramError(
+            f"{name!r} lives in an inner block",
+            elsewhere,
+            suggestion="let the block write it to a variable that exists outside",
+        )
+    raise ProgramError(f"there is no variable {name!r}", "unknown_variable")
+
+
+def _inner(block: Block) -> list[Block]:
+    found = [block]
+    for each in found:  # grows while it is walked
+        found.extend(inner for op in each.ops for _, inner in inner_blocks(op))
+    return found[1:]
+
+
+def _plain(no_grad_set: Collection[str]) -> list[str]:
+    return [n.split(":", 1)[1] if n.startswith("0:") else n for n in no_grad_set]
+
+
+def _cut(program: Program, no_grad_set: Collection[str]) -> tuple[set[str], set[tuple[int, str]]]:
+    """The variables of block 0, and the (block, name) pairs of inner ones, through which nothing flows."""
+    names = _names(no_grad_set, "bad_no_grad_set")
+    cut: set[str] = set()
+    inner: set[tuple[int, str]] = set()
+    for name in names:
+        index, colon, rest = name.partition(":")
+        if colon and index.isdigit() and index != "0":
+            inner.add((int(index), rest))
+            continue
+        name = rest if colon and index == "0" else name
+        versions = {v for v in program.block.types if v == name or v.startswith(f"{name}@VER@")}
+        if not versions:
+            raise ProgramError(f"there is no variable {name!r} in block 0", "bad_no_grad_set")
+        cut |= versions
+    return cut, inner
+
+
+def _stop_inside(block: Block, names: set[tuple[int, str]]) -> Block:
+    """`block` with those variables of its inner blocks stopped."""
+    ops = []
+    for op in block.ops:
+        attrs = dict(op.attrs)
+        for attr, inner in inner_blocks(op):
+            index = next((o.location.block for o in inner.ops if o.location), None)
+            stopped = {n for i, name in names if i == index for n in inner.types if n.split("@VER@")[0] == name}
+            attrs[attr] = replace(_stop_inside(inner, names), stopped=inner.stopped | stopped)
+        ops.append(replace(op, attrs=attrs) if attrs else op)
+    return replace(block, ops=tuple(ops))
+
+
+def _restricted(block: Block) -> Block:
+    """`block` with the types of only those variables that it still has."""
+    names = dict.fromkeys(block.params)
+    for op in block.ops:
+        names.update(dict.fromkeys(op.outputs))
+    return replace(block, types={n: block.types[n] for n in names})
+
+
+def _roles(block: Block, forward: int, targets: list[str]) -> tuple[int, ...]:
+    roles = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
+    seeds = {f"{t}@GRAD" for t in targets}
+    roles += [257 if op.type in ("fill_constant", "full_like") and seeds & set(op.outputs) else 1 for op in block.ops[forward:]]
+    return tuple(roles)
+
+
+def _inner_origins(ops: Sequence[Any]) -> dict[str, str]:
+    """Gradients inside the blocks of the backward pass, by the names they have there."""
+    found: dict[str, str] = {}
+    level: list[Any] = list(ops)
+    while level:
+        blocks = [inner for op in level for _, inner in inner_blocks(op)]
+        for block in blocks:
+            for name in block.types:
+                base, mark, _ = name.partition("@GRAD")
+                if mark:
+                    found.setdefault(name, base)
+        level = [op for block in blocks for op in block.ops]
+    return found
+
+
+def _rewrites(before: Block, after: Block) -> list[str]:
+    """What a reader of the forward part should know: extra outputs of loops and branches, and renamed versions."""
+    said = []
+    for old, new in zip(before.ops, after.ops, strict=False):
+        extra = new.outputs[len(old.outputs) :]
+        if extra:
+            place = f"block {old.location.block}, op {old.location.op}" if old.location else old.type
+            said.append(f"{place} ({old.type}) also returns {', '.join(extra)}, which the backward pass reads")
+    versions = [m for n in before.types if (m := re.fullmatch(r"(.+)@VER@\d+", n))]
+    said.extend(f"{m[1]!r} is written more than once: {m[0]!r} is one of its versions" for m in versions)
+    return said
+

@@ -1,0 +1,382 @@
+"""From a program and a question to something that runs: the table of contents of the compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import core.ops  # noqa: F401  (fills the registry)
+from core.backward import Backward, Unconnected, append_backward, gradients
+from core.build import BlockBuilder, Value
+from core.errors import ProgramError
+from core.ir import Block, Program, TensorType, Variable
+from core.optim import Optimizer, state_types
+from core.passes import eliminate_dead, expand_composites, fold_constants, share_common
+from core.passes.bind import bind
+from core.registry import as_tuple
+from core.runtime.reference import Plan, Run, RunLimits, plan
+from core.wire.read import deep_recursion
+
+__all__ = [
+    "Backward",
+    "Executable",
+    "GradientQuery",
+    "Outputs",
+    "Update",
+    "append_backward",
+    "compile_forward",
+    "compile_gradient",
+    "compile_training",
+    "compile_update",
+    "gradients",
+    "key_of",
+    "optimize",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientQuery:
+    """Which gradients are wanted: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`.
+
+    target_gradients: for each target True if its cotangent is given with each step, as ``target_gradients/<i>``,
+    and False for ones; empty means ones for all.
+    """
+
+    loss: str | None = None
+    parameter_list: tuple[str, ...] | None = None
+    targets: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    target_gradients: tuple[bool, ...] = ()
+    no_grad_set: tuple[str, ...] = ()
+    unconnected: Unconnected = "null"
+
+    def __post_init__(self) -> None:
+        if (self.loss is None) == (not self.targets):
+            raise ProgramError("give either a loss or targets and inputs", "bad_query")
+        if self.loss is not None and (self.inputs or self.target_gradients):
+            raise ProgramError("inputs and target_gradients go with targets, not with a loss", "bad_query")
+        if self.targets and self.parameter_list is not None:
+            raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What one step gave. Arrays are on the device the step ran on."""
+
+    loss: Any = None
+    gradients: dict[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    fetched: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    optimizer_state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A block ready to run, and what its parameters and results mean.
+
+    layout: for each result the field of `Outputs` it belongs to, and its name there.
+    """
+
+    plan: Plan
+    inputs: tuple[Variable, ...]
+    layout: tuple[tuple[str, str], ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    optimizer: Optimizer | None = None
+    trained: tuple[Variable, ...] = ()
+
+    def step(
+        self,
+        values: Mapping[str, Any],
+        seed: int = 0,
+        step: int = 0,
+        limits: RunLimits | None = None,
+        xp: ModuleType = np,
+    ) -> Outputs:
+        """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
+
+        The same values, seed and step give the same bytes on the same device.
+        Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
+        """
+        unknown = values.keys() - {v.name for v in self.inputs}
+        if unknown:
+            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
+        args = []
+        for variable in self.inputs:
+            if variable.role == "key":
+                args.append(xp.asarray(key_of(seed, step)))
+                continue
+            if variable.name not in values:
+                raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
+            args.append(_checked(variable, values[variable.name], xp))
+        with np.errstate(all="ignore"), deep_recursion():
+            results = self.plan(Run(xp, limits or RunLimits()), *args)
+        out: dict[str, Any] = {}
+        for (place, name), value in zip(self.layout, results, strict=True):
+            if place == "loss":
+                out["loss"] = xp.asarray(value)
+            else:
+                out.setdefault(place, {})[name] = xp.asarray(value)
+        return Outputs(missing=self.missing, **out)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
+        return _optimizer_zeros(self.optimizer, self.trained) if self.optimizer else {}
+
+
+def compile_gradient(
+    program: Program,
+    query: GradientQuery,
+    fetch: Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Executable:
+    """The step that computes gradients; nothing is updated but the program's own states (in `Outputs.states`).
+
+    fetch:  further variables to return, gradients of intermediates included.
+    shapes: of the feeds whose declaration leaves sizes open.
+    """
+    with deep_recursion():
+        backward, seeds = _differentiate(program, query, shapes)
+        wanted = _question(backward, query, fetch)
+        return _executable(backward.program, wanted, seeds, backward.missing)
+
+
+def compile_forward(
+    program: Program, fetch: Sequence[str] = (), shapes: Mapping[str, Sequence[int]] | None = None
+) -> Executable:
+    """The step that only evaluates: `fetch` and the program's states."""
+    with deep_recursion():
+        bound = _bound(program, shapes)
+        wanted = [("fetched", name, _variable(bound, name)) for name in fetch]
+        return _executable(bound, wanted + _updates(bound), {}, {})
+
+
+def compile_training(
+    program: Program,
+    query: GradientQuery,
+    optimizer: Optimizer,
+    clip_norm: float | None = None,
+    fetch: Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Executable:
+    """Forward, backward and optimiser as one step.
+
+    clip_norm: scales all gradients together so that their joint 2-norm is at most this.
+    """
+    if query.loss is None:
+        raise ProgramError("training needs a loss", "bad_query")
+    with deep_recursion():
+        backward, seeds = _differentiate(program, query, shapes)
+        wanted = _question(backward, query, fetch)
+        b = BlockBuilder.like(backward.program.block)
+        found = {name: b.value(grad) for name, grad in backward.gradients.items()}
+        by_name = {v.name: v for v in program.parameters}
+        trained = tuple(by_name[name] for name in found)
+        slots, updated = _apply(b, optimizer, trained, _clipped(list(found.values()), clip_norm))
+        trained_program = replace(
+            backward.program,
+            block=b.build(backward.program.block.results),
+            variables=(*backward.program.variables, *slots),
+        )
+        executable = _executable(trained_program, wanted + updated, seeds, backward.missing)
+        return replace(executable, optimizer=optimizer, trained=trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Applies gradients that somebody else computed."""
+
+    executable: Executable
+
+    def step(
+        self,
+        parameters: Mapping[str, Any],
+        gradients: Mapping[str, Any],
+        optimizer_state: Mapping[str, Any],
+        limits: RunLimits | None = None,
+        xp: ModuleType = np,
+    ) -> Outputs:
+        """New parameters and optimiser state. Only the parameters that have a gradient here take part."""
+        values = dict(optimizer_state) | dict(parameters)
+        for name, value in gradients.items():
+            values[f"{name}@GRAD"] = value
+        return self.executable.step(values, limits=limits, xp=xp)
+
+
+def compile_update(
+    program: Program, names: Sequence[str], optimizer: Optimizer, clip_norm: float | None = None
+) -> Update:
+    """The step that takes gradients of the parameters `names` from the client and applies the optimiser."""
+    by_name = {v.name: v for v in program.parameters}
+    unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
+    if unknown:
+        raise ProgramError(f"{unknown[0]!r} is no trainable parameter", "unknown_variable")
+    b = BlockBuilder()
+    trained = tuple(by_name[n] for n in names)
+    for v in trained:
+        b.param(v.type, v.name)
+    given = [b.param(v.type, f"{v.name}@GRAD") for v in trained]
+    feeds = [Variable(g.name, v.type, "feed") for g, v in zip(given, trained, strict=True)]
+    slots, updated = _apply(b, optimizer, trained, _clipped(given, clip_norm))
+    update = Program(b.build([]), (*trained, *feeds, *slots))
+    executable = _executable(update, updated, {}, {})
+    return Update(replace(executable, optimizer=optimizer, trained=trained))
+
+
+def optimize(block: Block) -> Block:
+    """The pipeline between differentiation and execution. Every pass keeps the meaning to the last bit but one:
+    folding and sharing never change an operation, only how often it is done."""
+    block = eliminate_dead(block)
+    block = expand_composites(block)
+    block = fold_constants(block)
+    block = share_common(block)
+    return eliminate_dead(block)
+
+
+def key_of(seed: int, step: int) -> np.ndarray:
+    """The 0-d int64 key that random ops of one step draw from: SplitMix64 of seed and step."""
+    z = (seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> shift)) * factor % 2**64
+    z ^= z >> 31
+    return np.asarray(z - 2**64 if z >= 2**63 else z, dtype=np.int64)
+
+
+def _bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
+    feeds = {v.name for v in program.feeds}
+    sizes = {name: shape for name, shape in (shapes or {}).items() if name in feeds}
+    block = bind(program.block, sizes)
+    types = block.types
+    variables = tuple(replace(v, type=types[v.name]) for v in program.variables)  # type: ignore[arg-type]
+    return replace(program, block=block, variables=variables)
+
+
+def _differentiate(
+    program: Program, query: GradientQuery, shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Backward, dict[str, str]]:
+    """The backward pass, and the parameters added for cotangents that come with the step: variable -> its name there."""
+    bound = _bound(program, shapes)
+    if query.loss is not None:
+        parameters = None if query.parameter_list is None else list(query.parameter_list)
+        return append_backward(bound, query.loss, parameters, query.no_grad_set, query.unconnected), {}
+    seeds: dict[str, str] = {}
+    names: list[str | None] | None = None
+    if query.target_gradients:
+        if len(query.target_gradients) != len(query.targets):
+            raise ProgramError(
+                f"{len(query.targets)} targets, but {len(query.target_gradients)} target gradients",
+                "target_grad_shape",
+            )
+        b = BlockBuilder.like(bound.block)
+        names, feeds = [], []
+        for i, (target, given) in enumerate(zip(query.targets, query.target_gradients, strict=True)):
+            if not given:
+                names.append(None)
+                continue
+            type = bound.block.types[_variable(bound, target)]
+            assert isinstance(type, TensorType)
+            name = b.param(type, f"target@SEED@{i}").name
+            seeds[name] = f"target_gradients/{i}"
+            feeds.append(Variable(name, type, "feed"))
+            names.append(name)
+        bound = replace(bound, block=b.build(bound.block.results), variables=(*bound.variables, *feeds))
+    found = gradients(bound, query.targets, query.inputs, names, query.no_grad_set, query.unconnected)
+    return found, seeds
+
+
+def _variable(program: Program, name: str) -> str:
+    variable = program.latest.get(name, name)
+    if variable not in program.block.types:
+        raise ProgramError(f"there is no variable {name!r} in block 0", "unknown_variable")
+    if not isinstance(program.block.types[variable], TensorType):
+        raise ProgramError(f"{name!r} is a {program.block.types[variable]}, not an array", "unknown_variable")
+    return variable
+
+
+def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str]) -> list[tuple[str, str, str]]:
+    """(field of Outputs, name there, variable) for each result that is wanted."""
+    program = backward.program
+    wanted = [("gradients", name, grad) for name, grad in backward.gradients.items()]
+    if query.loss is not None:
+        wanted.append(("loss", query.loss, _variable(program, query.loss)))
+    wanted += [("fetched", name, _variable(program, name)) for name in fetch]
+    return wanted + _updates(program)
+
+
+def _updates(program: Program) -> list[tuple[str, str, str]]:
+    """The states that the program writes."""
+    return [("states", v.name, program.latest[v.name]) for v in program.states if v.name in program.latest]
+
+
+def _executable(
+    program: Program, wanted: list[tuple[str, str, str]], seeds: Mapping[str, str], missing: Mapping[str, str]
+) -> Executable:
+    by_name = {v.name: v for v in program.variables}
+    block = optimize(replace(program.block, results=tuple(variable for _, _, variable in wanted)))
+    params = tuple(by_name[p] for p in block.params)
+    named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
+    return Executable(plan(block), named, tuple((place, name) for place, name, _ in wanted), missing)
+
+
+def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
+    """`value` on the device, if it has the declared type; nothing is converted silently."""
+    value = xp.asarray(value)
+    if str(value.dtype) != variable.type.dtype:
+        raise ProgramError(
+            f"{variable.name!r} is declared as {variable.type}, but is given {value.dtype}", "feed_dtype"
+        )
+    given, wanted = value.shape, variable.type.shape
+    if len(given) != len(wanted) or any(m not in (-1, n) for m, n in zip(wanted, given, strict=True)):
+        raise ProgramError(
+            f"{variable.name!r} is declared as {variable.type}, but is given the shape {list(given)}", "feed_shape"
+        )
+    return value
+
+
+def _clipped(grads: list[Value], limit: float | None) -> list[Value]:
+    """All gradients scaled together so that their joint 2-norm is at most `limit`.
+
+    Pascanu, Mikolov and Bengio 2013, algorithm 1. A norm that is not finite is left alone: scaling would spread it.
+    """
+    if limit is None or not grads:
+        return grads
+    if not (limit > 0 and math.isfinite(limit)):
+        raise ProgramError(f"clip_norm must be a positive number, not {limit}", "bad_attr")
+    b = grads[0].builder
+    squares = [b.emit("reduce_sum", b.emit("square", g)) for g in grads]
+    norm = b.emit("sqrt", b.emit("sum", *squares))
+    factor = b.emit("full_like", norm, value=limit) / b.emit("clip", norm, min=limit)
+    return [g * factor for g in grads]
+
+
+def _apply(
+    b: BlockBuilder, optimizer: Optimizer, trained: Sequence[Variable], grads: Sequence[Value]
+) -> tuple[list[Variable], list[tuple[str, str, str]]]:
+    """Emit the optimiser for each parameter. The slots it needs, and the results that come of it."""
+    slots: list[Variable] = []
+    wanted: list[tuple[str, str, str]] = []
+    for parameter, grad in zip(trained, grads, strict=True):
+        own = [
+            Variable(f"{parameter.name}/{slot}", type, "state")
+            for slot, type in state_types(optimizer, parameter.type).items()
+        ]
+        values = [b.param(v.type, v.name) for v in own]
+        outs = as_tuple(b.emit(optimizer.type, b.value(parameter.name), grad, *values, **optimizer.attrs))
+        wanted.append(("parameters", parameter.name, outs[0].name))
+        wanted += [("optimizer_state", v.name, o.name) for v, o in zip(own, outs[1:], strict=True)]
+        slots += own
+    return slots, wanted
+
+
+def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:
+    return {
+        f"{v.name}/{slot}": np.zeros(type.shape, dtype=type.dtype)
+        for v in trained
+        for slot, type in state_types(optimizer, v.type).items()
+    }

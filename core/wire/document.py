@@ -1,0 +1,323 @@
+"""The shape of a JSON program: plain records, read strictly, every problem noted.
+
+Nothing here knows what an op means or which names are visible; that is `scope` and `read`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.errors import InvalidProgram, Location, Problem
+from core.ir import DTYPES
+
+__all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
+
+ROLES = ("feed", "parameter", "state", "key", "temporary")
+NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a program may be. Sizes are counts, `max_bytes` is of one array."""
+
+    max_blocks: int = 256
+    max_depth: int = 200
+    max_ops: int = 20_000
+    max_vars: int = 50_000
+    max_name: int = 128
+    max_rank: int = 8
+    max_elements: int = 2**31
+    max_bytes: int = 2**32
+    max_problems: int = 50
+
+
+class Problems:
+    """Collects what is wrong, up to a bound; `raise_if_any` ends the reading."""
+
+    def __init__(self, limit: int = 50) -> None:
+        self.found: list[Problem] = []
+        self.limit = limit
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        pointer: str,
+        location: Location | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        self.found.append(Problem(code, message, pointer, location, suggestion))
+        if len(self.found) >= self.limit:
+            self.raise_if_any()
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise InvalidProgram(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class RawVar:
+    """One declaration. shape and dtype may be missing for a temporary; stack_depth counts nested stacks."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    role: str
+    trainable: bool
+    stop_gradient: bool
+    stack_depth: int
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawOp:
+    """One op as the client wrote it; every slot is a tuple of names."""
+
+    type: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[str, ...]]
+    attrs: Mapping[str, Any]
+    location: Location
+    pointer: str
+
+    def read_names(self) -> list[str]:
+        return [name for names in self.inputs.values() for name in names]
+
+    def written_names(self) -> list[str]:
+        return [name for names in self.outputs.values() for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class RawBlock:
+    """A block; `params` and `results` are None in the open form."""
+
+    idx: int
+    parent_idx: int
+    vars: Mapping[str, RawVar]
+    ops: tuple[RawOp, ...]
+    params: tuple[str, ...] | None
+    results: tuple[str, ...] | None
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawProgram:
+    """All blocks by index; `closed` marks an answer of ours sent back."""
+
+    blocks: tuple[RawBlock, ...]
+    closed: bool
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_reserved(name: str) -> bool:
+    """Names that only we give."""
+    return "@" in name or name.startswith("grad/")
+
+
+def parse(document: Any, limits: Limits) -> RawProgram:
+    """Read the records of a program.
+
+    Raises InvalidProgram with every problem found, each with a JSON pointer into `document`.
+    """
+    problems = Problems(limits.max_problems)
+    reader = _Reader(problems, limits)
+    program = reader.program(document)
+    problems.raise_if_any()
+    assert program is not None
+    return program
+
+
+class _Reader:
+    """Strict reading of JSON values; a wrong value is noted and replaced by something harmless."""
+
+    def __init__(self, problems: Problems, limits: Limits) -> None:
+        self.problems = problems
+        self.limits = limits
+        self.closed = False
+
+    def program(self, document: Any) -> RawProgram | None:
+        members = self.members(document, "", {"blocks"}, {"version", "form", "names"})
+        if members.get("version", 1) != 1 or isinstance(members.get("version"), bool):
+            self.problems.add("bad_program", "version must be 1", "/version")
+        form = members.get("form", "open")
+        if form not in ("open", "closed"):
+            self.problems.add("bad_program", 'form must be "open" or "closed"', "/form")
+        self.closed = form == "closed"
+        raw_blocks = members.get("blocks")
+        if not isinstance(raw_blocks, list) or not raw_blocks:
+            self.problems.add("bad_program", "blocks must be a list with at least one block", "/blocks")
+            return None
+        if len(raw_blocks) > self.limits.max_blocks:
+            self.too_many("blocks", len(raw_blocks), self.limits.max_blocks)
+            return None
+        for what, limit in (("ops", self.limits.max_ops), ("vars", self.limits.max_vars)):
+            total = sum(len(b[what]) for b in raw_blocks if isinstance(b, dict) and isinstance(b.get(what), list))
+            if total > limit:
+                self.too_many(what, total, limit)
+                return None
+        blocks = [self.block(b, i, f"/blocks/{i}") for i, b in enumerate(raw_blocks)]
+        names = members.get("names", {})
+        pairs = names.items() if isinstance(names, dict) else [(None, None)]
+        if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
+            self.problems.add("bad_program", "names must map names to names", "/names")
+            names = {}
+        return RawProgram(tuple(blocks), self.closed, dict(names))
+
+    def too_many(self, what: str, count: int, limit: int) -> None:
+        self.problems.add("limit_exceeded", f"{count} {what}, but at most {limit} are allowed", "/blocks")
+
+    def block(self, raw: Any, position: int, pointer: str) -> RawBlock:
+        members = self.members(
+            raw, pointer, {"ops"}, {"idx", "parent_idx", "forward_block_idx", "vars", "params", "results"}
+        )
+        idx = self.integer(members.get("idx", position), f"{pointer}/idx")
+        if idx != position:
+            self.problems.add("bad_program", f"block at position {position} has idx {idx}", f"{pointer}/idx")
+        parent = self.integer(members.get("parent_idx", -1 if position == 0 else 0), f"{pointer}/parent_idx")
+        self.integer(members.get("forward_block_idx", -1), f"{pointer}/forward_block_idx")
+        vars: dict[str, RawVar] = {}
+        for i, each in enumerate(self.list(members.get("vars", []), f"{pointer}/vars")):
+            var = self.var(each, f"{pointer}/vars/{i}")
+            if var is None:
+                continue
+            if var.name in vars:
+                self.problems.add(
+                    "duplicate_variable", f"{var.name!r} is declared twice in block {position}", var.pointer
+                )
+            vars[var.name] = var
+        raw_ops = self.list(members.get("ops", []), f"{pointer}/ops")
+        ops = [op for i, o in enumerate(raw_ops) if (op := self.op(o, position, i, f"{pointer}/ops/{i}"))]
+        params = results = None
+        if "params" in members or "results" in members:
+            params = self.names(members.get("params", []), f"{pointer}/params")
+            results = self.names(members.get("results", []), f"{pointer}/results")
+            if len(set(params)) < len(params):
+                self.problems.add("duplicate_variable", "a parameter is named twice", f"{pointer}/params")
+        return RawBlock(position, parent, vars, tuple(ops), params, results, pointer)
+
+    def var(self, raw: Any, pointer: str) -> RawVar | None:
+        members = self.members(
+            raw, pointer, {"name"}, {"dtype", "shape", "role", "trainable", "stop_gradient", "stack_depth"}
+        )
+        name = self.name(members.get("name"), f"{pointer}/name")
+        role = members.get("role", "temporary")
+        if role not in ROLES or (role == "key" and not self.closed):
+            self.problems.add("bad_var", "role must be feed, parameter, state or temporary", f"{pointer}/role")
+            role = "temporary"
+        dtype = members.get("dtype")
+        if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPES):
+            hint = "complex numbers are not supported" if str(dtype).startswith("complex") else None
+            self.problems.add(
+                "bad_var", f"dtype must be one of {', '.join(DTYPES)}", f"{pointer}/dtype", suggestion=hint
+            )
+            dtype = None
+        shape = self.shape(members["shape"], f"{pointer}/shape") if members.get("shape") is not None else None
+        flags = {}
+        for flag, default in (("trainable", True), ("stop_gradient", False)):
+            flags[flag] = members.get(flag, default)
+            if not isinstance(flags[flag], bool):
+                self.problems.add("bad_var", f"{flag} must be true or false", f"{pointer}/{flag}")
+                flags[flag] = default
+        depth = self.integer(members.get("stack_depth", 0), f"{pointer}/stack_depth")
+        if not 0 <= depth <= self.limits.max_depth:
+            self.problems.add("bad_var", "stack_depth is out of range", f"{pointer}/stack_depth")
+            depth = 0
+        if role != "temporary" and name is not None:
+            for member, value in (("dtype", dtype), ("shape", shape)):
+                if value is None and member not in members:
+                    self.problems.add("bad_var", f"a {role} needs a {member}", pointer)
+            if role != "feed" and shape is not None and -1 in shape:
+                self.problems.add("bad_var", f"only a feed may have a size of -1, not a {role}", f"{pointer}/shape")
+        if name is None:
+            return None
+        return RawVar(name, dtype, shape, role, flags["trainable"], flags["stop_gradient"], depth, pointer)
+
+    def shape(self, raw: Any, pointer: str) -> tuple[int, ...] | None:
+        sizes = self.list(raw, pointer)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n >= -1 for n in sizes):
+            self.problems.add("bad_var", "a shape is a list of sizes: whole numbers from 0, or -1", pointer)
+            return None
+        if len(sizes) > self.limits.max_rank:
+            self.problems.add("limit_exceeded", f"rank {len(sizes)} is above {self.limits.max_rank}", pointer)
+            return None
+        total = 1
+        for n in sizes:
+            total *= max(n, 1)
+        if total > self.limits.max_elements or total * 8 > self.limits.max_bytes * 8:
+            self.problems.add(
+                "limit_exceeded", f"more than {self.limits.max_elements} elements in one array", pointer
+            )
+            return None
+        return tuple(sizes)
+
+    def op(self, raw: Any, block: int, index: int, pointer: str) -> RawOp | None:
+        members = self.members(raw, pointer, {"type"}, {"inputs", "outputs", "attrs", "is_target"})
+        type = members.get("type")
+        if not isinstance(type, str):
+            self.problems.add("bad_op", "an op needs a type, a string", f"{pointer}/type")
+            return None
+        location = Location(block, index, type[: self.limits.max_name])
+        attrs = members.get("attrs", {})
+        if not isinstance(attrs, dict):
+            self.problems.add("bad_attr", "attrs must be an object", f"{pointer}/attrs", location)
+            attrs = {}
+        inputs = self.slots(members.get("inputs", {}), f"{pointer}/inputs", location)
+        outputs = self.slots(members.get("outputs", {}), f"{pointer}/outputs", location)
+        return RawOp(type, inputs, outputs, attrs, location, pointer)
+
+    def slots(self, raw: Any, pointer: str, location: Location) -> dict[str, tuple[str, ...]]:
+        if not isinstance(raw, dict):
+            self.problems.add("bad_slot", "slots must be an object of names", pointer, location)
+            return {}
+        return {k: self.names([v] if isinstance(v, str) else v, f"{pointer}/{_escaped(k)}") for k, v in raw.items()}
+
+    def names(self, raw: Any, pointer: str) -> tuple[str, ...]:
+        found = (self.name(n, f"{pointer}/{i}") for i, n in enumerate(self.list(raw, pointer)))
+        return tuple([n for n in found if n is not None])
+
+    def name(self, raw: Any, pointer: str) -> str | None:
+        if not isinstance(raw, str) or len(raw) > self.limits.max_name or not NAME.match(raw):
+            self.problems.add(
+                "bad_name",
+                f"a name has up to {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",
+                pointer,
+            )
+            return None
+        if not self.closed and is_reserved(raw):
+            self.problems.add(
+                "reserved_name",
+                f"{raw!r}: names with @ or starting with grad/ are reserved for answers",
+                pointer,
+                suggestion="rename the variable",
+            )
+        return raw
+
+    def integer(self, raw: Any, pointer: str) -> int:
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            self.problems.add("bad_program", "must be a whole number", pointer)
+            return -1
+        return raw
+
+    def list(self, raw: Any, pointer: str) -> list[Any]:
+        if not isinstance(raw, list):
+            self.problems.add("bad_program", "must be a list", pointer)
+            return []
+        return raw
+
+    def members(self, raw: Any, pointer: str, required: set[str], optional: set[str]) -> dict[str, Any]:
+        if not isinstance(raw, dict):
+            self.problems.add("bad_program", "must be an object", pointer)
+            return {}
+        for name in raw.keys() - required - optional:
+            self.problems.add("unknown_member", "unknown member", f"{pointer}/{_escaped(str(name))[:64]}")
+        for name in required - raw.keys():
+            self.problems.add("missing_member", f"the member {name!r} is missing", pointer)
+        return raw
+
+
+def _escaped(member: str) -> str:
+    """A member name as a step of a JSON pointer (RFC 6901)."""
+    return member.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,114 @@
+"""Which blocks belong to which op, and which names a block touches, its inner blocks included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.registry import REGISTRY
+from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
+
+__all__ = ["BLOCK_ATTRS", "Scopes", "Touched", "inner_indices"]
+
+BLOCK_ATTRS: dict[str, tuple[str, ...]] = {
+    "while": ("sub_block",),
+    "if_else": ("true_block", "false_block"),
+    "loop": ("sub_block",),
+}
+"""The attributes of control-flow ops that name blocks by index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Names that a block reads or writes and does not declare for itself, in order; and whether it draws at random."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    draws: bool
+
+
+class Scopes:
+    """The tree of blocks. Made only if every block hangs below block 0 exactly once, within the depth limit."""
+
+    def __init__(self, program: RawProgram, problems: Problems, limits: Limits) -> None:
+        self.program = program
+        self._touched: dict[int, Touched] = {}
+        self._check_tree(problems, limits)
+
+    def touched(self, index: int) -> Touched:
+        return self._touched[index]
+
+    def _check_tree(self, problems: Problems, limits: Limits) -> None:
+        """Walk down from block 0, refusing what is not a tree, then collect names on the way back up."""
+        blocks = self.program.blocks
+        if blocks[0].parent_idx != -1:
+            problems.add("bad_program", "block 0 is the root: its parent_idx is -1", "/blocks/0/parent_idx")
+        owner: dict[int, RawOp] = {}
+        order = [(0, 1)]
+        for index, depth in order:  # grows while it is walked
+            for op in blocks[index].ops:
+                for attr, inner in inner_indices(op):
+                    pointer = f"{op.pointer}/attrs/{attr}"
+                    if not isinstance(inner, int) or isinstance(inner, bool) or not 0 < inner < len(blocks):
+                        problems.add(
+                            "bad_block", f"{attr} must be the index of a block other than 0", pointer, op.location
+                        )
+                    elif inner in owner:
+                        code = "block_cycle" if self._encloses(inner, index, owner) else "block_shared"
+                        problems.add(code, f"block {inner} already belongs to another op", pointer, op.location)
+                    elif depth >= limits.max_depth:
+                        problems.add(
+                            "too_deep", f"blocks are nested more than {limits.max_depth} deep", pointer, op.location
+                        )
+                    else:
+                        owner[inner] = op
+                        order.append((inner, depth + 1))
+                        if blocks[inner].parent_idx != index:
+                            problems.add(
+                                "bad_block",
+                                f"block {inner} is used in block {index}, but its parent_idx is "
+                                f"{blocks[inner].parent_idx}",
+                                f"{blocks[inner].pointer}/parent_idx",
+                                op.location,
+                            )
+        if not problems.found:
+            for block in blocks:
+                if block.idx and block.idx not in owner:
+                    problems.add("unreachable_block", f"no op runs block {block.idx}", block.pointer)
+        problems.raise_if_any()
+        for index, _ in reversed(order):
+            self._touched[index] = self._collect(blocks[index])
+
+    @staticmethod
+    def _encloses(outer: int, inner: int, owner: dict[int, RawOp]) -> bool:
+        while inner in owner:
+            if inner == outer:
+                return True
+            inner = owner[inner].location.block
+        return inner == outer
+
+    def _collect(self, block: RawBlock) -> Touched:
+        reads: dict[str, None] = {}
+        writes: dict[str, None] = {}
+        draws = False
+        for op in block.ops:
+            reads.update((n, None) for n in op.read_names())
+            writes.update((n, None) for n in op.written_names())
+            spec = REGISTRY.get(op.type)
+            draws |= spec is not None and spec.takes_key and "key" not in op.inputs
+            for _, inner in inner_indices(op):
+                if isinstance(inner, int) and self.program.blocks[inner].params is None:
+                    below = self._touched[inner]
+                    reads.update((n, None) for n in below.reads)
+                    writes.update((n, None) for n in below.writes)
+                    draws |= below.draws
+        own = block.vars if block.idx else {}
+        return Touched(
+            tuple(n for n in reads if n not in own), tuple(n for n in writes if n not in own), draws
+        )
+
+
+def inner_indices(op: RawOp) -> list[tuple[str, object]]:
+    """The (attribute, index) pairs with which `op` names blocks; a branch may be null."""
+    attrs = BLOCK_ATTRS.get(op.type, ())
+    optional = op.type == "if_else"
+    return [(a, op.attrs[a]) for a in attrs if a in op.attrs and not (optional and op.attrs[a] is None)]
