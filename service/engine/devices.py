@@ -1,0 +1,60 @@
+"""Which workers to run: one for each GPU, or some for the cores. Found out without loading CUDA in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.engine.protocol import NoCapacity
+from service.settings import Settings
+
+__all__ = ["WorkerPlan", "plan_workers", "visible_gpus"]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker to run: its device, and what its environment has besides the service's own."""
+
+    device: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_workers(settings: Settings) -> list[WorkerPlan]:
+    """One plan per worker slot. Raises NoCapacity when CUDA is demanded and there is none."""
+    gpus = [] if settings.device == "cpu" else visible_gpus()
+    if settings.device == "cuda" and not gpus:
+        raise NoCapacity("BACKPASS_DEVICE is cuda, but no GPU is visible here")
+    if gpus and (settings.device == "cuda" or importlib.util.find_spec("cupy") is not None):
+        threads = _thread_limits(settings.threads_per_worker(len(gpus)))
+        return [WorkerPlan("cuda", {"CUDA_VISIBLE_DEVICES": gpu, **threads}) for gpu in gpus]
+    # Without a limit each worker would start a thread per core, and together they would fight for all of them.
+    threads = _thread_limits(settings.threads_per_worker(settings.workers))
+    return [WorkerPlan("cpu", {"CUDA_VISIBLE_DEVICES": "", **threads}) for _ in range(settings.workers)]
+
+
+def _thread_limits(threads: int) -> dict[str, str]:
+    return {variable: str(threads) for variable in THREAD_VARIABLES}
+
+
+def visible_gpus() -> list[str]:
+    """Names that CUDA_VISIBLE_DEVICES understands, one for each GPU that this process may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        nodes = Path("/dev").glob("nvidia[0-9]*")
+        return [str(index) for index, _ in enumerate(sorted(nodes))]
+    query = [program, "--query-gpu=uuid", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (subprocess.SubprocessError, OSError):  # installed without a working driver
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]

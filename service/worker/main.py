@@ -1,0 +1,197 @@
+"""The process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/process.py`.
+
+It answers one call after another until the socket closes. Whatever a handler raises becomes an answer; the process
+ends only when its parent does, or when its device can no longer be trusted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from core.errors import CoreError, ProgramError
+from service import logs
+from service.worker import messages
+from service.worker.arena import ArenaReader, ArenaWriter
+from service.worker.messages import Call, Failed, Ready, Returned, Start
+from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
+
+log = logging.getLogger("backpass.worker")
+
+PR_SET_PDEATHSIG = 1
+EXIT_DEVICE_LOST = 70
+
+
+def main(socket_fd: int, parent_pid: int) -> int:
+    """Serve calls from `socket_fd` until it closes; returns the exit status."""
+    _die_with(parent_pid)
+    faulthandler.enable()
+    os.set_inheritable(socket_fd, False)
+    sock = socket.socket(fileno=socket_fd)
+    try:
+        start, descriptors = messages.receive(sock)
+    except EOFError:
+        return 0  # the service ended while this process was starting
+    assert isinstance(start, Start), "the first frame starts the worker"
+    logs.configure(start.settings.get("log_level", "info"), worker=start.worker)
+    page = ControlPage(descriptors[0])
+    os.close(descriptors[0])
+    threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
+    if start.memory_limit is not None and start.device == "cpu":  # CUDA reserves address space far beyond its use
+        resource.setrlimit(resource.RLIMIT_AS, (start.memory_limit, start.memory_limit))
+
+    module, _, name = start.handlers.partition(":")
+    handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
+    xp, device = _device(start.device)
+    state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
+    messages.send(sock, messages.encode(Ready(device)))
+    return _serve(sock, handlers, state, page)
+
+
+def _die_with(parent_pid: int) -> None:
+    """End this process when its parent ends, however that ends. Signals meant for the service are left to it."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it ended before the line above took effect
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and a group-wide SIGTERM reach us too, but running
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # calls may finish: the service closes the socket when it is time
+
+
+def _beat(page: ControlPage, interval: float, parent_pid: int) -> None:
+    while True:
+        page.beat()
+        if os.getppid() != parent_pid:
+            os._exit(0)
+        time.sleep(interval)
+
+
+def _device(device: str) -> tuple[ModuleType, str]:
+    """The array module of `device`, after proof that it computes, and the name to show people."""
+    if device == "cpu":
+        return np, "cpu"
+    xp = importlib.import_module("cupy")  # only here: nothing else of the service may depend on CUDA
+    assert int(xp.arange(4).sum()) == 6, "the GPU computes wrongly"
+    return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
+
+
+def _serve(sock: socket.socket, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage) -> int:
+    requests, answers = ArenaReader(), ArenaWriter()
+    while True:
+        try:
+            call, descriptors = messages.receive(sock)
+        except (EOFError, ConnectionError):
+            return 0
+        assert isinstance(call, Call), "after the first frame there are only calls"
+        answers.trim()  # the service has read the last answer before it sends another call
+        state.stop = StopSignal(page, call.number, call.deadline)
+        answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
+        requests.trim()
+        try:
+            messages.send(sock, answer, tuple(sent_along))
+        except OSError:
+            return 0
+
+
+def _answer(
+    call: Call,
+    descriptors: list[int],
+    handlers: Mapping[str, Handler],
+    state: WorkerState,
+    requests: ArenaReader,
+    answers: ArenaWriter,
+) -> tuple[bytes, list[int]]:
+    """The frame that answers `call`, and the descriptors to send with it. Nothing a handler raises gets out."""
+    try:
+        for descriptor in descriptors:
+            requests.attach(descriptor)
+        return _returned(call, handlers, state, requests, answers)
+    except CoreError as error:
+        kind = "program" if isinstance(error, ProgramError) else "execution"
+        failed = _failed(call, state, kind, error.code, error.message, _problem(error))
+    except MemoryError as error:
+        _free_device_memory(state)
+        log.warning("call %d (%s) ran out of memory: %s", call.number, call.op, error)
+        failed = _failed(call, state, "memory", "out_of_memory", "the worker ran out of memory")
+    except Exception:
+        log.exception("call %d (%s) failed inside its handler", call.number, call.op)
+        _end_if_device_lost(state)
+        failed = _failed(call, state, "internal", "internal", "the call failed inside the worker")
+    try:
+        return messages.encode(failed), []
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        log.exception("the error of call %d (%s) cannot be sent", call.number, call.op)
+        return messages.encode(_failed(call, state, "internal", "internal", "the call failed inside the worker")), []
+
+
+def _returned(
+    call: Call, handlers: Mapping[str, Handler], state: WorkerState, requests: ArenaReader, answers: ArenaWriter
+) -> tuple[bytes, list[int]]:
+    started = time.perf_counter()
+    tensors = requests.read(call.tensors)
+    read = time.perf_counter()
+    result, computed = handlers[call.op](state, call.args, tensors)
+    done = time.perf_counter()
+    arrays = {name: state.to_host(array) for name, array in computed.items()}
+    descriptor = answers.reserve(arrays.values())
+    try:
+        described = answers.write(arrays)
+        timing = {
+            "transfer_in": (read - started) * 1e3,
+            "compute": (done - read) * 1e3,
+            "transfer_out": (time.perf_counter() - done) * 1e3,
+        }
+        payload = messages.encode(Returned(call.number, result, described, timing, len(state.sessions)))
+    except BaseException:
+        if descriptor is not None:
+            answers.close()  # its descriptor was never sent, so it must not count as the current file
+        raise
+    return payload, [] if descriptor is None else [descriptor]
+
+
+def _failed(
+    call: Call, state: WorkerState, kind: str, code: str, message: str, problem: dict[str, Any] | None = None
+) -> Failed:
+    plain = problem or {"code": code, "message": message, "location": None, "problems": []}
+    return Failed(call.number, kind, code, message, plain, len(state.sessions))
+
+
+def _problem(error: CoreError) -> dict[str, Any]:
+    problems = [asdict(problem) for problem in error.problems]
+    location = asdict(error.location) if error.location is not None else None
+    return {"code": error.code, "message": error.message, "location": location, "problems": problems}
+
+
+def _free_device_memory(state: WorkerState) -> None:
+    if state.device == "cuda":
+        state.xp.get_default_memory_pool().free_all_blocks()
+
+
+def _end_if_device_lost(state: WorkerState) -> None:
+    """After an illegal access every later CUDA call fails: a new process is the only way back."""
+    if state.device != "cuda":
+        return
+    try:
+        state.xp.cuda.runtime.deviceSynchronize()
+    except state.xp.cuda.runtime.CUDARuntimeError as error:
+        log.critical("the GPU of this worker cannot be used any more: %s", error)
+        logging.shutdown()
+        os._exit(EXIT_DEVICE_LOST)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

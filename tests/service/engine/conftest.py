@@ -1,0 +1,42 @@
+"""Pools of real worker processes, small and impatient."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from service.engine import EmbeddedPool
+from service.settings import Settings
+
+Pool = Callable[..., AbstractAsyncContextManager[EmbeddedPool]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+@pytest.fixture
+def open_pool() -> Pool:
+    """open_pool(workers=..., any setting=...) is an async context with a started pool."""
+
+    @asynccontextmanager
+    async def opened(handlers: str = "tests.service.engine.handlers:HANDLERS", **settings: Any) -> AsyncIterator:
+        chosen = {"device": "cpu", "workers": 2, "cancel_grace": 0.3, **settings}
+        pool = EmbeddedPool(Settings(**chosen), handlers=handlers)
+        await pool.start()
+        try:
+            yield pool
+        finally:
+            await pool.stop()
+
+    return opened
+
+
+@pytest.fixture
+async def pool(open_pool: Pool) -> AsyncIterator[EmbeddedPool]:
+    async with open_pool() as opened:
+        yield opened

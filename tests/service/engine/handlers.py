@@ -1,0 +1,103 @@
+"""Handlers for the pool's tests: each shows one way in which a call can go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+from core.errors import ExecutionError, InvalidProgram, Location, Problem
+from service.worker.state import WorkerState
+
+
+def echo(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {"args": args, "pid": os.getpid(), "worker": state.worker}, tensors
+
+
+def double(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {}, {name: array + array for name, array in tensors.items()}
+
+
+def sleep(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Deaf: does not look at the stop signal."""
+    time.sleep(args["seconds"])
+    return {"slept": args["seconds"]}, {}
+
+
+def listen(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Polite: stops when told to."""
+    end = time.monotonic() + args["seconds"]
+    while time.monotonic() < end:
+        state.stop.check()
+        time.sleep(0.001)
+    return {}, {}
+
+
+def kill(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    os.kill(os.getpid(), args.get("signal", signal.SIGKILL))
+    return {}, {}
+
+
+def leave(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    os._exit(3)
+
+
+def keep(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Open the session args["id"] with the given tensors."""
+    state.sessions[args["id"]] = tensors
+    return {}, {}
+
+
+def recall(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {}, state.sessions[args["id"]]
+
+
+def wrong_program(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    place = Location(1, 3, "mul", "x", "h")
+    raise InvalidProgram([Problem("use_before_write", "reads 'h' too early", "/blocks/1/ops/3/inputs/x/0", place)])
+
+
+def fail_here(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    raise ExecutionError("10001 trips", "too_many_trips", location=Location(0, 2, "while"))
+
+
+def out_of_memory(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {}, {"x": np.empty(args["bytes"], np.uint8)}
+
+
+def bug(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    raise ZeroDivisionError("secret detail")
+
+
+def unsendable_result(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {"x": object()}, {"big": np.zeros(3 * 2**20, np.uint8)}
+
+
+def unsendable_error(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    raise ExecutionError("bad text \ud800")
+
+
+def environment(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    return {name: os.environ.get(name) for name in args["names"]}, {}
+
+
+HANDLERS = {
+    "echo": echo,
+    "double": double,
+    "sleep": sleep,
+    "listen": listen,
+    "kill": kill,
+    "leave": leave,
+    "keep": keep,
+    "recall": recall,
+    "wrong_program": wrong_program,
+    "fail_here": fail_here,
+    "out_of_memory": out_of_memory,
+    "bug": bug,
+    "unsendable_result": unsendable_result,
+    "unsendable_error": unsendable_error,
+    "environment": environment,
+}

@@ -1,0 +1,162 @@
+"""What a call is: arguments and tensors there and back, and errors as errors."""
+
+from __future__ import annotations
+
+import asyncio
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service.engine import EmbeddedPool, NoCapacity, QueueFull, RemoteError, WorkerLost
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_arguments_and_tensors_of_every_dtype_come_back(pool: EmbeddedPool):
+    dtypes = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", ml_dtypes.bfloat16]
+    tensors = {str(np.dtype(dtype)): np.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes}
+    tensors |= {"scalar": np.array(2.5), "empty": np.zeros((0, 3)), "strided": np.arange(10)[::3]}
+
+    reply = await pool.call("echo", {"a": [1, {"b": None}]}, tensors, deadline=5)
+
+    assert reply.result["args"] == {"a": [1, {"b": None}]}
+    assert reply.tensors.keys() == tensors.keys()
+    for name, sent in tensors.items():
+        assert reply.tensors[name].dtype == sent.dtype
+        np.testing.assert_array_equal(reply.tensors[name], sent)
+
+
+async def test_a_reply_names_its_worker_and_times_every_phase(pool: EmbeddedPool):
+    reply = await pool.call("echo", {}, deadline=5)
+
+    assert reply.worker in {worker.id for worker in pool.workers()}
+    assert reply.worker == reply.result["worker"]
+    assert reply.timing_ms.keys() == {"queue", "transfer_in", "compute", "transfer_out", "total"}
+
+
+async def test_arenas_grow_and_shrink_with_the_tensors(pool: EmbeddedPool):
+    worker = pool.workers()[0].id
+    for megabytes in (1, 50, 3, 70, 1):
+        x = np.random.default_rng(0).random((megabytes, 2**17))
+
+        reply = await pool.call("double", {}, {"x": x}, worker=worker, deadline=20)
+
+        np.testing.assert_array_equal(reply.tensors["x"], 2 * x)
+
+
+async def test_tensors_kept_by_a_handler_survive_later_calls(pool: EmbeddedPool):
+    worker = pool.workers()[0].id
+    await pool.call("keep", {"id": "ses_1"}, {"w": np.full(1000, 7.0)}, worker=worker, deadline=5)
+    first = await pool.call("recall", {"id": "ses_1"}, worker=worker, deadline=5)
+    await pool.call("double", {}, {"w": np.full(1000, -1.0)}, worker=worker, deadline=5)
+
+    second = await pool.call("recall", {"id": "ses_1"}, worker=worker, deadline=5)
+
+    assert set(second.tensors["w"]) == set(first.tensors["w"]) == {7.0}
+    assert pool.workers()[0].sessions == 1
+
+
+async def test_an_error_of_the_program_arrives_with_all_its_problems(pool: EmbeddedPool):
+    with pytest.raises(RemoteError) as caught:
+        await pool.call("wrong_program", {}, deadline=5)
+
+    assert (caught.value.kind, caught.value.code) == ("program", "use_before_write")
+    [problem] = caught.value.problem["problems"]
+    assert problem["pointer"] == "/blocks/1/ops/3/inputs/x/0"
+    assert problem["location"]["op"] == 3
+
+
+async def test_an_error_of_the_run_arrives_with_its_place(pool: EmbeddedPool):
+    with pytest.raises(RemoteError) as caught:
+        await pool.call("fail_here", {}, deadline=5)
+
+    assert (caught.value.kind, caught.value.code) == ("execution", "too_many_trips")
+    assert caught.value.problem["location"]["type"] == "while"
+
+
+@pytest.mark.parametrize("op", ["bug", "unsendable_result", "unsendable_error", "no such op"])
+async def test_a_bug_in_a_handler_is_an_internal_error_without_details_and_the_worker_lives(open_pool, op):
+    async with open_pool(workers=1) as pool:
+        before = pool.workers()[0].pid
+
+        with pytest.raises(RemoteError) as caught:
+            await pool.call(op, {}, {"x": np.zeros(2**20)}, deadline=5)
+
+        assert (caught.value.kind, caught.value.code) == ("internal", "internal")
+        assert "secret" not in str(caught.value.problem)
+        big = np.ones(3 * 2**20, np.uint8)
+        np.testing.assert_array_equal((await pool.call("echo", {}, {"x": big}, deadline=5)).tensors["x"], big)
+        assert pool.workers()[0].pid == before
+
+
+async def test_out_of_memory_fails_one_call_and_leaves_the_worker_alive(open_pool):
+    async with open_pool(workers=1, worker_memory=2 * 2**30) as pool:
+        before = pool.workers()[0].pid
+
+        for op, tensors in (("out_of_memory", {}), ("echo", {"x": np.zeros(2**31, np.uint8)})):
+            with pytest.raises(RemoteError) as caught:
+                await pool.call(op, {"bytes": 20 * 2**30}, tensors, deadline=20)
+            assert caught.value.kind == "memory"
+
+        assert (await pool.call("echo", {}, {"x": np.ones(5)}, deadline=5)).result["pid"] == before
+
+
+async def test_arguments_that_are_not_plain_data_are_the_callers_error_and_cost_nothing(pool: EmbeddedPool):
+    with pytest.raises(TypeError):
+        await pool.call("echo", {"x": object()}, {"x": np.zeros(2**21)}, deadline=5)
+
+    assert (await pool.call("double", {}, {"x": np.ones(2**21)}, deadline=5)).tensors["x"][-1] == 2
+
+
+async def test_a_call_for_a_worker_that_is_not_there_says_so(pool: EmbeddedPool):
+    with pytest.raises(WorkerLost):
+        await pool.call("echo", {}, worker="wrk_of_last_week", deadline=5)
+
+
+async def test_workers_run_calls_at_the_same_time(pool: EmbeddedPool):
+    async with asyncio.timeout(2):
+        replies = await asyncio.gather(*(pool.call("sleep", {"seconds": 0.3}, deadline=5) for _ in range(2)))
+
+    assert len({reply.worker for reply in replies}) == 2
+
+
+async def test_calls_beyond_the_queue_are_refused_at_once_and_the_others_answered(open_pool):
+    async with open_pool(workers=2, queue_per_worker=4) as pool:
+        calls = [pool.call("sleep", {"seconds": 0.05}, deadline=10) for _ in range(40)]
+
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+
+        refused = [answer for answer in answers if isinstance(answer, QueueFull)]
+        assert (len(refused), len(answers) - len(refused)) == (30, 10)
+        assert all(error.retryable and error.retry_after >= 1 for error in refused)
+        assert pool.waiting == 0
+
+
+async def test_the_line_of_one_worker_is_bounded_too(open_pool):
+    async with open_pool(workers=2, queue_per_worker=2) as pool:
+        worker = pool.workers()[1].id
+        calls = [pool.call("sleep", {"seconds": 0.05}, worker=worker, deadline=10) for _ in range(10)]
+
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert sum(isinstance(answer, QueueFull) for answer in answers) == 7
+        assert {answer.worker for answer in answers if not isinstance(answer, QueueFull)} == {worker}
+
+
+async def test_each_worker_is_told_its_share_of_the_cores(open_pool):
+    async with open_pool(workers=1, threads=3) as pool:
+        names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"]
+
+        reply = await pool.call("environment", {"names": names}, deadline=5)
+
+        assert list(reply.result.values()) == ["3", "3", "3", ""]
+
+
+async def test_a_stopped_pool_refuses_calls(open_pool):
+    async with open_pool(workers=1) as pool:
+        pass
+
+    with pytest.raises(NoCapacity):
+        await pool.call("echo", {}, deadline=1)
+    assert pool.workers()[0].state == "stopped"

@@ -1,0 +1,360 @@
+"""What happens when a worker dies, hangs, or is not wanted any more: only its own call notices."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.engine import DeadlineExceeded, EmbeddedPool, NoCapacity, WorkerLost
+from service.engine.devices import plan_workers
+from service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until `condition` holds; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        await asyncio.sleep(0.01)
+
+
+def exists(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def open_files() -> list[str]:
+    """What the descriptors of this process refer to."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(os.readlink(entry))
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return sorted(found)
+
+
+async def test_sigkill_in_the_middle_of_a_call_fails_that_call_fast_and_no_other(pool: EmbeddedPool):
+    victim, other = pool.workers()
+    lost = []
+    pool.on_worker_lost(lambda worker, reason: lost.append((worker, reason)))
+    doomed = asyncio.create_task(pool.call("sleep", {"seconds": 30}, worker=victim.id, deadline=60))
+    safe = asyncio.create_task(pool.call("sleep", {"seconds": 1}, worker=other.id, deadline=60))
+    await eventually(lambda: pool.workers()[0].state == "busy")
+
+    killed = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="SIGKILL") as caught:
+        await doomed
+
+    assert time.monotonic() - killed < 2
+    assert caught.value.retryable
+    await eventually(lambda: pool.workers()[0].state == "idle")
+    replaced = pool.workers()[0]
+    assert (await pool.call("echo", {}, worker=replaced.id, deadline=5)).result["pid"] == replaced.pid != victim.pid
+    assert (replaced.restarts, replaced.generation) == (1, victim.generation + 1)
+    assert "SIGKILL" in replaced.last_fatal
+    assert (await safe).result == {"slept": 1}
+    assert pool.workers()[1].id == other.id
+    assert [worker for worker, _ in lost] == [victim.id]
+
+
+async def test_a_worker_id_is_not_valid_for_its_replacement(pool: EmbeddedPool):
+    victim = pool.workers()[0]
+    with pytest.raises(WorkerLost):
+        await pool.call("kill", {}, worker=victim.id, deadline=5)
+    await eventually(lambda: pool.workers()[0].state == "idle")
+
+    with pytest.raises(WorkerLost):
+        await pool.call("echo", {}, worker=victim.id, deadline=5)
+
+
+async def test_calls_waiting_for_a_worker_fail_with_it_and_calls_for_any_worker_do_not(open_pool):
+    async with open_pool(workers=1) as pool:
+        worker = pool.workers()[0].id
+        running = asyncio.create_task(pool.call("sleep", {"seconds": 30}, deadline=60))
+        await eventually(lambda: pool.workers()[0].state == "busy")
+        pinned = asyncio.create_task(pool.call("echo", {}, worker=worker, deadline=60))
+        anywhere = asyncio.create_task(pool.call("echo", {}, deadline=60))
+        await asyncio.sleep(0)
+
+        os.kill(pool.workers()[0].pid, signal.SIGKILL)
+
+        for call in (running, pinned):
+            with pytest.raises(WorkerLost):
+                await call
+        assert (await anywhere).worker != worker
+
+
+async def test_an_idle_worker_that_dies_is_replaced(pool: EmbeddedPool):
+    victim = pool.workers()[0]
+
+    os.kill(victim.pid, signal.SIGKILL)
+
+    await eventually(lambda: pool.workers()[0].state == "idle" and pool.workers()[0].id != victim.id)
+    assert not exists(victim.pid)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "reason"), [("leave", {}, "exit status 3"), ("kill", {"signal": 11}, "SIGSEGV")]
+)
+async def test_the_reason_of_a_death_is_kept(open_pool, op, args, reason):
+    async with open_pool(workers=1) as pool:
+        with pytest.raises(WorkerLost, match=reason):
+            await pool.call(op, args, deadline=5)
+
+        await eventually(lambda: pool.workers()[0].state == "idle")
+        assert reason in pool.workers()[0].last_fatal
+
+
+async def test_a_polite_handler_stops_at_the_deadline_and_its_worker_lives(open_pool):
+    async with open_pool(workers=1) as pool:
+        worker, started = pool.workers()[0].id, time.monotonic()
+
+        with pytest.raises(DeadlineExceeded) as caught:
+            await pool.call("listen", {"seconds": 30}, deadline=0.3)
+
+        assert time.monotonic() - started < 1
+        assert not caught.value.retryable
+        assert (await pool.call("echo", {}, deadline=5)).worker == worker
+
+
+async def test_a_deaf_handler_is_killed_after_its_deadline(open_pool):
+    async with open_pool(workers=1) as pool:
+        worker, started = pool.workers()[0].id, time.monotonic()
+
+        with pytest.raises(DeadlineExceeded):
+            await pool.call("sleep", {"seconds": 30}, deadline=0.3)
+
+        assert time.monotonic() - started < 1
+        assert (await pool.call("echo", {}, deadline=5)).worker != worker
+        assert "deadline" in pool.workers()[0].last_fatal
+
+
+async def test_the_deadline_counts_the_time_in_the_line(open_pool):
+    async with open_pool(workers=1) as pool:
+        running = asyncio.create_task(pool.call("sleep", {"seconds": 0.5}, deadline=5))
+        await asyncio.sleep(0)
+
+        with pytest.raises(DeadlineExceeded) as caught:
+            await pool.call("echo", {}, deadline=0.1)
+
+        assert caught.value.retryable, "it never ran"
+        await running
+        assert pool.waiting == 0
+
+
+async def test_a_polite_handler_that_is_cancelled_keeps_its_worker_and_sessions(open_pool):
+    async with open_pool(workers=1) as pool:
+        worker = pool.workers()[0].id
+        await pool.call("keep", {"id": "ses_1"}, {"w": np.ones(3)}, deadline=5)
+        call = asyncio.create_task(pool.call("listen", {"seconds": 30}, deadline=60))
+        await eventually(lambda: pool.workers()[0].state == "busy")
+
+        cancelled = time.monotonic()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+        assert time.monotonic() - cancelled < 0.2
+        assert (await pool.call("recall", {"id": "ses_1"}, worker=worker, deadline=5)).tensors["w"].sum() == 3
+        assert time.monotonic() - cancelled < 1
+
+
+async def test_a_deaf_handler_that_is_cancelled_loses_its_worker_after_the_grace(open_pool):
+    async with open_pool(workers=1) as pool:
+        worker = pool.workers()[0].id
+        call = asyncio.create_task(pool.call("sleep", {"seconds": 30}, deadline=60))
+        await eventually(lambda: pool.workers()[0].state == "busy")
+
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert pool.workers()[0].state == "busy", "the slot is held until the worker confirms"
+
+        assert (await pool.call("echo", {}, deadline=5)).worker != worker
+
+
+async def test_cancelling_a_call_in_the_line_leaves_no_trace(open_pool):
+    async with open_pool(workers=1) as pool:
+        running = asyncio.create_task(pool.call("sleep", {"seconds": 0.3}, deadline=5))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(pool.call("echo", {}, deadline=5))
+        await asyncio.sleep(0)
+
+        waiting.cancel()
+
+        assert (await running).result == {"slept": 0.3}
+        assert pool.waiting == 0
+        assert (await pool.call("echo", {}, deadline=5)).worker == pool.workers()[0].id
+
+
+async def test_many_cancelled_calls_never_lose_a_slot(open_pool):
+    async with open_pool(workers=2, queue_per_worker=100) as pool:
+        calls = [asyncio.create_task(pool.call("listen", {"seconds": 0.01}, deadline=5)) for _ in range(100)]
+        for index, call in enumerate(calls):
+            await asyncio.sleep(0.002)
+            if index % 3:
+                call.cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert sum(isinstance(answer, BaseException) for answer in answers) <= 67
+        await eventually(lambda: [worker.state for worker in pool.workers()] == ["idle", "idle"])
+        assert sum(worker.restarts for worker in pool.workers()) == 0
+
+
+async def test_a_stopped_worker_is_noticed_and_replaced(open_pool):
+    async with open_pool(workers=2, heartbeat_timeout=0.8) as pool:
+        victim, other = pool.workers()
+        call = asyncio.create_task(pool.call("listen", {"seconds": 30}, worker=victim.id, deadline=60))
+        await eventually(lambda: pool.workers()[0].state == "busy")
+
+        os.kill(victim.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerLost, match="sign of life"):
+            await asyncio.wait_for(call, 4)
+
+        await eventually(lambda: pool.workers()[0].state == "idle")
+        assert not exists(victim.pid)
+        assert pool.workers()[1].id == other.id
+
+
+async def test_a_worker_busy_with_a_long_call_is_not_taken_for_hung(open_pool):
+    async with open_pool(workers=1, heartbeat_timeout=0.5) as pool:
+        assert (await pool.call("sleep", {"seconds": 1.5}, deadline=5)).result == {"slept": 1.5}
+
+
+async def test_fifty_replacements_leak_no_descriptor_and_no_process(open_pool):
+    async with open_pool(workers=1) as pool:
+        big = {"x": np.ones(2**21)}
+        await pool.call("double", {}, big, deadline=10)
+        gc.collect()
+        before = open_files()
+        pids = set()
+        for _ in range(50):
+            reply = await pool.call("echo", {}, big, deadline=10)
+            pids.add(reply.result["pid"])
+            with pytest.raises(WorkerLost):
+                await pool.call("kill", {}, worker=reply.worker, deadline=10)
+        await pool.call("double", {}, big, deadline=10)
+
+        gc.collect()
+        assert len(open_files()) == len(before), (before, open_files())
+        assert len(pids) == 50
+        assert not any(exists(pid) for pid in pids)
+
+
+async def test_stopping_the_pool_ends_its_workers_and_closes_everything(open_pool):
+    before = open_files()
+    async with open_pool() as pool:
+        pids = [worker.pid for worker in pool.workers()]
+        running = asyncio.create_task(pool.call("sleep", {"seconds": 30}, {"x": np.ones(2**20)}, deadline=60))
+        await eventually(lambda: pool.workers()[0].state == "busy")
+
+    with pytest.raises(WorkerLost):
+        await running
+    assert not any(exists(pid) for pid in pids)
+    await asyncio.sleep(0)
+    assert len(open_files()) <= len(before)
+
+
+async def test_nothing_is_left_in_the_shared_memory_mount(open_pool):
+    before = set(os.listdir("/dev/shm"))
+    async with open_pool() as pool:
+        await pool.call("double", {}, {"x": np.ones(2**22)}, deadline=10)
+        during = set(os.listdir("/dev/shm"))
+
+    assert during == before == set(os.listdir("/dev/shm"))
+
+
+PARENT = """
+import asyncio, os
+from service.engine import EmbeddedPool
+from service.settings import Settings
+
+async def main():
+    pool = EmbeddedPool(Settings(device="cpu", workers=2), handlers="tests.service.engine.handlers:HANDLERS")
+    await pool.start()
+    asyncio.create_task(pool.call("sleep", {"seconds": 60}, deadline=60))
+    await asyncio.sleep(0.1)
+    print(*(worker.pid for worker in pool.workers()), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_death_of_the_service_ends_its_workers(sent):
+    command = [sys.executable, "-c", PARENT]
+    parent = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in (await asyncio.to_thread(parent.stdout.readline)).split()]
+    assert len(pids) == 2
+    assert all(exists(pid) for pid in pids)
+
+    parent.send_signal(sent)
+    parent.wait(10)
+
+    await eventually(lambda: not any(exists(pid) for pid in pids))
+    parent.stdout.close()
+
+
+async def test_workers_that_cannot_start_leave_no_one_waiting(open_pool):
+    async with open_pool(handlers="tests.service.engine.no_such_module:HANDLERS", workers=2) as pool:
+        call = asyncio.create_task(pool.call("echo", {}, deadline=20))
+
+        with pytest.raises(NoCapacity):
+            await asyncio.wait_for(call, 10)
+
+        assert "exit status 1" in pool.workers()[0].last_fatal
+
+
+async def test_a_callback_that_fails_does_not_stop_the_replacement(open_pool):
+    async with open_pool(workers=1) as pool:
+        told = []
+
+        def fails(worker: str, reason: str) -> None:
+            raise RuntimeError("not my day")
+
+        pool.on_worker_lost(fails)
+        pool.on_worker_lost(lambda worker, reason: told.append(worker))
+        with pytest.raises(WorkerLost):
+            await pool.call("kill", {}, deadline=5)
+
+        assert (await pool.call("echo", {}, deadline=5)).worker not in told
+        assert len(told) == 1
+
+
+def test_one_worker_for_each_visible_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-5c3e")
+
+    plans = plan_workers(Settings(device="cuda", workers=5))
+
+    assert [(plan.device, plan.environment["CUDA_VISIBLE_DEVICES"]) for plan in plans] == [
+        ("cuda", "0"),
+        ("cuda", "GPU-5c3e"),
+    ]
+
+
+def test_cuda_without_a_gpu_is_refused_and_auto_falls_back(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    with pytest.raises(NoCapacity):
+        plan_workers(Settings(device="cuda"))
+
+    assert [plan.device for plan in plan_workers(Settings(device="auto", workers=3))] == ["cpu"] * 3
