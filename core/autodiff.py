@@ -97,7 +97,7 @@ class Adjoint:
                 continue
             if not any(name in self._parts for name in op.outputs):
                 continue
-            with self.b.at(op.location and replace(op.location, adjoint=True)):
+            with self.b.at(_adjoint_of(op.location)):
                 cts = [self._complete(name) if name in active else None for name in op.outputs]
                 wanted = [name in active for name in op.inputs]
                 for name, ct in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
@@ -112,12 +112,14 @@ class Adjoint:
             merged.extend(self._late.get(position, ()))
             merged.append(op)
         merged.extend(self._late.get(len(self.b.ops), ()))
-        names = self._names
+        final = self._names.get
         return [
-            replace(
-                op,
-                inputs=tuple([names.get(n, n) for n in op.inputs]),
-                outputs=tuple([names.get(n, n) for n in op.outputs]),
+            Op(
+                op.type,
+                tuple([final(n, n) for n in op.inputs]),
+                tuple([final(n, n) for n in op.outputs]),
+                op.attrs,
+                op.location,
             )
             for op in merged
         ]
@@ -189,9 +191,7 @@ class Adjoint:
             name = f"grad/{name}"
         return name
 
-    def _apply(
-        self, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
-    ) -> tuple[Value | None, ...]:
+    def _apply(self, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> tuple[Value | None, ...]:
         spec = lookup(op.type)
         if spec.unavailable is not None:
             raise NotDifferentiable(
@@ -293,6 +293,13 @@ class Dependence:
 
 FLOWS: dict[str, object] = {}
 """Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
+
+
+def _adjoint_of(location: Location | None) -> Location | None:
+    """The same place, marked as the backward pass of what stands there."""
+    if location is None or location.adjoint:
+        return location
+    return Location(location.block, location.op, location.type, location.slot, location.variable, True)
 
 
 def gradient_name(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from core.autodiff import Adjoint, Dependence, live
 from core.build import Value
 from core.errors import Location, ProgramError
+from core.headroom import headroom
 from core.ir import Block, Program, StackType, TensorType, inner_blocks
 from core.missing import reason_for
 from core.wire.write import write
@@ -100,7 +101,8 @@ def append_backward(
         for name in wanted:
             if name not in known:
                 raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
-    return _backward(program, [target], wanted, None, no_grad_set, unconnected)
+    with headroom():
+        return _backward(program, [target], wanted, None, no_grad_set, unconnected)
 
 
 def gradients(
@@ -136,7 +138,8 @@ def gradients(
             if seed is not None:
                 check_seed(target, program.block.types[target], program.block.types[seed])
     wanted = _names(inputs, "bad_inputs")
-    return _backward(program, names, wanted, seeds, no_grad_set, unconnected)
+    with headroom():
+        return _backward(program, names, wanted, seeds, no_grad_set, unconnected)
 
 
 def check_seed(target: str, wanted: Any, given: Any) -> None:
@@ -189,8 +192,7 @@ def _backward(
             found_names[variable] = a.final(a.b.zeros_like(a.b.value(variable)).name)
     results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names]
     adjoint_ops = live(a.ops(), results)
-    forward = a.joined(block.results)
-    forward = _restricted(replace(forward, ops=(*a.primal, *adjoint_ops)))
+    forward = a.part((*a.primal, *adjoint_ops), block.params, block.results)
 
     n = len(a.primal)
     written = {name: i for i, op in enumerate(forward.ops) for name in op.outputs}
@@ -300,18 +302,13 @@ def _stop_inside(block: Block, names: set[tuple[int, str]]) -> Block:
     return replace(block, ops=tuple(ops))
 
 
-def _restricted(block: Block) -> Block:
-    """`block` with the types of only those variables that it still has."""
-    names = dict.fromkeys(block.params)
-    for op in block.ops:
-        names.update(dict.fromkeys(op.outputs))
-    return replace(block, types={n: block.types[n] for n in names})
-
-
 def _roles(block: Block, forward: int, targets: list[str]) -> tuple[int, ...]:
     roles = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
     seeds = {f"{t}@GRAD" for t in targets}
-    roles += [257 if op.type in ("fill_constant", "full_like") and seeds & set(op.outputs) else 1 for op in block.ops[forward:]]
+    roles += [
+        257 if op.type in ("fill_constant", "full_like") and seeds & set(op.outputs) else 1
+        for op in block.ops[forward:]
+    ]
     return tuple(roles)
 
 
@@ -341,4 +338,3 @@ def _rewrites(before: Block, after: Block) -> list[str]:
     versions = [m for n in before.types if (m := re.fullmatch(r"(.+)@VER@\d+", n))]
     said.extend(f"{m[1]!r} is written more than once: {m[0]!r} is one of its versions" for m in versions)
     return said
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from core.errors import Location, ProgramError, located
@@ -105,25 +105,26 @@ class BlockBuilder:
 
     def make(self, type: str, *inputs: Value | None, **attrs: Any) -> Op:
         """An op that is not yet in the list, its outputs not yet named."""
-        names = tuple(HOLE if v is None else v.name for v in inputs)
+        names = tuple([HOLE if v is None else v.name for v in inputs])
         return Op(type, names, (), lookup(type).complete(attrs), self.location)
 
     def append(self, op: Op) -> tuple[Value, ...]:
         """Add `op`, naming its outputs if it has none yet. Raises ProgramError where the types do not fit."""
         op = self.typed(op)
         self.ops.append(op)
-        return tuple(Value(name, self.types[name], self) for name in op.outputs)
+        return tuple([Value(name, self.types[name], self) for name in op.outputs])
 
     def typed(self, op: Op) -> Op:
         """`op` with its outputs named and their types known to the builder, without adding it."""
         types = self.types
-        with_holes = tuple(None if name == HOLE else types[name] for name in op.inputs)
+        with_holes = tuple([None if name == HOLE else types[name] for name in op.inputs])
         try:
             inferred = output_types(lookup(op.type), with_holes, op.attrs)
         except ProgramError as error:
             raise error.at(op.location)
         if not op.outputs:
-            op = replace(op, outputs=tuple([self.fresh(op.type) for _ in inferred]))
+            outputs = tuple([self.fresh(op.type) for _ in inferred])
+            op = Op(op.type, op.inputs, outputs, op.attrs, op.location)
         for name, each in zip(op.outputs, inferred, strict=True):
             types[name] = each
         return op

@@ -14,13 +14,13 @@ import core.ops  # noqa: F401  (fills the registry)
 from core.backward import Backward, Unconnected, append_backward, gradients
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
+from core.headroom import headroom
 from core.ir import Block, Program, TensorType, Variable
 from core.optim import Optimizer, state_types
 from core.passes import eliminate_dead, expand_composites, fold_constants, share_common
 from core.passes.bind import bind
 from core.registry import as_tuple
 from core.runtime.reference import Plan, Run, RunLimits, plan
-from core.wire.read import deep_recursion
 
 __all__ = [
     "Backward",
@@ -115,7 +115,7 @@ class Executable:
             if variable.name not in values:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
             args.append(_checked(variable, values[variable.name], xp))
-        with np.errstate(all="ignore"), deep_recursion():
+        with np.errstate(all="ignore"), headroom():
             results = self.plan(Run(xp, limits or RunLimits()), *args)
         out: dict[str, Any] = {}
         for (place, name), value in zip(self.layout, results, strict=True):
@@ -141,7 +141,7 @@ def compile_gradient(
     fetch:  further variables to return, gradients of intermediates included.
     shapes: of the feeds whose declaration leaves sizes open.
     """
-    with deep_recursion():
+    with headroom():
         backward, seeds = _differentiate(program, query, shapes)
         wanted = _question(backward, query, fetch)
         return _executable(backward.program, wanted, seeds, backward.missing)
@@ -151,7 +151,7 @@ def compile_forward(
     program: Program, fetch: Sequence[str] = (), shapes: Mapping[str, Sequence[int]] | None = None
 ) -> Executable:
     """The step that only evaluates: `fetch` and the program's states."""
-    with deep_recursion():
+    with headroom():
         bound = _bound(program, shapes)
         wanted = [("fetched", name, _variable(bound, name)) for name in fetch]
         return _executable(bound, wanted + _updates(bound), {}, {})
@@ -171,7 +171,7 @@ def compile_training(
     """
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
-    with deep_recursion():
+    with headroom():
         backward, seeds = _differentiate(program, query, shapes)
         wanted = _question(backward, query, fetch)
         b = BlockBuilder.like(backward.program.block)

@@ -88,9 +88,7 @@ def _without_reading(a: Adjoint, op: Op) -> Op:
 
 
 @if_else.adjoint
-def if_else_adjoint(
-    a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
-) -> list[Value | None]:
+def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Value | None]:
     """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
@@ -112,9 +110,7 @@ def if_else_adjoint(
         returned.append([f.get(n) or each.b.zeros_like(each.b.value(n)) for n in names])
         sides.append(_Side.of(each, f, [v.name for v in returned[-1]]))
 
-    operands = [
-        i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)
-    ]
+    operands = [i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)]
     kept = [[n for n in s.reads if n not in s.adjoint.block.params] for s in sides]
     op = _keep_in_branches(a, index, op, sides, kept)
     saved = [a.b.value(n) for n in op.outputs[len(cts) :]]
@@ -243,7 +239,9 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse):
     for name, type, param in zip(sub_block.params, given, sub_block.param_types, strict=True):
         if not matches(type, param):
             raise TypeMismatch(f"the body takes {name!r} as {param}, but is given {type}")
-    for name, result, param in zip(sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False):
+    for name, result, param in zip(
+        sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False
+    ):
         if not matches(result, param):
             raise ProgramError(f"{name!r} enters the body as {param} and leaves it as {result}", "carry_type_changed")
     return (*sub_block.param_types[:carried], *(StackType(t) for t in sub_block.result_types[carried:]))
@@ -285,9 +283,7 @@ def _through(bits: int, reach: Sequence[int]) -> int:
 
 
 @loop.adjoint
-def loop_adjoint(
-    a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
-) -> list[Value | None]:
+def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Value | None]:
     """The gradient of a loop is a loop over what the forward one recorded, newest trip first.
 
     Cotangents of carried values are replaced on each trip, those of captured values are added up from zero, those of

@@ -79,8 +79,8 @@ def empty_stack(xp, *, depth: int = 1, shape: tuple[int, ...] = (), dtype: Dtype
 
 @empty_stack.infer
 def empty_stack_infer(*, depth, shape, dtype):
-    if not 1 <= depth <= 64:
-        raise ProgramError(f"depth {depth} is not within 1 to 64", "bad_attr")
+    if not 1 <= depth <= 1000:
+        raise ProgramError(f"depth {depth} is not within 1 to 1000", "bad_attr")
     out: Type = TensorType(shape, dtype)
     for _ in range(depth):
         out = StackType(out)

@@ -204,9 +204,7 @@ def sum_to(xp, x, *, shape: tuple[int, ...]):
 
 def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1
-    )
+    axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
     return xp.sum(x, axis=axes, dtype=x.dtype).reshape(shape) if axes else x
 
 

@@ -159,6 +159,4 @@ def squeeze_vjp(ct, out, x, *, axes):
     return lookup("unsqueeze")(ct, axes=gone)
 
 
-squeeze.example(
-    lambda: [Example((X[:, None],), (X,), {"axes": (1,)}), Example((X[None, :, None],), (X,))]
-)
+squeeze.example(lambda: [Example((X[:, None],), (X,), {"axes": (1,)}), Example((X[None, :, None],), (X,))])

@@ -23,9 +23,7 @@ __all__ = [
 def matches(given: Type, wanted: Type) -> bool:
     """Whether a value of type `given` may stand where `wanted` is; an unknown size fits any."""
     if isinstance(given, StackType) or isinstance(wanted, StackType):
-        return (
-            isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
-        )
+        return isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
     return (
         given.dtype == wanted.dtype
         and len(given.shape) == len(wanted.shape)

@@ -51,8 +51,7 @@ def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
     outs = tuple(op.outputs[i] for i in outputs)
     if op.type == "if_else":
         used = [i for i in range(len(op.inputs) - 1) if any(_reads(b, b.params[i]) for b in blocks.values())]
-        blocks = {k: replace(b, params=tuple(b.params[i] for i in used)) for k, b in blocks.items()}
-        blocks = {k: eliminate_dead(b) for k, b in blocks.items()}
+        blocks = {k: _taking(b, used) for k, b in blocks.items()}
         inputs = (op.inputs[0], *(op.inputs[1 + i] for i in used))
         return replace(op, inputs=inputs, outputs=outs, attrs={**op.attrs, **blocks})
     return replace(op, outputs=outs, attrs={**op.attrs, **blocks})
@@ -60,3 +59,11 @@ def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
 
 def _reads(block: Block, name: str) -> bool:
     return name in block.results or any(name in op.inputs for op in block.ops)
+
+
+def _taking(block: Block, params: list[int]) -> Block:
+    """`block` with only those of its parameters; the others are read by nobody."""
+    kept = tuple(block.params[i] for i in params)
+    dropped = set(block.params) - set(kept)
+    types = {name: type for name, type in block.types.items() if name not in dropped}
+    return replace(block, params=kept, types=types, stopped=block.stopped - dropped)

@@ -247,9 +247,7 @@ class _Reader:
         for n in sizes:
             total *= max(n, 1)
         if total > self.limits.max_elements or total * 8 > self.limits.max_bytes * 8:
-            self.problems.add(
-                "limit_exceeded", f"more than {self.limits.max_elements} elements in one array", pointer
-            )
+            self.problems.add("limit_exceeded", f"more than {self.limits.max_elements} elements in one array", pointer)
             return None
         return tuple(sizes)
 

@@ -12,16 +12,16 @@ A variable that an inner block declares itself is its own, whatever is visible o
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from core.build import BlockBuilder, Value
-from core.errors import Location, ProgramError
-from core.ir import HOLE, Block, Op, Program, StackType, TensorType, Type, Variable
+from core.errors import ProgramError
+from core.headroom import headroom
+from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ops.types import joined_type, matches
-from core.registry import REGISTRY, OpSpec, lookup
+from core.registry import OpSpec, lookup
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar, parse
 from core.wire.scope import BLOCK_ATTRS, Scopes, inner_indices
 
@@ -40,24 +40,13 @@ def read(document: Any, limits: Limits | None = None) -> Program:
     Raises InvalidProgram with *all* problems found, each with a stable code, a place and a JSON pointer.
     """
     limits = limits or Limits()
-    raw = parse(document, limits)
-    problems = Problems(limits.max_problems)
-    scopes = Scopes(raw, problems, limits)
-    with deep_recursion():
+    with headroom():
+        raw = parse(document, limits)
+        problems = Problems(limits.max_problems)
+        scopes = Scopes(raw, problems, limits)
         program = _Reader(raw, scopes, problems, limits).program()
     problems.raise_if_any()
     return program
-
-
-class deep_recursion:
-    """Room for blocks nested a few hundred deep: each level takes about twenty Python frames."""
-
-    def __enter__(self) -> None:
-        self.before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(self.before, 50_000))
-
-    def __exit__(self, *_: object) -> None:
-        sys.setrecursionlimit(self.before)
 
 
 class _Reader:
@@ -99,7 +88,9 @@ class _Reader:
         for op in block.ops:
             self.ops_left -= 1
             if self.ops_left < 0:
-                raise ProgramError("the program takes too long to read: its loops change sizes at many depths", "too_deep")
+                raise ProgramError(
+                    "the program takes too long to read: its loops change sizes at many depths", "too_deep"
+                )
             try:
                 with b.builder.at(op.location):
                     if self.raw.closed or op.type not in BLOCK_ATTRS or self._is_closed(op):
@@ -398,7 +389,11 @@ class _Reader:
         self.define_all(b, env, block, raw, op, visible)
 
     def open_block(
-        self, block: RawBlock | None, types: Mapping[str, Type], results: list[str], optional: Iterable[str] | None = None
+        self,
+        block: RawBlock | None,
+        types: Mapping[str, Type],
+        results: list[str],
+        optional: Iterable[str] | None = None,
     ) -> Any:
         """Read an inner block with parameters `types`, returning the last versions of `results`.
 
@@ -432,7 +427,10 @@ class _Reader:
 
     def check_operands(self, raw: RawOp, needed: list[str], written: list[str] | None) -> None:
         """What the client listed as read and written must cover what the block really reads and writes."""
-        for slot, given, real in (("inputs/x", raw.inputs.get("x"), needed), ("outputs/out", raw.outputs.get("out"), written)):
+        for slot, given, real in (
+            ("inputs/x", raw.inputs.get("x"), needed),
+            ("outputs/out", raw.outputs.get("out"), written),
+        ):
             if given is None or real is None:
                 continue
             condition = raw.inputs["condition"][0]
@@ -447,15 +445,25 @@ class _Reader:
                     )
 
     def check_out(
-        self, raw: RawOp, wanted: Iterable[str], merged: list[str], fresh: list[str], agreed: list[str], clashing: list[str]
+        self,
+        raw: RawOp,
+        wanted: Iterable[str],
+        merged: list[str],
+        fresh: list[str],
+        agreed: list[str],
+        clashing: list[str],
     ) -> None:
         pointer = f"{raw.pointer}/outputs/out"
         for name in wanted:
             if name in clashing:
-                raise ProgramError(f"the branches give {name!r} different dtypes or ranks", "branch_mismatch", pointer=pointer)
+                raise ProgramError(
+                    f"the branches give {name!r} different dtypes or ranks", "branch_mismatch", pointer=pointer
+                )
             if name not in merged and name not in agreed:
                 raise ProgramError(
-                    f"{name!r} is not written by both branches and has no value before", "branch_mismatch", pointer=pointer
+                    f"{name!r} is not written by both branches and has no value before",
+                    "branch_mismatch",
+                    pointer=pointer,
                 )
 
     def define_all(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp, op: Op, names: list[str]) -> None:
@@ -548,9 +556,7 @@ def _declared_type(var: RawVar, found: Type) -> Type | None:
     """What the declaration says, its silences filled in from what was found."""
     if isinstance(found, StackType) or var.stack_depth:
         return _full_type(var) if var.dtype is not None and var.shape is not None else None
-    return TensorType(
-        found.shape if var.shape is None else var.shape, found.dtype if var.dtype is None else var.dtype
-    )
+    return TensorType(found.shape if var.shape is None else var.shape, found.dtype if var.dtype is None else var.dtype)
 
 
 def _joinable(a: Type, b: Type) -> bool:
@@ -559,5 +565,3 @@ def _joinable(a: Type, b: Type) -> bool:
     except ProgramError:
         return False
     return True
-
-

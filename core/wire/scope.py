@@ -102,9 +102,7 @@ class Scopes:
                     writes.update((n, None) for n in below.writes)
                     draws |= below.draws
         own = block.vars if block.idx else {}
-        return Touched(
-            tuple(n for n in reads if n not in own), tuple(n for n in writes if n not in own), draws
-        )
+        return Touched(tuple(n for n in reads if n not in own), tuple(n for n in writes if n not in own), draws)
 
 
 def inner_indices(op: RawOp) -> list[tuple[str, object]]:

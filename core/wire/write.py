@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from core.headroom import headroom
 from core.ir import HOLE, Block, Op, Program, StackType, Type, inner_blocks
 from core.registry import OpSpec, lookup
 
@@ -17,12 +18,11 @@ def write(program: Program) -> dict[str, Any]:
     Forward blocks keep the client's indices where they are known; blocks of the backward pass follow, outer ones
     before inner ones, each naming the forward block it belongs to.
     """
-    places = _number(program.block)
     roles = {v.name: v for v in program.variables}
-    blocks = [_root(program, places, roles)]
-    for place in sorted(places.values(), key=lambda p: p.index):
-        if place.index:
-            blocks.append(_block(place, places))
+    with headroom():
+        places = _number(program.block)
+        inner = sorted((p for p in places.values() if p.index), key=lambda p: p.index)
+        blocks = [_root(program, places, roles), *(_block(place, places) for place in inner)]
     document: dict[str, Any] = {"version": 1, "form": "closed", "blocks": blocks}
     if program.latest:
         document["names"] = dict(program.latest)
@@ -69,9 +69,7 @@ def _number(root: Block) -> dict[Slot | None, _Place]:
     return places
 
 
-def _nested(
-    block: Block, owner: Slot | None
-) -> Iterator[tuple[Op, str, Block, Slot | None]]:
+def _nested(block: Block, owner: Slot | None) -> Iterator[tuple[Op, str, Block, Slot | None]]:
     """(op, attribute, block, owner) for every inner block, outer ones first. Iterative: nesting may be deep."""
     level = [(block, owner)]
     while level:
@@ -160,5 +158,3 @@ def _inputs(spec: OpSpec, op: Op) -> dict[str, list[str]]:
         elif op.inputs[i] != HOLE:
             out[slot.name] = [op.inputs[i]]
     return out
-
-

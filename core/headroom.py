@@ -1,0 +1,41 @@
+"""Room for large programs: deep nesting and many small objects."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["headroom"]
+
+FRAMES = 50_000
+"""Python frames allowed. A level of nesting takes about twenty, and 200 levels are allowed by default."""
+
+_lock = threading.Lock()
+_inside = 0
+_was_enabled = False
+
+
+@contextmanager
+def headroom() -> Iterator[None]:
+    """Raise the recursion limit and pause the cycle collector.
+
+    Blocks hold no cycles, but building one makes tens of thousands of objects; looking for cycles among them again
+    and again would make the time grow faster than the program.
+    """
+    global _inside, _was_enabled
+    with _lock:
+        if _inside == 0:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), FRAMES))
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0 and _was_enabled:
+                gc.enable()
