@@ -123,7 +123,7 @@ class EmbeddedPool:
         try:
             reply = exchange.result()
         except RemoteError as error:
-            if error.code == "deadline_exceeded":
+            if error.code in ("deadline_exceeded", "canceled"):  # nobody cancelled: it was the deadline that said stop
                 self.events["stopped", "deadline"] += 1
                 raise DeadlineExceeded(error.message, waited=False) from error
             raise

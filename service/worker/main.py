@@ -122,6 +122,9 @@ def _answer(
         return _returned(call, handlers, state, requests, answers)
     except CoreError as error:
         kind = "program" if isinstance(error, ProgramError) else "execution"
+        if error.code == "out_of_memory":
+            kind = "memory"
+            _free_device_memory(state)
         failed = _failed(call, state, kind, error.code, error.message, _problem(error))
     except MemoryError as error:
         _free_device_memory(state)

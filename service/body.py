@@ -1,0 +1,170 @@
+"""Request bodies, read strictly: how much, how fast, of which type, and what exactly is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from starlette.requests import ClientDisconnect, Request
+
+from service.problems import HttpProblem
+from service.settings import Settings
+from service.strict_json import parse_json
+from service.tensorfile import unpack
+
+__all__ = ["JSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wants_tensorfile"]
+
+JSON = "application/json"
+SAFETENSORS = "application/x-safetensors"
+BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
+
+THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing is long enough for other requests to notice
+DRAIN_BYTES = 16 * 2**20
+DRAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a request carried.
+
+    document:   the JSON object; of a safetensors body, the one in its metadata.
+    tensors:    the arrays of a safetensors body, read-only; empty for JSON.
+    media_type: JSON or SAFETENSORS.
+    """
+
+    document: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    media_type: str
+    raw: bytes | bytearray
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of media type and bytes: the same for the same request sent twice."""
+        hashed = hashlib.sha256(self.media_type.encode() + b"\n")
+        hashed.update(self.raw)
+        return hashed.hexdigest()
+
+
+async def read_body(request: Request, settings: Settings, *, binary: bool = True, optional: bool = False) -> Body:
+    """The body of `request`.
+
+    binary:   whether safetensors is accepted besides JSON.
+    optional: whether no body at all means an empty object.
+    Raises HttpProblem: 400 invalid-json, invalid-tensor-file or limit-exceeded, 408, 413, 415, 422 for tensors.
+    """
+    if optional and _has_no_body(request):
+        return Body({}, {}, JSON, b"")
+    media_type = _media_type(request, binary)
+    limit = settings.json_body_bytes if media_type == JSON else settings.binary_body_bytes
+    raw = await _read(request, limit, settings)
+    if len(raw) <= THREAD_PARSE_BYTES:
+        return _parse(raw, media_type, settings)
+    return await asyncio.to_thread(_parse, raw, media_type, settings)
+
+
+def _parse(raw: bytearray, media_type: str, settings: Settings) -> Body:
+    if media_type == JSON:
+        return Body(parse_json(raw, max_depth=settings.json_depth), {}, media_type, raw)
+    document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth)
+    return Body(document, tensors, media_type, raw)
+
+
+def _has_no_body(request: Request) -> bool:
+    return "transfer-encoding" not in request.headers and request.headers.get("content-length", "0") == "0"
+
+
+def _media_type(request: Request, binary: bool) -> str:
+    """JSON or SAFETENSORS. Raises HttpProblem 415."""
+    accepted = f"{JSON}, {SAFETENSORS}" if binary else JSON
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not read")
+    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
+    media_type = media_type.strip().lower()
+    if binary and media_type in BINARY_ALIASES:
+        return SAFETENSORS
+    charset = parameters.strip().lower().replace('"', "")
+    if media_type == JSON and charset in ("", "charset=utf-8"):
+        return JSON
+    raise HttpProblem("unsupported-media-type", f"the body must be {accepted}", headers={"Accept": accepted})
+
+
+async def _read(request: Request, limit: int, settings: Settings) -> bytearray:
+    """All bytes of the body, at most `limit`, each part of it in time."""
+    stream = request.stream()
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+        raise await _too_large(stream, limit, wait="expect" not in request.headers)
+    raw = bytearray()
+    started = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout_at(started + settings.body_deadline) as timer:
+            async for chunk in stream:
+                raw += chunk
+                if len(raw) > limit:
+                    break
+                earned = len(raw) / settings.body_bytes_per_second
+                timer.reschedule(started + settings.body_deadline + earned)
+    except TimeoutError:
+        detail = f"only {len(raw)} bytes of the body came in time"
+        raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
+    if len(raw) > limit:
+        raise await _too_large(stream, limit, wait=True)
+    return raw
+
+
+async def _too_large(stream: AsyncIterator[bytes], limit: int, wait: bool) -> HttpProblem:
+    """The refusal. wait: take in a little more first; a client that is still writing when the connection closes sees
+    a reset instead of the answer."""
+    left = DRAIN_BYTES if wait else 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(DRAIN_S):
+            while left > 0:
+                left -= len(await anext(stream, b"")) or left
+    return HttpProblem(
+        "body-too-large", f"the body is larger than {limit} bytes", headers={"Connection": "close"}, limit=limit
+    )
+
+
+def wants_tensorfile(request: Request) -> bool:
+    """Whether the answer is to be safetensors (True) or JSON (False), by the Accept header; JSON when in doubt.
+
+    Raises HttpProblem 406 when neither is accepted.
+    """
+    header = request.headers.get("accept", "*/*")
+    as_json, as_file = _quality(header, (JSON,)), _quality(header, BINARY_ALIASES)
+    if as_json <= 0 and as_file <= 0:
+        raise HttpProblem("not-acceptable", f"answers are {JSON} or {SAFETENSORS}")
+    return as_file > as_json
+
+
+def _quality(header: str, names: tuple[str, ...]) -> float:
+    """How much `header` wants one of the media types `names`, from 0 to 1; the most specific range counts."""
+    found = (-1, 0.0)
+    for item in header.split(","):
+        media_range, *parameters = (part.strip().lower() for part in item.split(";"))
+        if media_range in names:
+            specific = 2
+        elif media_range == "application/*":
+            specific = 1
+        elif media_range == "*/*":
+            specific = 0
+        else:
+            continue
+        found = max(found, (specific, _weight(parameters)))
+    return found[1]
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return min(1.0, max(0.0, float(parameter[2:])))
+            except ValueError:
+                return 0.0
+    return 1.0

@@ -1,0 +1,137 @@
+"""The problem document itself: what is in it, and how much of it at most."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from base64 import b32encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from service.problems.types import CODES, ProblemType
+
+__all__ = [
+    "MEDIA_TYPE",
+    "FieldError",
+    "HttpProblem",
+    "new_request_id",
+    "problem_body",
+    "problem_response",
+]
+
+MEDIA_TYPE = "application/problem+json"
+MAX_ERRORS = 50
+MAX_DETAIL = 1000  # characters; names from the request occur in details, and names can be long
+MAX_FIELD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One of several mistakes in a request.
+
+    pointer:   JSON pointer into the body, or "" when `parameter` names a path, query or header parameter.
+    code:      a stable word; detail: a sentence, without the value that was sent.
+    location:  the place in the program (block, op, type, slot, variable), where there is one.
+    """
+
+    pointer: str
+    code: str
+    detail: str
+    location: Mapping[str, Any] | None = None
+    suggestion: str | None = None
+    parameter: str | None = None
+
+    def as_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"pointer": clip(self.pointer, MAX_FIELD)}
+        document |= {"code": self.code.replace("_", "-"), "detail": clip(self.detail, MAX_FIELD)}
+        if self.parameter is not None:
+            document["parameter"] = clip(self.parameter, MAX_FIELD)
+        if self.location is not None:
+            document["location"] = clipped_location(self.location)
+        if self.suggestion is not None:
+            document["suggestion"] = clip(self.suggestion, MAX_FIELD)
+        return document
+
+
+class HttpProblem(Exception):
+    """An answer that is a problem document.
+
+    code:       a key of CODES. status: another of its statuses than the usual one.
+    errors:     single mistakes; all may be given, the first 50 are shown.
+    headers:    for the answer, such as Retry-After.
+    retryable:  when it differs from the table.
+    extensions: further members of the document, plain data.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        retryable: bool | None = None,
+        **extensions: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.type: ProblemType = CODES[code]
+        self.status = self.type.status if status is None else status
+        assert self.status in self.type.statuses, f"{code} is not answered with {status}"
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+        self.retryable = self.type.retryable if retryable is None else retryable
+        self.extensions = extensions
+        if self.status in (429, 503) and self.retryable and "Retry-After" not in self.headers:
+            self.headers["Retry-After"] = "1"
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    """The header that says when to come back, in whole seconds."""
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}
+
+
+def problem_body(problem: HttpProblem, request_id: str, instance: str = "") -> dict[str, Any]:
+    """The members of the document. instance: the path that was asked for."""
+    document: dict[str, Any] = {
+        "type": f"/problems/{problem.code}",
+        "title": problem.type.title,
+        "status": problem.status,
+        "detail": clip(problem.detail, MAX_DETAIL),
+        "instance": f"{clip(instance, MAX_FIELD)}#{request_id}",
+        "code": problem.code,
+        "request_id": request_id,
+        "retryable": problem.retryable,
+    }
+    if problem.errors:
+        document["errors"] = [error.as_document() for error in problem.errors[:MAX_ERRORS]]
+        document["errors_truncated"] = len(problem.errors) > MAX_ERRORS
+    return document | problem.extensions
+
+
+def problem_response(problem: HttpProblem, request_id: str, instance: str = "") -> Response:
+    """The answer for `problem`."""
+    content = orjson.dumps(problem_body(problem, request_id, instance))
+    return Response(content, problem.status, {**problem.headers, "Cache-Control": "no-store"}, MEDIA_TYPE)
+
+
+def new_request_id() -> str:
+    """A fresh id: "req_" and 26 characters of base 32."""
+    return "req_" + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+
+
+def clip(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters, and without lone surrogates, which no answer could carry."""
+    clipped = text if len(text) <= limit else text[: limit - 3] + "..."
+    return clipped.encode("utf-8", "replace").decode()
+
+
+def clipped_location(location: Mapping[str, Any]) -> dict[str, Any]:
+    """`location` with its strings clipped."""
+    return {key: clip(value, MAX_FIELD) if isinstance(value, str) else value for key, value in location.items()}

@@ -1,0 +1,168 @@
+"""How problems get into an application: exception handlers, the page of each code, and the OpenAPI responses."""
+
+from __future__ import annotations
+
+import html
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from core.errors import CoreError
+from service.engine.protocol import EngineError
+from service.problems.document import MEDIA_TYPE, HttpProblem, new_request_id, problem_body, problem_response
+from service.problems.translate import from_exception
+from service.problems.types import CODES, ProblemType
+
+__all__ = ["install", "responses"]
+
+log = logging.getLogger("backpass.problems")
+
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+EXAMPLE_ID = "req_mfrggzdfmztwq2lknnwg23tpob"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance", "code", "request_id", "retryable"],
+    "properties": {
+        "type": {"type": "string", "description": "Path of the page that explains this code."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What happened this time, for people."},
+        "instance": {"type": "string"},
+        "code": {"type": "string", "enum": sorted(CODES)},
+        "request_id": {"type": "string"},
+        "retryable": {"type": "boolean", "description": "Whether the same request may succeed later."},
+        "reason": {"type": "string", "description": "A finer code, such as the core's."},
+        "location": {"type": "object", "description": "The place in the program: block, op, type, slot, variable."},
+        "errors": {
+            "type": "array",
+            "maxItems": 50,
+            "items": {
+                "type": "object",
+                "required": ["pointer", "code", "detail"],
+                "properties": {
+                    "pointer": {"type": "string", "description": "JSON pointer into the body."},
+                    "parameter": {"type": "string", "description": "The parameter, when it is not in the body."},
+                    "code": {"type": "string"},
+                    "detail": {"type": "string"},
+                    "location": {"type": "object"},
+                    "suggestion": {"type": "string"},
+                },
+            },
+        },
+        "errors_truncated": {"type": "boolean"},
+    },
+}
+
+
+HANDLED = (
+    HttpProblem,
+    EngineError,
+    CoreError,
+    ValidationError,
+    RequestValidationError,
+    HTTPException,
+    ClientDisconnect,
+    Exception,
+)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` with a problem document, and serve the pages of the codes."""
+    for kind in HANDLED:
+        app.add_exception_handler(kind, _answer)
+    app.add_api_route("/problems", _index, methods=["GET"], tags=["problems"], summary="All problem codes")
+    app.add_api_route(
+        "/problems/{code}",
+        _page,
+        methods=["GET"],
+        tags=["problems"],
+        summary="What a problem code means",
+        response_class=Response,
+        responses={
+            200: {"content": {"application/json": {}, "text/html": {}}, "description": "As text/html when asked."},
+            **responses("not-found"),
+        },
+    )
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    problem = from_exception(error)
+    if problem.code == "internal":
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    request_id = request.scope.get("state", {}).get("request_id") or new_request_id()
+    return problem_response(problem, request_id, request.url.path)
+
+
+def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` argument of a route that may answer with these codes: one entry per status, one example per code.
+
+    responses("invalid-json", "invalid-program") -> {400: {...}, 422: {...}}
+    """
+    answers: dict[int | str, dict[str, Any]] = {}
+    for code in codes:
+        kind = CODES[code]
+        entry = answers.setdefault(kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": SCHEMA}}})
+        entry["description"] = f"{entry['description']} {kind.title} (`{code}`).".strip()
+        media = entry["content"][MEDIA_TYPE]
+        media.setdefault("examples", {})[code] = {"summary": kind.title, "value": _example(kind)}
+        if kind.status in (429, 503):
+            entry["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+    return answers
+
+
+def _example(kind: ProblemType) -> dict[str, Any]:
+    return problem_body(HttpProblem(kind.code, kind.meaning), EXAMPLE_ID, "/v1")
+
+
+def _facts(kind: ProblemType) -> dict[str, Any]:
+    return {
+        "code": kind.code,
+        "title": kind.title,
+        "statuses": list(kind.statuses),
+        "retryable": kind.retryable,
+        "meaning": kind.meaning,
+        "remedy": kind.remedy,
+        "href": f"/problems/{kind.code}",
+    }
+
+
+async def _index() -> JSONResponse:
+    return JSONResponse({"problems": [_facts(kind) for kind in CODES.values()]}, headers=CACHED)
+
+
+async def _page(request: Request, code: str) -> Response:
+    kind = CODES.get(code)
+    if kind is None:
+        raise HttpProblem("not-found", "There is no problem with this code.")
+    if "text/html" not in request.headers.get("accept", ""):
+        return JSONResponse(_facts(kind), headers=CACHED)
+    headers = {**CACHED, "Content-Security-Policy": PAGE_POLICY}
+    return Response(_html(kind), headers=headers, media_type="text/html; charset=utf-8")
+
+
+CACHED = {"Cache-Control": "public, max-age=3600", "Vary": "Accept"}
+
+
+def _html(kind: ProblemType) -> str:
+    title, meaning, remedy = html.escape(kind.title), html.escape(kind.meaning), html.escape(kind.remedy)
+    statuses = ", ".join(map(str, kind.statuses))
+    again = "may succeed" if kind.retryable else "will fail again"
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}</style>
+<h1>{title}</h1>
+<p><code>{kind.code}</code>, status {statuses}. The same request, sent again unchanged, {again}.</p>
+<h2>What happened</h2>
+<p>{meaning}</p>
+<h2>What to do</h2>
+<p>{remedy}</p>
+</html>
+"""

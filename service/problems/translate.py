@@ -1,0 +1,178 @@
+"""Which problem an exception is: errors of the engine, the core, pydantic and Starlette."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import singledispatch
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from core.errors import CoreError, ProgramError
+from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
+from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
+
+__all__ = ["from_core", "from_exception", "from_remote", "from_validation"]
+
+PROGRAM_PREFIX = "/program"
+
+# Codes of the core that are a kind of problem of their own; its other program errors are invalid-program, its other
+# execution errors execution-failed.
+_PROGRAM_CODES = {
+    "no_gradient": "no-gradient",
+    "no_gradient_registered": "no-gradient",
+    "feed_missing": "invalid-request",
+    "feed_unknown": "invalid-request",
+    "bad_query": "invalid-request",
+    "feed_shape": "shape-mismatch",
+    "target_grad_shape": "shape-mismatch",
+    "feed_dtype": "dtype-mismatch",
+}
+_EXECUTION_CODES = {
+    "too_many_trips": "iteration-limit",
+    "too_many_ops": "iteration-limit",
+    "deadline_exceeded": "deadline-exceeded",
+    "canceled": "canceled",
+    "out_of_memory": "device-out-of-memory",
+    "not_finite": "numeric-error",
+}
+_STATUS_CODES = {
+    400: "malformed-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    406: "not-acceptable",
+    408: "body-timeout",
+    410: "gone",
+    412: "precondition-failed",
+    413: "body-too-large",
+    415: "unsupported-media-type",
+    422: "invalid-request",
+    428: "precondition-required",
+    429: "queue-full",
+    431: "headers-too-large",
+    503: "no-capacity",
+    504: "deadline-exceeded",
+}
+
+
+@singledispatch
+def from_exception(error: Exception) -> HttpProblem:
+    """The problem to answer with; `internal` for what nobody foresaw, without any of its text."""
+    return HttpProblem("internal", "The service made a mistake; it is logged under the request id.")
+
+
+@from_exception.register
+def _(error: HttpProblem) -> HttpProblem:
+    return error
+
+
+@from_exception.register
+def _(error: ClientDisconnect) -> HttpProblem:
+    """Nobody will read it, but the log and the metrics see that it was not our mistake."""
+    return HttpProblem("canceled", "The client went away before its request was complete.")
+
+
+@from_exception.register
+def _(error: HTTPException) -> HttpProblem:
+    """Raised by the router and by FastAPI; our own code raises HttpProblem."""
+    code = _STATUS_CODES.get(error.status_code, "internal" if error.status_code >= 500 else "malformed-request")
+    status = error.status_code if error.status_code in _STATUS_CODES else None
+    detail = HTTPStatus(error.status_code).description or HTTPStatus(error.status_code).phrase
+    return HttpProblem(code, detail, status=status, headers=error.headers)
+
+
+@from_exception.register
+def _(error: EngineError) -> HttpProblem:
+    headers = retry_after(error.retry_after) if error.retry_after is not None else None
+    match error:
+        case RemoteError():
+            return from_remote(error)
+        case WorkerLost():
+            detail = "The worker process that ran the call was lost and is being replaced."
+            return HttpProblem("worker-lost", detail, headers=headers, worker=error.worker, reason=error.reason)
+        case DeadlineExceeded():
+            return HttpProblem("deadline-exceeded", str(error), retryable=error.retryable, waited=error.waited)
+        case QueueFull():
+            return HttpProblem("queue-full", str(error), headers=headers)
+        case NoCapacity():
+            return HttpProblem("no-capacity", str(error), headers=headers)
+    return HttpProblem("internal", "The call failed.")
+
+
+def from_remote(error: RemoteError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
+    """The problem for what a handler raised. prefix: where in the body the program was, as a JSON pointer."""
+    if error.kind == "internal":
+        return HttpProblem("internal", "The call failed inside the worker; it is logged there.")
+    if error.kind == "memory":
+        return HttpProblem("device-out-of-memory", error.message)
+    problem = error.problem
+    problems, location = problem.get("problems", ()), problem.get("location")
+    return _from_core(error.kind == "program", error.code, error.message, problems, location, prefix)
+
+
+@from_exception.register
+def from_core(error: CoreError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
+    """The problem for an error of the core that was raised in this very process."""
+    problems = [asdict(problem) for problem in error.problems]
+    location = asdict(error.location) if error.location else None
+    return _from_core(isinstance(error, ProgramError), error.code, error.message, problems, location, prefix)
+
+
+def _from_core(
+    in_program: bool,
+    code: str,
+    message: str,
+    problems: Sequence[Mapping[str, Any]],
+    location: Mapping[str, Any] | None,
+    prefix: str,
+) -> HttpProblem:
+    known = _PROGRAM_CODES if in_program else _EXECUTION_CODES
+    kind = known.get(code, "invalid-program" if in_program else "execution-failed")
+    extensions: dict[str, Any] = {"reason": code.replace("_", "-")}
+    if location is not None:
+        extensions["location"] = clipped_location(location)
+    if not in_program:
+        return HttpProblem(kind, message, **extensions)
+    errors = [
+        FieldError(
+            pointer=prefix + problem["pointer"] if kind == "invalid-program" else problem["pointer"],
+            code=problem["code"],
+            detail=problem["message"],
+            location=problem.get("location"),
+            suggestion=problem.get("suggestion"),
+        )
+        for problem in problems
+    ]
+    return HttpProblem(kind, message, errors=errors, **extensions)
+
+
+@from_exception.register(ValidationError)
+@from_exception.register(RequestValidationError)
+def from_validation(error: ValidationError | RequestValidationError) -> HttpProblem:
+    """The problem for values that pydantic refused; where each was, and what was wanted, never what was sent."""
+    if isinstance(error, ValidationError):
+        mistakes: Iterable[Any] = error.errors(include_input=False, include_url=False, include_context=False)
+    else:
+        mistakes = error.errors()
+    fields = [_field(mistake) for mistake in mistakes]
+    if fields and fields[0].code == "json_invalid":
+        return HttpProblem("invalid-json", "The body is not valid JSON.")
+    count = "one value is" if len(fields) == 1 else f"{len(fields)} values are"
+    return HttpProblem("invalid-request", f"{count} not as the schema asks", errors=fields)
+
+
+def _field(mistake: Mapping[str, Any]) -> FieldError:
+    where = [str(part) for part in mistake["loc"]]
+    source = where[0] if where else "body"
+    if source in ("query", "path", "header", "cookie"):
+        return FieldError("", mistake["type"], mistake["msg"], parameter=f"{source}: {'/'.join(where[1:])}")
+    parts = where[1:] if source == "body" else where
+    pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+    # The one message of pydantic's that quotes what was sent.
+    message = "unknown tag of a union" if mistake["type"] == "union_tag_invalid" else mistake["msg"]
+    return FieldError(pointer, mistake["type"], message)

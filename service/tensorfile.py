@@ -1,0 +1,159 @@
+"""Tensors in binary: one safetensors file, with the JSON part of the message as a string in its metadata.
+
+Eight bytes of header length, a JSON header, then the bytes of all tensors without a gap. Read without copying, and
+with every offset checked: nothing in a file is trusted.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from service.problems import FieldError, HttpProblem
+from service.strict_json import parse_json
+from service.tensors import (
+    DTYPES,
+    MAX_NAME,
+    TensorError,
+    TensorLimits,
+    checked_bytes,
+    checked_shape,
+    dumps,
+)
+
+__all__ = ["pack", "unpack"]
+
+LENGTH = struct.Struct("<Q")
+METADATA = "__metadata__"
+MAX_HEADER = 8 * 2**20
+DEFAULT_LIMITS = TensorLimits()
+
+CODES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+}
+DTYPE_OF = {code: DTYPES[name] for name, code in CODES.items()}
+
+
+def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key: str = "response") -> bytes:
+    """A file of `tensors` whose metadata holds `document` as JSON under `key`.
+
+    Raises TypeError for a dtype that the wire does not have.
+    """
+    header: dict[str, Any] = {METADATA: {key: dumps(document).decode()}}
+    # Wide items first: then every tensor starts at a multiple of its item size.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    parts, offset = [], 0
+    for name, array in ordered:
+        if DTYPES.get(array.dtype.name) != array.dtype:
+            raise TypeError(f"dtype {array.dtype} of {name!r} has no form on the wire")
+        end = offset + array.nbytes
+        header[name] = {
+            "dtype": CODES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, end],
+        }
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        offset = end
+    text = dumps(header)
+    text += b" " * (-len(text) % 8)
+    return b"".join([LENGTH.pack(len(text)), text, *parts])
+
+
+def unpack(
+    data: bytes | bytearray | memoryview,
+    *,
+    key: str = "request",
+    limits: TensorLimits = DEFAULT_LIMITS,
+    max_depth: int = 64,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The JSON object under `key` of the metadata ({} when there is none), and read-only views of the tensors.
+
+    Raises HttpProblem: 400 invalid-tensor-file when the file is not one, 400 invalid-json or limit-exceeded for the
+    object, 422 when a tensor breaks a limit or has a dtype that is not known here.
+    """
+    raw = memoryview(data).toreadonly()
+    header, body = _header(raw, max_depth)
+    document = _document(header.pop(METADATA, {}), key, max_depth)
+    tensors, spans, errors = {}, [], []
+    for name, entry in header.items():
+        try:
+            dtype, shape, begin, end = _entry(name, entry, len(body), limits)
+            spans.append((begin, end))
+            tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
+        except TensorError as error:
+            pointer = f"/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
+            errors.append(FieldError(pointer, error.code, error.detail))
+    if errors:
+        detail = f"{len(errors)} of {len(header)} tensors not valid: {errors[0].detail}"
+        raise HttpProblem(errors[0].code, detail, errors=errors)
+    _check_layout(spans, len(body))
+    return document, tensors
+
+
+def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview]:
+    if len(raw) < LENGTH.size:
+        raise _broken("the file is shorter than the length of its header")
+    (size,) = LENGTH.unpack(raw[: LENGTH.size])
+    if size > MAX_HEADER:
+        raise HttpProblem("limit-exceeded", f"the header of the file is larger than {MAX_HEADER} bytes", status=400)
+    if LENGTH.size + size > len(raw):
+        raise _broken("the header is longer than the file")
+    start = LENGTH.size + size
+    return parse_json(bytes(raw[LENGTH.size : start]), max_depth=max_depth), raw[start:]
+
+
+def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _broken("__metadata__ is not an object of strings")
+    return parse_json(metadata[key].encode(), max_depth=max_depth) if key in metadata else {}
+
+
+def _entry(name: str, entry: Any, size: int, limits: TensorLimits) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    if len(name) > MAX_NAME:
+        raise TensorError("limit-exceeded", f"a tensor's name is longer than {MAX_NAME} characters")
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _broken("a tensor's entry has not exactly dtype, shape and data_offsets")
+    code = entry["dtype"]
+    dtype = DTYPE_OF.get(code) if isinstance(code, str) else None
+    if dtype is None:
+        raise TensorError("dtype-mismatch", f"dtype is not one of {', '.join(DTYPE_OF)}", "/dtype")
+    shape = checked_shape(entry["shape"], dtype, limits)
+    offsets = entry["data_offsets"]
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):
+        raise _broken("data_offsets is not a pair of integers")
+    begin, end = offsets
+    if not 0 <= begin <= end <= size:
+        raise _broken("data_offsets lie outside the file")
+    wanted = math.prod(shape) * dtype.itemsize
+    if end - begin != wanted:
+        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, data_offsets span {end - begin}"
+        raise TensorError("shape-mismatch", detail, "/data_offsets")
+    return dtype, shape, begin, end
+
+
+def _check_layout(spans: list[tuple[int, int]], size: int) -> None:
+    """Tensors lie one after the other: an overlap could smuggle, a gap could hide."""
+    reached = 0
+    for begin, end in sorted(spans):
+        if begin != reached:
+            raise _broken("tensors overlap" if begin < reached else "there is a gap between tensors")
+        reached = end
+    if reached != size:
+        raise _broken(f"{size - reached} bytes follow the last tensor")
+
+
+def _broken(detail: str) -> HttpProblem:
+    return HttpProblem("invalid-tensor-file", detail)

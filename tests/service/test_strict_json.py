@@ -1,0 +1,126 @@
+"""Which bytes are a JSON object, and which are refused, however politely other parsers take them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.problems import HttpProblem
+from service.strict_json import parse_json
+
+NOT_JSON = {
+    "empty": b"",
+    "blank": b"  ",
+    "open": b"{",
+    "no value": b'{"a":}',
+    "single quotes": b"{'a':1}",
+    "no quotes": b"{a:1}",
+    "trailing comma": b'{"a":1,}',
+    "comment": b'{"a":1}//',
+    "trailing garbage": b'{"a":1} x',
+    "two documents": b'{"a":1}{"a":1}',
+    "list": b"[1]",
+    "number": b"1",
+    "string": b'"x"',
+    "null": b"null",
+    "byte order mark": b'\xef\xbb\xbf{"a":1}',
+    "UTF-16": '{"a":1}'.encode("utf-16"),
+    "Latin-1": '{"ä":1}'.encode("latin-1"),
+    "stray byte": b'{"a":"\xff"}',
+    "overlong": b'{"a":"\xc0\x80"}',
+    "NaN": b'{"a":NaN}',
+    "Infinity": b'{"a":Infinity}',
+    "-Infinity": b'{"a":-Infinity}',
+    "1e999": b'{"a":1e999}',
+    "-1e999": b'{"a":-1e999}',
+    "5000 digits": b'{"a":' + b"1" * 5000 + b"}",
+    "leading zero": b'{"a":01}',
+    "leading plus": b'{"a":+1}',
+    "leading point": b'{"a":.5}',
+    "trailing point": b'{"a":1.}',
+    "hexadecimal": b'{"a":0x10}',
+    "control character": b'{"a":"\x01"}',
+    "bad escape": b'{"a":"\\x"}',
+    "lone high surrogate": b'{"a":"\\ud800"}',
+    "lone low surrogate": b'{"a":"\\udc00"}',
+    "surrogate in a name": b'{"\\ud800":1}',
+    "capital True": b'{"a":True}',
+    "repeated": b'{"lr":-1,"lr":1}',
+    "repeated deep": b'{"a":[{"b":{"c":1,"d":2,"c":3}}]}',
+    "repeated with an object": b'{"a":{"x":1},"a":{"x":1}}',
+    "repeated by escape": b'{"a":1,"\\u0061":2}',
+    "repeated beside an escaped colon": b'{"a":1,"a":"\\u003a"}',
+    "repeated beside a capital escaped colon": b'{"a":1,"a":"\\u003A"}',
+    "repeated beside a list of numbers": b'{"a":[1,2,3],"a":[1,2,3]}',
+}
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_what_is_not_a_json_object_is_refused(name: str):
+    with pytest.raises(HttpProblem) as caught:
+        parse_json(NOT_JSON[name])
+
+    assert (caught.value.status, caught.value.code) == (400, "invalid-json")
+    assert len(caught.value.detail) < 300
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("levels", [64, 1000, 100_000, 1_000_000])
+def test_nesting_beyond_the_limit_is_refused_at_any_depth(opening: str, levels: int):
+    closing = "]" if opening == "[" else "}"
+    inside = opening * levels + "1" + closing * levels
+
+    with pytest.raises(HttpProblem) as caught:
+        parse_json(f'{{"x":{inside}}}'.encode())
+
+    assert (caught.value.status, caught.value.code) == (400, "limit-exceeded")
+
+
+def test_nesting_up_to_the_limit_is_read():
+    document = parse_json(b'{"x":' + b"[" * 63 + b"]" * 63 + b"}")
+
+    assert json.dumps(document).count("[") == 63
+
+
+def test_repeated_names_in_different_objects_are_fine():
+    assert parse_json(b'{"a":{"x":1},"b":{"x":1},"c":[{"x":1},{"x":1}]}')["c"] == [{"x": 1}, {"x": 1}]
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(':\\"u003a{}'), max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(document=st.dictionaries(texts, values, max_size=4), ascii_only=st.booleans())
+def test_every_document_is_read_as_the_standard_library_reads_it(document: dict, ascii_only: bool):
+    data = json.dumps(document, ensure_ascii=ascii_only).encode()
+
+    assert parse_json(data) == document == json.loads(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(document=st.dictionaries(texts, values, min_size=1, max_size=4), twice=st.data(), ascii_only=st.booleans())
+def test_every_repetition_is_found(document: dict, twice: st.DataObject, ascii_only: bool):
+    name = twice.draw(st.sampled_from(sorted(document)))
+    again = twice.draw(values)
+    members = [*document.items(), (name, again)]
+    written = [json.dumps({key: value}, ensure_ascii=ascii_only)[1:-1] for key, value in members]
+
+    with pytest.raises(HttpProblem, match="occurs twice"):
+        parse_json(("{" + ",".join(written) + "}").encode())
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=40) | st.text(':{}[]",\\u0031eE+-. ', max_size=30).map(str.encode))
+def test_any_bytes_are_either_an_object_or_a_problem(data: bytes):
+    try:
+        assert isinstance(parse_json(data), dict)
+    except HttpProblem as problem:
+        assert problem.status == 400
