@@ -16,6 +16,7 @@ FRAMES = 50_000
 _lock = threading.Lock()
 _inside = 0
 _was_enabled = False
+_limit_before = 1000
 
 
 @contextmanager
@@ -25,17 +26,20 @@ def headroom() -> Iterator[None]:
     Blocks hold no cycles, but building one makes tens of thousands of objects; looking for cycles among them again
     and again would make the time grow faster than the program.
     """
-    global _inside, _was_enabled
+    global _inside, _was_enabled, _limit_before
     with _lock:
         if _inside == 0:
             _was_enabled = gc.isenabled()
+            _limit_before = sys.getrecursionlimit()
             gc.disable()
-            sys.setrecursionlimit(max(sys.getrecursionlimit(), FRAMES))
+            sys.setrecursionlimit(max(_limit_before, FRAMES))
         _inside += 1
     try:
         yield
     finally:
         with _lock:
             _inside -= 1
-            if _inside == 0 and _was_enabled:
-                gc.enable()
+            if _inside == 0:
+                sys.setrecursionlimit(_limit_before)
+                if _was_enabled:
+                    gc.enable()

@@ -1,0 +1,120 @@
+"""Writing wire programs by hand, and asking for their gradients, in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from core.compile import GradientQuery, Outputs, compile_gradient
+from core.registry import lookup
+from core.wire import read
+
+__all__ = ["Sketch", "close", "grads", "step"]
+
+
+class Sketch:
+    """A program under construction. Every method that writes a variable returns its name."""
+
+    def __init__(self) -> None:
+        self.blocks: list[dict[str, Any]] = [{"idx": 0, "parent_idx": -1, "vars": [], "ops": []}]
+        self.at = 0
+        self.count = 0
+        self.values: dict[str, np.ndarray] = {}
+
+    def _leaf(self, role: str, name: str, value: Any, dtype: str, **more: Any) -> str:
+        array = np.asarray(value, dtype=dtype)
+        self.values[name] = array
+        var = {"name": name, "dtype": dtype, "shape": list(array.shape), "role": role, **more}
+        self.blocks[0]["vars"].append(var)
+        return name
+
+    def param(self, name: str, value: Any, dtype: str = "float64", **more: Any) -> str:
+        return self._leaf("parameter", name, value, dtype, **more)
+
+    def feed(self, name: str, value: Any, dtype: str = "float64", **more: Any) -> str:
+        return self._leaf("feed", name, value, dtype, **more)
+
+    def declare(self, name: str, **more: Any) -> None:
+        self.blocks[self.at]["vars"].append({"name": name, **more})
+
+    def op(self, type: str, *inputs: str | Sequence[str], out: str | Sequence[str] | None = None, **attrs: Any) -> Any:
+        """Append an op; `inputs` in the order of its slots, a list for a variadic one."""
+        slots = [s.name for s in lookup(type).inputs]
+        self.count += 1
+        out = f"t{self.count}" if out is None else out
+        names = [out] if isinstance(out, str) else list(out)
+        spec = lookup(type)
+        if spec.variadic_outputs:
+            outputs = {spec.outputs[0]: names}
+        else:
+            outputs = {slot: [name] for slot, name in zip(spec.outputs, names, strict=False)}
+        given = {s: [i] if isinstance(i, str) else list(i) for s, i in zip(slots, inputs, strict=False)}
+        self.raw({"type": type, "inputs": given, "outputs": outputs, "attrs": attrs})
+        return out
+
+    def raw(self, op: dict[str, Any]) -> None:
+        self.blocks[self.at]["ops"].append(op)
+
+    def const(self, value: float, shape: Sequence[int] = (), dtype: str = "float64", out: str | None = None) -> str:
+        return self.op("fill_constant", out=out, shape=list(shape), value=value, dtype=dtype)
+
+    @contextmanager
+    def block(self) -> Iterator[int]:
+        """A new inner block; ops written inside go there."""
+        outer = self.at
+        self.blocks.append({"idx": len(self.blocks), "parent_idx": outer, "vars": [], "ops": []})
+        self.at = len(self.blocks) - 1
+        try:
+            yield self.at
+        finally:
+            self.at = outer
+
+    @contextmanager
+    def repeat(self, trips: int | str) -> Iterator[None]:
+        """A `while` that runs `trips` times; the body is written inside."""
+        self.count += 1
+        i, go = f"i{self.count}", f"go{self.count}"
+        n = self.const(trips, dtype="int64", out=f"n{self.count}") if isinstance(trips, int) else trips
+        self.const(0, dtype="int64", out=i)
+        self.op("less_than", i, n, out=go)
+        with self.block() as body:
+            yield
+            self.op("increment", i, out=i, step=1)
+            self.op("less_than", i, n, out=go)
+        self.raw({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": body}})
+
+    @contextmanager
+    def loop(self, go: str) -> Iterator[None]:
+        """A `while` on the condition `go`; the body is written inside and must write it."""
+        with self.block() as body:
+            yield
+        self.raw({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": body}})
+
+    def branch(self, condition: str, true_block: int | None, false_block: int | None, **more: Any) -> None:
+        attrs = {"true_block": true_block, "false_block": false_block}
+        self.raw({"type": "if_else", "inputs": {"condition": [condition]}, "attrs": attrs, **more})
+
+    def total(self, name: str, out: str = "loss") -> str:
+        return self.op("reduce_sum", name, out=out)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"blocks": self.blocks}
+
+
+def step(sketch: Sketch, fetch: Sequence[str] = (), values: Mapping[str, Any] | None = None, **query: Any) -> Outputs:
+    """Run the program of `sketch` once; `query` as of GradientQuery, by default d loss / d every parameter."""
+    program = read(sketch.document)
+    exe = compile_gradient(program, GradientQuery(**({"loss": "loss"} | query)), fetch)
+    return exe.step(sketch.values | dict(values or {}))
+
+
+def grads(sketch: Sketch, **query: Any) -> dict[str, np.ndarray]:
+    return step(sketch, **query).gradients
+
+
+def close(found: Any, wanted: Any, tolerance: float = 5e-8) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,142 @@
+"""Random programs: nested control flow, overwritten and shadowed names, constant initial states.
+
+Every value is a float64 vector of two, kept small, so that any two names can meet in any op and finite differences
+stay sharp. Names come from a pool of five and are shared by all blocks on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+__all__ = ["LEAVES", "programs"]
+
+POOL = ("a", "b", "c", "d", "e")
+LEAVES = ("w", "v", "x")
+UNARY = ("tanh", "sin", "sigmoid", "softplus", "cos")
+BINARY = ("add", "sub", "mul", "maximum")
+
+
+class _Writer:
+    """Draws the statements of one program."""
+
+    def __init__(self, draw: Any, depth: int) -> None:
+        self.draw = draw
+        self.max_depth = depth
+        self.blocks: list[dict[str, Any]] = []
+        self.count = 0
+        self.budget = 14
+
+    def pick(self, options: Any) -> Any:
+        return self.draw(st.sampled_from(list(options)))
+
+    def fresh(self, hint: str) -> str:
+        self.count += 1
+        return f"{hint}{self.count}"
+
+    def new_block(self, parent: int) -> dict[str, Any]:
+        block: dict[str, Any] = {"idx": len(self.blocks), "parent_idx": parent, "vars": [], "ops": []}
+        self.blocks.append(block)
+        return block
+
+    def fill(self, block: dict[str, Any], visible: set[str], depth: int) -> set[str]:
+        """Write statements; `visible` are the float names that have a value. Returns it with the new ones."""
+        visible = set(visible)
+        for name in POOL:  # sometimes a name of an outer block is made this block's own: it has no value yet
+            if depth and self.draw(st.integers(0, 9)) == 0:
+                block["vars"].append({"name": name, "dtype": "float64", "shape": [2]})
+                visible.discard(name)
+        for _ in range(self.draw(st.integers(1, 4))):
+            if self.budget <= 0:
+                break
+            self.budget -= 1
+            kinds = ["op", "op", "op", "const"] + (["if", "while"] * 2 if depth < self.max_depth else [])
+            getattr(self, f"write_{self.pick(kinds)}")(block, visible, depth)
+        return visible
+
+    def op(self, block: dict[str, Any], type: str, out: str, *inputs: str, **attrs: Any) -> None:
+        slots = {"x": [inputs[0]]} if len(inputs) == 1 else {"x": [inputs[0]], "y": [inputs[1]]} if inputs else {}
+        block["ops"].append({"type": type, "inputs": slots, "outputs": {"out": [out]}, "attrs": attrs})
+
+    def write_op(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        names = sorted(visible)
+        out = self.pick(POOL)
+        if self.draw(st.booleans()):
+            self.op(block, self.pick(UNARY), out, self.pick(names))
+        else:
+            raw = self.fresh("t")
+            self.op(block, self.pick(BINARY), raw, self.pick(names), self.pick(names))
+            self.op(block, self.pick(("tanh", "sin")), out, raw)  # keeps everything small
+        visible.add(out)
+
+    def write_const(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        out = self.pick(POOL)
+        value = self.draw(st.integers(-8, 8)) / 8
+        self.op(block, "fill_constant", out, shape=[2], value=value, dtype="float64")
+        visible.add(out)
+
+    def condition(self, block: dict[str, Any], visible: set[str]) -> str:
+        """A flag that was fed, or a comparison of data with a constant."""
+        if self.draw(st.booleans()):
+            return self.pick(("yes", "no"))
+        total, bound, flag = self.fresh("s"), self.fresh("k"), self.fresh("f")
+        self.op(block, "reduce_sum", total, self.pick(sorted(visible)))
+        self.op(block, "fill_constant", bound, shape=[], value=self.draw(st.integers(-8, 8)) / 8 + 0.03, dtype="float64")
+        self.op(block, "less_than", flag, total, bound)
+        return flag
+
+    def write_if(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        flag = self.condition(block, visible)
+        indices, after = [], []
+        empty = self.draw(st.integers(0, 5))
+        for side in range(2):
+            if empty == side:
+                indices.append(None)
+                after.append(set(visible))
+                continue
+            inner = self.new_block(block["idx"])
+            own = self.fill(inner, visible, depth + 1)
+            after.append(own - {v["name"] for v in inner["vars"]})
+            indices.append(inner["idx"])
+        block["ops"].append(
+            {
+                "type": "if_else",
+                "inputs": {"condition": [flag]},
+                "attrs": {"true_block": indices[0], "false_block": indices[1]},
+            }
+        )
+        visible |= after[0] & after[1] & set(POOL)
+
+    def write_while(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
+        if self.draw(st.booleans()):
+            n = self.pick(("two", "none"))
+        else:
+            self.op(block, "fill_constant", n, shape=[], value=self.draw(st.integers(0, 3)), dtype="int64")
+        self.op(block, "fill_constant", i, shape=[], value=0, dtype="int64")
+        self.op(block, "less_than", go, i, n)
+        inner = self.new_block(block["idx"])
+        self.fill(inner, visible, depth + 1)
+        self.op(inner, "increment", i, i, step=1)
+        self.op(inner, "less_than", go, i, n)
+        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": inner["idx"]}})
+
+
+@st.composite
+def programs(draw: Any, depth: int = 4) -> dict[str, Any]:
+    """A wire program with parameters w, v, feeds x, yes, no, two, none, and a scalar `loss`."""
+    writer = _Writer(draw, depth)
+    root = writer.new_block(-1)
+    for name in LEAVES:
+        role = "feed" if name == "x" else "parameter"
+        root["vars"].append({"name": name, "dtype": "float64", "shape": [2], "role": role})
+    for name, dtype in (("yes", "bool"), ("no", "bool"), ("two", "int64"), ("none", "int64")):
+        root["vars"].append({"name": name, "dtype": dtype, "shape": [], "role": "feed"})
+    visible = writer.fill(root, set(LEAVES), 0)
+    ends = sorted(visible & set(POOL)) or ["w"]
+    writer.op(root, "mul", "mixed", writer.pick(ends), writer.pick(sorted(visible)))
+    for i, name in enumerate(ends):
+        writer.op(root, "add", f"mixed{i}", "mixed" if i == 0 else f"mixed{i - 1}", name)
+    writer.op(root, "reduce_sum", "loss", f"mixed{len(ends) - 1}")
+    return {"blocks": writer.blocks}
