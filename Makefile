@@ -1,0 +1,80 @@
+# Everything there is to do with a checkout. Needs make and Python 3.11 to 3.13; the first target that
+# needs it makes .venv from the pinned requirements, once, and again when they change.
+
+SHELL      := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS  += --no-builtin-rules --no-print-directory
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+HOST   ?= 127.0.0.1
+PORT   ?= 8080
+JOBS   ?= auto
+IMAGE  ?= backpass
+export PYTHONDONTWRITEBYTECODE := 1
+
+# The newest Python of the supported ones that is here; `make PYTHON=/path/to/python` chooses another.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
+
+.PHONY: help demo serve examples test test-all check format bench openapi openapi-check lock image clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/dev.txt requirements/build.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=..." >&2; exit 1; }
+	@echo "making $(VENV) with $$("$(PYTHON)" --version) (once; about a minute)"
+	@"$(PYTHON)" -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop the service
+	@$(BIN)/python -m examples.demo
+
+serve: $(STAMP)  ## run the service on HOST:PORT (127.0.0.1:8080) until Ctrl-C
+	@BACKPASS_HOST=$(HOST) BACKPASS_PORT=$(PORT) $(BIN)/backpass serve
+
+test: check  ## lint, types, import contracts, and all tests but the slow ones
+	@echo "pytest"
+	@$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+test-all: check  ## the same, with the slow tests
+	@echo "pytest, slow tests included"
+	@$(BIN)/pytest -n $(JOBS)
+
+check: $(STAMP)  ## lint, formatting, types, import contracts
+	@echo "ruff check"; $(BIN)/ruff check --quiet .
+	@echo "ruff format --check"; $(BIN)/ruff format --quiet --check --diff .
+	@echo "mypy"; $(BIN)/mypy --no-error-summary
+	@echo "lint-imports"; out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
+
+format: $(STAMP)  ## rewrite the sources as ruff wants them
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(STAMP)  ## measure what the README claims about speed
+	@for each in bench/*.py; do case $$each in */__init__.py|*/_*) ;; *) echo "$$each"; $(BIN)/python "$$each";; esac; done
+
+openapi: $(STAMP)  ## write openapi/openapi.json from the code
+	@$(BIN)/backpass openapi --output openapi/openapi.json
+
+lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	@compile() { $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+		--generate-hashes --no-header --no-annotate "$$@"; }; \
+	compile --upgrade --no-config pyproject.toml -o requirements/run.txt; \
+	compile --upgrade --no-config pyproject.toml -c requirements/run.txt --extra dev -o requirements/dev.txt; \
+	compile --upgrade --no-config requirements/build.in -o requirements/build.txt; \
+	compile --upgrade pyproject.toml -c requirements/run.txt --extra gpu -o requirements/gpu.txt
+
+image: ## build the CPU image
+	@docker build --target cpu --tag $(IMAGE):cpu .
+
+clean:  ## remove .venv, caches and what was built
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""`python -m service.probe` asks this machine's service whether it is ready: the container's health check.
+
+Exit status 0 if it is, 1 if not. Only the standard library: it starts in a few hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+__all__ = ["failure", "main"]
+
+PATH = "/healthz/ready"
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Say on one line what is wrong, if anything. arguments: `[host:port]`; the settings' own by default."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    host, port = _address(given[0] if given else "", os.environ)
+    problem = failure(host, port)
+    print(problem or "ready", file=sys.stderr if problem else sys.stdout)
+    return 1 if problem else 0
+
+
+def _address(given: str, environment: Mapping[str, str]) -> tuple[str, int]:
+    host, _, port = given.rpartition(":")
+    host = host.strip("[]") or environment.get("BACKPASS_HOST", "")
+    port = port or environment.get("BACKPASS_PORT", "8080")
+    return ("127.0.0.1" if host in EVERY_ADDRESS else host), int(port)
+
+
+def failure(host: str, port: int, timeout: float = 2.0) -> str | None:
+    """Why the service at host and port is not ready, or None if it is. timeout: seconds for each wait on the socket."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", PATH, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        body = answer.read(65_536)
+    except (OSError, http.client.HTTPException) as error:
+        return f"{host}:{port} does not answer: {error or type(error).__name__}"
+    finally:
+        connection.close()
+    if answer.status == http.HTTPStatus.OK:
+        return None
+    return f"{host}:{port} answers {answer.status}: {_one_line(body)}"
+
+
+def _one_line(body: bytes) -> str:
+    try:
+        return json.dumps(json.loads(body))[:500]
+    except ValueError:
+        return ascii(body[:200])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
