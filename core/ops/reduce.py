@@ -233,3 +233,105 @@ def sum_to_like_infer(x, like):
 
 sum_to_like.vjp(lambda ct, out, x, like: (expand_to(ct, x), None))
 sum_to_like.example(lambda: [Example((X, X[:1]), (X.sum(0, keepdims=True),))])
+
+
+@op
+def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """The product over `axes`. Its gradient multiplies the other elements and never divides: zeros are no exception."""
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+reduce_prod.infer(_reduced_number)
+
+
+@reduce_prod.vjp
+def reduce_prod_vjp(ct, out, x, *, axes, keepdims):
+    return lookup("product_of_others")(x, axes=axes) * restored(ct, x, axes=axes, keepdims=keepdims)
+
+
+reduce_prod.example(
+    lambda: [
+        Example((X,), (X.prod(),)),
+        Example((X,), (X.prod(1, keepdims=True),), {"axes": (1,), "keepdims": True}),
+        Example((X,), (X.prod(0),), {"axes": (0,)}),
+    ]
+)
+
+
+@op
+def product_of_others(xp, x, *, axes: tuple[int, ...] | None = None):
+    """For each element the product of all *other* elements over `axes`, without a division."""
+    gone = axes_of(axes, x.ndim)
+    rest = tuple(i for i in range(x.ndim) if i not in gone)
+    order = rest + gone
+    turned = xp.transpose(x, order)
+    flat = turned.reshape((*turned.shape[: len(rest)], -1)) if turned.size else turned
+    if not turned.size:
+        return x
+    one = xp.ones((*flat.shape[:-1], 1), x.dtype)
+    before = xp.cumprod(xp.concatenate([one, flat[..., :-1]], -1), axis=-1, dtype=x.dtype)
+    after = xp.cumprod(xp.concatenate([one, flat[..., :0:-1]], -1), axis=-1, dtype=x.dtype)[..., ::-1]
+    out = (before * after).reshape(turned.shape)
+    return xp.transpose(out, tuple(order.index(i) for i in range(x.ndim)))
+
+
+product_of_others.infer(lambda x, *, axes: (axes_of(axes, x.rank), x)[1])
+
+
+@product_of_others.vjp
+def product_of_others_vjp(ct, out, x, *, axes):
+    # with the reduced axes in one: d out_i / d x_j is the product of all but i and j
+    gone = axes_of(axes, x.rank)
+    rest = tuple(i for i in range(x.rank) if i not in gone)
+    order = rest + gone
+    flat, seed = (_as_rows(v, order, len(rest)) for v in (x, ct))
+    row = lookup("unsqueeze")(flat, axes=(-2,))
+    ones = lookup("full_like")(lookup("unsqueeze")(flat, axes=(-1,)), value=1.0)
+    square_ = row * ones  # [..., i, j] = x_j
+    same = lookup("diagonal_mask_like")(square_)
+    without_i = lookup("where")(same, lookup("full_like")(square_, value=1.0), square_)
+    pairs = lookup("product_of_others")(without_i, axes=(-1,))
+    pairs = lookup("where")(same, lookup("fill_zeros_like")(pairs), pairs)
+    each = lookup("reduce_sum")(lookup("unsqueeze")(seed, axes=(-1,)) * pairs, axes=(-2,))
+    turned = lookup("transpose")(x, axes=order)
+    from core.ops.shape import reshape_to
+
+    return lookup("transpose")(reshape_to(each, turned), axes=tuple(order.index(i) for i in range(x.rank)))
+
+
+def _as_rows(value, order, batch):
+    """`value` with its axes in `order` and all but the first `batch` of them made one."""
+    turned = lookup("transpose")(value, axes=order)
+    shape = turned.shape
+    if -1 in shape[:batch] and (-1 in shape[batch:] or shape[:batch].count(-1) > 1):
+        raise ProgramError(f"the second gradient of reduce_prod needs the sizes of {value.type}", "shape_mismatch")
+    last = product(shape[batch:]) if -1 in shape[:batch] else -1
+    if last == -1 and 0 in shape[:batch]:
+        last = max(product(shape[batch:]), 0)
+    return lookup("reshape")(turned, shape=(*shape[:batch], last))
+
+
+product_of_others.example(
+    lambda: [
+        Example((np.array([0.0, 2.0, 3.0]),), (np.array([6.0, 0.0, 0.0]),)),
+        Example((X,), (X.prod(1, keepdims=True) / X,), {"axes": (1,)}),
+        Example((X,), (X.prod() / X,)),
+    ]
+)
+
+
+@op(no_gradient="its result is bool")
+def diagonal_mask_like(xp, x):
+    """True on the diagonal of the last two axes; x gives only its shape."""
+    mask = xp.eye(x.shape[-2], x.shape[-1], dtype=bool)
+    return xp.broadcast_to(mask, x.shape)
+
+
+@diagonal_mask_like.infer
+def diagonal_mask_like_infer(x):
+    if x.rank < 2:
+        raise ProgramError(f"a diagonal needs two axes, not {x}", "shape_mismatch")
+    return TensorType(x.shape, "bool")
+
+
+diagonal_mask_like.example(lambda: [Example((np.zeros((2, 3)),), (np.eye(2, 3, dtype=bool),))])

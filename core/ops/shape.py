@@ -6,8 +6,9 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.types import axes_of, broadcast_shapes, product
-from core.registry import Example, lookup, op
+from core.ops.creation import check_fits
+from core.ops.types import axes_of, axis_of, broadcast_shapes, product, same_dtype, same_size
+from core.registry import Example, as_tuple, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -160,3 +161,193 @@ def squeeze_vjp(ct, out, x, *, axes):
 
 
 squeeze.example(lambda: [Example((X[:, None],), (X,), {"axes": (1,)}), Example((X[None, :, None],), (X,))])
+
+
+@op
+def transpose(xp, x, *, axes: tuple[int, ...] | None = None):
+    """The axes of x in another order: axis i of the result is ``axes[i]`` of x. Null reverses them."""
+    return xp.transpose(x, axes)
+
+
+def _permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(reversed(range(rank)))
+    order = tuple(axis_of(a, rank) for a in axes)
+    if sorted(order) != list(range(rank)):
+        raise ProgramError(f"{list(axes)} does not name each of {rank} axes once", "bad_attr")
+    return order
+
+
+transpose.infer(lambda x, *, axes: TensorType(tuple(x.shape[i] for i in _permutation(axes, x.rank)), x.dtype))
+
+
+@transpose.vjp
+def transpose_vjp(ct, out, x, *, axes):
+    order = _permutation(axes, x.rank)
+    return lookup("transpose")(ct, axes=tuple(order.index(i) for i in range(x.rank)))
+
+
+transpose.example(
+    lambda: [
+        Example((X,), (X.T,)),
+        Example((X[None],), (X[None].transpose(2, 0, 1),), {"axes": (-1, 0, 1)}),
+    ]
+)
+
+
+@composite
+def flatten(x, *, axis: int = 1):
+    """x as a matrix: the axes before `axis` become its rows, the others its columns."""
+    if not 0 <= axis <= x.rank:
+        raise ProgramError(f"axis {axis} is not within 0 to {x.rank}", "bad_attr")
+    rows, columns = product(x.shape[:axis]), product(x.shape[axis:])
+    if rows == columns == -1:
+        raise ProgramError(f"cannot flatten {x.type}: sizes on both sides of axis {axis} are unknown", "shape_mismatch")
+    return lookup("reshape")(x, shape=(rows, columns))
+
+
+flatten.example(
+    lambda: [
+        Example((X[None],), (X.reshape(1, 6),)),
+        Example((X[None],), (X.reshape(2, 3),), {"axis": 2}),
+        Example((X,), (X.reshape(1, 6),), {"axis": 0}),
+    ]
+)
+
+
+@op
+def concat(xp, *x, axis: int = 0):
+    """The arrays one behind another along `axis`; all other sizes must be equal. Empty pieces are legal."""
+    return xp.concatenate(x, axis=axis)
+
+
+@concat.infer
+def concat_infer(*x, axis):
+    if not x:
+        raise ProgramError("concat needs at least one input", "bad_slot")
+    dtype, rank = same_dtype(*x), x[0].rank
+    at = axis_of(axis, rank)
+    shape = list(x[0].shape)
+    for each in x[1:]:
+        if each.rank != rank:
+            raise ProgramError(f"ranks differ: {x[0]} and {each}", "shape_mismatch")
+        for i, n in enumerate(each.shape):
+            if i != at:
+                shape[i] = same_size(shape[i], n, f"axis {i} of {x[0]} and {each} differs")
+    sizes = [each.shape[at] for each in x]
+    shape[at] = -1 if -1 in sizes else sum(sizes)
+    return TensorType(tuple(shape), dtype)
+
+
+@concat.vjp
+def concat_vjp(ct, out, *x, axis):
+    at = axis % ct.rank
+    if all(each.shape[at] >= 0 for each in x):
+        sizes = tuple(each.shape[at] for each in x)
+        return as_tuple(lookup("split")(ct, sections=sizes, axis=at))
+    return as_tuple(lookup("split_like")(ct, *x, axis=at))
+
+
+concat.example(
+    lambda: [
+        Example((X, 2 * X), (np.concatenate([X, 2 * X]),)),
+        Example((X, X[:, :1], X[:, :0]), (np.concatenate([X, X[:, :1]], 1),), {"axis": -1}),
+    ]
+)
+
+
+@op(outputs="out")
+def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
+    """x cut along `axis` into `num` equal pieces, or into pieces of the sizes in `sections`."""
+    sizes = sections if sections is not None else (x.shape[axis] // num,) * num
+    ends = np.cumsum(sizes)[:-1].tolist()
+    return tuple(xp.split(x, ends, axis=axis))
+
+
+@split.infer
+def split_infer(x, *, num, sections, axis):
+    at = axis_of(axis, x.rank)
+    size = x.shape[at]
+    if (num > 0) == (sections is not None) or num < 0:
+        raise ProgramError("split needs either num above 0 or sections", "bad_attr")
+    if sections is None:
+        if size >= 0 and size % num:
+            raise ProgramError(f"cannot split axis {at} of {x} into {num} equal pieces", "shape_mismatch")
+        sections = (size // num if size >= 0 else -1,) * num
+    elif not sections or min(sections) < 0 or (size >= 0 and sum(sections) != size):
+        raise ProgramError(f"sections {list(sections)} do not add up to axis {at} of {x}", "shape_mismatch")
+    return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sections)
+
+
+split.vjp(lambda cts, outs, x, *, num, sections, axis: lookup("concat")(*cts, axis=axis))
+split.example(
+    lambda: [
+        Example((X,), (X[:1], X[1:]), {"num": 2}),
+        Example((X,), (X[:, :1], X[:, 1:]), {"sections": (1, 2), "axis": 1}),
+    ]
+)
+
+
+@op(outputs="out")
+def split_like(xp, x, *like, axis: int = 0):
+    """x cut along `axis` into pieces as long as those of `like`, which give only their sizes."""
+    ends = np.cumsum([each.shape[axis] for each in like])[:-1].tolist()
+    return tuple(xp.split(x, ends, axis=axis))
+
+
+@split_like.infer
+def split_like_infer(x, *like, axis):
+    at = axis_of(axis, x.rank)
+    return tuple(TensorType((*x.shape[:at], each.shape[at], *x.shape[at + 1 :]), x.dtype) for each in like)
+
+
+split_like.vjp(lambda cts, outs, x, *like, axis: (lookup("concat")(*cts, axis=axis), *(None for _ in like)))
+split_like.example(lambda: [Example((X, X[:1], X[:1]), (X[:1], X[1:]))])
+
+
+@composite
+def stack(*x, axis: int = 0):
+    """Arrays of one shape side by side along a new axis, at the place it has in the result."""
+    if not x:
+        raise ProgramError("stack needs at least one input", "bad_slot")
+    at = axis_of(axis, x[0].rank + 1)
+    return lookup("concat")(*(lookup("unsqueeze")(each, axes=(at,)) for each in x), axis=at)
+
+
+stack.example(
+    lambda: [
+        Example((X, 2 * X), (np.stack([X, 2 * X]),)),
+        Example((X, 2 * X, X), (np.stack([X, 2 * X, X], -1),), {"axis": -1}),
+    ]
+)
+
+
+@op
+def pad(xp, x, *, paddings: tuple[int, ...], value: float = 0.0):
+    """x with `value` around it. `paddings` lists, for each axis, how many elements go before and after."""
+    pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
+    return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
+
+
+@pad.infer
+def pad_infer(x, *, paddings, value):
+    if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
+        raise ProgramError(f"paddings must be {2 * x.rank} sizes from 0 for {x}, not {list(paddings)}", "bad_attr")
+    check_fits(value, x.dtype)
+    sizes = zip(x.shape, paddings[::2], paddings[1::2], strict=True)
+    return TensorType(tuple(-1 if n == -1 else n + a + b for n, a, b in sizes), x.dtype)
+
+
+@pad.vjp
+def pad_vjp(ct, out, x, *, paddings, value):
+    axes = tuple(range(x.rank))
+    ends = tuple(-after if after else 2**31 for after in paddings[1::2])
+    return lookup("slice")(ct, axes=axes, starts=paddings[::2], ends=ends)
+
+
+pad.example(
+    lambda: [
+        Example((X,), (np.pad(X, ((1, 0), (0, 2)), constant_values=7.0),), {"paddings": (1, 0, 0, 2), "value": 7.0}),
+        Example((X[0],), (np.pad(X[0], (2, 1)),), {"paddings": (2, 1)}),
+    ]
+)

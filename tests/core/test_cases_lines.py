@@ -392,7 +392,8 @@ def test_37_a_shared_weight_in_two_products():
     program = read(s.document)
 
     b = gradients(program, ["y", "u"], ["w"], ["seed", "seed"])
-    assert [op.type for op in b.program.block.ops[2:]] == ["matmul", "matmul", "sum"]
+    made = [op.type for op in b.program.block.ops[2:] if op.type != "assign"]  # the seeds get their names by assign
+    assert made == ["matmul", "matmul", "sum"]
     assert gradients(program, ["y"], [], ["seed"]).forward_of == ()
     assert gradients(program, ["y", "u"], ["w"], no_grad_set={"y", "u"}).gradients == {}
 
