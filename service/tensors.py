@@ -181,7 +181,7 @@ def encode(array: np.ndarray, *, base64: bool = False) -> dict[str, Any]:
     finite = dtype.kind in "biu" or bool(np.isfinite(array).all())
     if base64 or not finite:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        document["b64"] = binascii.b2a_base64(raw, newline=False).decode()
+        document["b64"] = binascii.b2a_base64(raw.data, newline=False).decode()
     else:
         flat = np.ascontiguousarray(array).reshape(-1)
         document["data"] = flat.astype(np.float32) if dtype == DTYPES["bfloat16"] else flat
@@ -196,5 +196,5 @@ def encode_all(arrays: Mapping[str, np.ndarray], *, base64: bool = False) -> dic
 
 
 def dumps(document: Any) -> bytes:
-    """JSON of plain data and of what `encode` made. A float that is not finite would be written as null: send a tensor."""
+    """JSON of plain data and of what `encode` made. A bare float that is not finite would become null: encode it."""
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -6,6 +6,7 @@ A `WorkerProcess` is one generation. It is used until it is lost, once, and then
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -35,6 +36,9 @@ __all__ = ["WorkerConfig", "WorkerProcess"]
 
 THREAD_COPY_BYTES = 2**20  # above, copying takes long enough to be noticed by others on the event loop
 EXIT_POLL_S = 0.005
+EXIT_S = 20.0  # a driver may take its time to take a process down
+
+log = logging.getLogger("backpass.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +110,17 @@ class WorkerProcess:
         """Seconds since the process last showed that it is scheduled."""
         return max(0.0, (time.monotonic_ns() - self._page.heartbeat) / 1e9)
 
-    async def start(self, timeout: float) -> None:
-        """Wait until the process is ready for calls. Raises WorkerLost when it ends or takes longer."""
+    async def start(self, within: float) -> None:
+        """Wait until the process is ready for calls; WorkerLost when it ends, or is not ready `within` seconds."""
         config = self._config
         first = Start(self.id, self.device, config.handlers, config.memory_limit, config.heartbeat, config.settings)
         assert self._page_descriptor is not None, "start() is called once"
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 await self._channel.send(messages.encode(first), (self._page_descriptor,))
                 ready, _ = await self._channel.receive()
         except TimeoutError:
-            raise WorkerLost(self.id, f"not ready after {timeout:g} s") from None
+            raise WorkerLost(self.id, f"not ready after {within:g} s") from None
         except (EOFError, OSError, msgspec.DecodeError):
             raise WorkerLost(self.id, await self._exit_reason()) from None
         finally:
@@ -143,14 +147,20 @@ class WorkerProcess:
             self.mark_lost(f"it sent a frame that is none: {error}")
 
     async def _exit_reason(self) -> str:
-        for _ in range(200):  # the socket closes a moment before the process can be waited for
-            status = self._process.poll()
-            if status is not None:
-                if status < 0:
-                    return f"killed by {signal.Signals(-status).name}"
-                return f"ended with exit status {status}"
+        status = await self._exit_status(1.0)  # the socket closes a moment before the process can be waited for
+        if status is None:
+            return "closed its socket"
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"ended with exit status {status}"
+
+    async def _exit_status(self, within: float) -> int | None:
+        """The exit status, minus the signal for a killed process; None if it still runs after `within` seconds."""
+        for _ in range(round(within / EXIT_POLL_S)):
+            if self._process.poll() is not None:
+                break
             await asyncio.sleep(EXIT_POLL_S)
-        return "closed its socket"
+        return self._process.poll()
 
     def mark_lost(self, reason: str, cause: str = "crash") -> None:
         """From now on every call fails with WorkerLost(reason); the first reason stays, with its `cause` in a word."""
@@ -227,15 +237,14 @@ class WorkerProcess:
         self.mark_lost("the service ended it", "stop")
         self._process.kill()  # works on a stopped process too
 
-    async def close(self, timeout: float = 10.0) -> None:
+    async def close(self) -> None:
         """Wait until the killed process is gone, then release every descriptor and map. No call may be running."""
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
             self._listener = None
-        give_up = time.monotonic() + timeout
-        while self._process.poll() is None and time.monotonic() < give_up:
-            await asyncio.sleep(EXIT_POLL_S)
+        if await self._exit_status(EXIT_S) is None:
+            log.error("process %d does not end although it was killed; it is left behind", self.pid)
         self._channel.close()
         self._request_arena.close()
         self._answer_arena.close()

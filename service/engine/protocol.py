@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -137,7 +138,17 @@ class RemoteError(EngineError):
 
 
 class Engine(Protocol):
-    """Where work runs."""
+    """Where work runs.
+
+    events: how often something went wrong, for the metrics, by (what, why): ("restart", "crash" | "deadline" |
+            "cancel" | "hang" | ...), ("stopped", "cancel" | "deadline"), ("rejected", name of the error).
+    """
+
+    events: Counter[tuple[str, str]]
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a worker now."""
 
     async def start(self) -> None:
         """Start the workers; returns when each has become ready or failed once."""

@@ -25,6 +25,7 @@ __all__ = [
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 50
+MAX_ERROR_BYTES = 24 * 2**10
 MAX_DETAIL = 1000  # characters; names from the request occur in details, and names can be long
 MAX_FIELD = 200
 
@@ -110,9 +111,20 @@ def problem_body(problem: HttpProblem, request_id: str, instance: str = "") -> d
         "retryable": problem.retryable,
     }
     if problem.errors:
-        document["errors"] = [error.as_document() for error in problem.errors[:MAX_ERRORS]]
-        document["errors_truncated"] = len(problem.errors) > MAX_ERRORS
+        document["errors"] = _shown(problem.errors)
+        document["errors_truncated"] = len(document["errors"]) < len(problem.errors)
     return document | problem.extensions
+
+
+def _shown(errors: Sequence[FieldError]) -> list[dict[str, Any]]:
+    """The first errors, as many as keep the answer small: a bad request must not buy a large answer."""
+    shown, room = [], MAX_ERROR_BYTES
+    for error in errors[:MAX_ERRORS]:
+        shown.append(error.as_document())
+        room -= len(orjson.dumps(shown[-1]))
+        if room < 0:
+            break
+    return shown
 
 
 def problem_response(problem: HttpProblem, request_id: str, instance: str = "") -> Response:

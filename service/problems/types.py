@@ -93,7 +93,7 @@ _ROWS: tuple[tuple[str, tuple[int, ...], str, bool, str, str], ...] = (
      "A computation that needs finite numbers met NaN or infinity.",
      "Lower the learning rate, clip gradients, or check the inputs."),
     ("execution-failed", (422,), "The step failed", False,
-     "The program is valid, but this run of it failed on the values it was given, for example on an index out of range.",
+     "The program is valid, but this run of it failed on the given values, for example on an index out of range.",
      "See reason and location, and correct the fed values."),
     # State
     ("in-use", (409,), "Still in use", False,

@@ -1,0 +1,8 @@
+"""`python -m service` is `backpass`."""
+
+import sys
+
+from service.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

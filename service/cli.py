@@ -1,0 +1,95 @@
+"""The command line: `backpass serve`, `backpass openapi`, `backpass version`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from pydantic import ValidationError
+
+from service import __version__, logs
+from service.guard import guarded
+from service.settings import Settings
+
+__all__ = ["main"]
+
+OPTIONS = {"host": str, "port": int, "device": str, "workers": int, "threads": int, "data_dir": str, "log_level": str}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. arguments: those of the process when None."""
+    chosen = _parser().parse_args(arguments)
+    match chosen.command:
+        case "serve":
+            return _serve(chosen)
+        case "openapi":
+            return _openapi(chosen.output)
+    print(__version__)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("backpass", description="Compiles and executes backward passes over HTTP.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="start the service",
+        description="Starts the service. Every setting is also an environment variable BACKPASS_<NAME>; "
+        "an option here wins over it.",
+    )
+    for name, kind in OPTIONS.items():
+        field = Settings.model_fields[name]
+        serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=field.description, metavar=kind.__name__)
+    openapi = commands.add_parser("openapi", help="write the OpenAPI document")
+    openapi.add_argument("--output", type=Path, help="file to write; standard output by default")
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _serve(chosen: argparse.Namespace) -> int:
+    given = {name: getattr(chosen, name) for name in OPTIONS if getattr(chosen, name) is not None}
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            name = "_".join(str(part) for part in mistake["loc"])
+            print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
+        return 2
+    from service.app import create_app  # not at the top: `version` and a wrong option need no application
+
+    logs.configure(settings.log_level)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.host,
+            port=settings.port,
+            http=guarded(settings),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level=settings.log_level,
+            access_log=settings.log_level == "debug",
+            server_header=False,
+            timeout_graceful_shutdown=round(settings.graceful_shutdown),
+        )
+    )
+    server.run()
+    return 0 if server.started else 1
+
+
+def _openapi(output: Path | None) -> int:
+    from service.app import create_app
+
+    # Of the settings only the defaults: the document must not depend on the machine that writes it.
+    document = create_app(Settings.model_construct()).openapi()
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text)
+    return 0

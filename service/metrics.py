@@ -1,0 +1,121 @@
+"""What is measured, as Prometheus metrics in base units. No ids and no client text ever become labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from service import __version__
+from service.engine.protocol import Engine, Reply
+
+__all__ = ["Metrics"]
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BYTES = tuple(4.0**power for power in range(4, 16))
+PHASES = ("queue", "transfer_in", "compute", "transfer_out")
+
+
+class Metrics:
+    """The instruments of one application, in a registry of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, **own)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, labels, buckets=SECONDS, **own)
+
+        self.requests = seconds(
+            "http_server_request_duration_seconds", "Time from request to end of answer.", "method", "route", "status"
+        )
+        self.active_requests = Gauge("http_server_active_requests", "Requests being answered.", **own)
+        self.body_bytes = Histogram(
+            "http_server_request_body_bytes", "Size of request bodies.", ["route"], buckets=BYTES, **own
+        )
+        self.phases = seconds("backpass_step_phase_seconds", "Time of a call by phase.", "phase")
+        self.steps = counter("backpass_steps", "Calls to workers.", "kind", "outcome", "reason")
+        self.queue_wait = seconds("backpass_queue_wait_seconds", "Time calls waited for a worker.")
+        self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
+        self.compile_seconds = seconds("backpass_program_compile_seconds", "Time to compile a program.")
+        self.cache_hits = counter("backpass_compile_cache_hits", "Programs found compiled.")
+        self.cache_misses = counter("backpass_compile_cache_misses", "Programs that had to be compiled.")
+        self.nonfinite_results = counter("backpass_nonfinite_results", "Answers with NaN or infinity.")
+        self.disconnects = counter("backpass_client_disconnects", "Requests whose client went away.")
+        self.loop_lag = Gauge("backpass_event_loop_lag_seconds", "How late the event loop last woke up.", **own)
+        info = Gauge("backpass_build_info", "Always 1.", ["version"], **own)
+        info.labels(__version__).set(1)
+        self.registry.register(EngineCollector(engine))
+
+    def reply(self, kind: str, reply: Reply) -> None:
+        """Count a call to a worker that went well, and its phases. kind: the op, such as "session.step"."""
+        self.steps.labels(kind, "ok", "").inc()
+        for phase in PHASES:
+            if phase in reply.timing_ms:
+                self.phases.labels(phase).observe(reply.timing_ms[phase] / 1e3)
+        self.queue_wait.observe(reply.timing_ms.get("queue", 0.0) / 1e3)
+
+    def failed(self, kind: str, reason: str) -> None:
+        """Count a call to a worker that failed. reason: a problem code."""
+        self.steps.labels(kind, "error", reason).inc()
+
+    def compiled(self, seconds: float) -> None:
+        """Note that a program was compiled in `seconds`."""
+        self.compile_seconds.observe(seconds)
+
+    def cache(self, hit: bool) -> None:
+        """Count one look into a cache of compiled programs."""
+        (self.cache_hits if hit else self.cache_misses).inc()
+
+    async def watch_event_loop(self, interval: float = 0.5) -> None:
+        """Measure, until cancelled, how late the event loop wakes up a sleeper. Run it as a task."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + interval
+            await asyncio.sleep(interval)
+            self.loop_lag.set(max(0.0, loop.time() - due))
+
+    def render(self) -> tuple[bytes, str]:
+        """The page for /metrics, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+class EngineCollector(Collector):
+    """Reads the engine when Prometheus asks: workers come and go, so nothing is kept here."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        workers = self._engine.workers()
+        columns: dict[str, tuple[str, list[float]]] = {
+            "backpass_worker_up": ("Whether the worker takes calls.", [w.state in ("idle", "busy") for w in workers]),
+            "backpass_worker_sessions": ("Sessions in the worker.", [w.sessions for w in workers]),
+            "backpass_worker_heartbeat_age_seconds": (
+                "Since its last sign of life.",
+                [w.heartbeat_age for w in workers],
+            ),
+            "backpass_queue_depth": ("Calls that wait for this worker only.", [w.queued for w in workers]),
+        }
+        for name, (text, values) in columns.items():
+            gauge = GaugeMetricFamily(name, text, labels=["worker"])
+            for worker, value in zip(workers, values, strict=True):
+                gauge.add_metric([str(worker.slot)], float(value))
+            yield gauge
+        yield GaugeMetricFamily("backpass_waiting_calls", "Calls that wait for any worker.", self._engine.waiting)
+        families = {
+            "restart": CounterMetricFamily("backpass_worker_restarts", "Workers replaced.", labels=["reason"]),
+            "stopped": CounterMetricFamily("backpass_cancellations", "Calls stopped.", labels=["source"]),
+            "rejected": CounterMetricFamily("backpass_admission_rejections", "Calls refused.", labels=["reason"]),
+        }
+        for (what, why), times in self._engine.events.items():
+            families[what].add_metric([why], times)
+        yield from families.values()

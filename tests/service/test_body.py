@@ -1,0 +1,195 @@
+"""How a request body is read: its type, its size, its pace, and what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import numpy as np
+import pytest
+from starlette.requests import Request
+
+from service.body import JSON, SAFETENSORS, Body, read_body, wants_tensorfile
+from service.problems import HttpProblem
+from service.settings import Settings
+from service.tensorfile import pack
+
+pytestmark = pytest.mark.anyio
+
+SMALL = Settings(json_body_bytes=1000, binary_body_bytes=5000, body_deadline=0.3, body_bytes_per_second=10**6)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def request(*chunks: bytes, pause: float = 0.0, **headers: str) -> Request:
+    """A request whose body comes in `chunks`, each after `pause` seconds."""
+    waiting = list(chunks)
+
+    async def receive() -> dict:
+        await asyncio.sleep(pause)
+        if not waiting:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": True}
+
+    fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": fields}, receive)
+
+
+async def refused(problem_of: Request, **options: bool) -> HttpProblem:
+    with pytest.raises(HttpProblem) as caught:
+        await read_body(problem_of, SMALL, **options)
+    return caught.value
+
+
+async def test_json_comes_out_as_an_object():
+    body = await read_body(request(b'{"a":', b"[1]}", content_type="Application/JSON; charset=UTF-8"), SMALL)
+
+    assert (body.document, body.tensors, body.media_type) == ({"a": [1]}, {}, JSON)
+
+
+@pytest.mark.parametrize("media_type", [SAFETENSORS, "application/octet-stream"])
+async def test_safetensors_come_out_as_arrays_and_an_object(media_type: str):
+    data = pack({"x": np.arange(3.0)}, {"seq": 1}, key="request")
+
+    body = await read_body(request(data, content_type=media_type), SMALL)
+
+    assert (body.document, body.media_type) == ({"seq": 1}, SAFETENSORS)
+    np.testing.assert_array_equal(body.tensors["x"], [0, 1, 2])
+
+
+async def test_a_large_body_is_parsed_beside_the_event_loop():
+    numbers = b'{"x":[' + b"1.5," * 1_000_000 + b"0]}"
+    longest, running = 0.0, True
+
+    async def tick() -> None:
+        nonlocal longest
+        while running:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - before)
+
+    ticking = asyncio.create_task(tick())
+    body = await read_body(request(numbers, content_type=JSON), Settings())
+    running = False
+    await ticking
+
+    assert len(body.document["x"]) == 1_000_001
+    assert longest < 0.5
+
+
+async def test_the_same_request_has_the_same_digest_and_another_has_another():
+    bodies = [await read_body(request(text, content_type=JSON), SMALL) for text in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
+
+    first, again, other = (body.digest for body in bodies)
+    assert first == again != other
+    assert Body({}, {}, SAFETENSORS, b'{"a":1}').digest != first
+
+
+async def test_no_body_is_an_empty_object_only_where_it_may_be():
+    assert (await read_body(request(), SMALL, optional=True)).document == {}
+    assert (await read_body(request(content_length="0"), SMALL, optional=True)).document == {}
+    assert (await refused(request())).code == "unsupported-media-type"
+    assert (await refused(request(content_type=JSON))).code == "invalid-json"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "application/json+x"],
+)
+async def test_another_media_type_is_415_and_names_those_that_work(content_type: str):
+    problem = await refused(request(b"{}", content_type=content_type))
+
+    assert (problem.status, problem.code) == (415, "unsupported-media-type")
+    assert problem.headers["Accept"] == f"{JSON}, {SAFETENSORS}"
+
+
+async def test_safetensors_where_only_json_is_read_is_415():
+    problem = await refused(request(b"", content_type=SAFETENSORS), binary=False)
+
+    assert (problem.status, problem.headers["Accept"]) == (415, JSON)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd", "br", "gzip, gzip"])
+async def test_a_content_encoding_is_refused(coding: str):
+    problem = await refused(request(b"{}", content_type=JSON, content_encoding=coding))
+
+    assert (problem.status, problem.code) == (415, "unsupported-encoding")
+
+
+async def test_a_declared_length_over_the_limit_is_413_at_once():
+    problem = await refused(request(content_type=JSON, content_length="1001"))
+
+    assert (problem.status, problem.headers["Connection"]) == (413, "close")
+
+
+async def test_bytes_are_counted_whatever_was_declared():
+    for chunks in ([b"x" * 1001], [b"x" * 400] * 3):
+        problem = await refused(request(*chunks, content_type=JSON))
+
+        assert (problem.status, problem.code) == (413, "body-too-large")
+
+
+async def test_each_media_type_has_its_own_limit():
+    assert (await refused(request(b"x" * 4999, content_type=SAFETENSORS))).status == 400
+    assert (await refused(request(b"x" * 5001, content_type=SAFETENSORS))).status == 413
+
+
+async def test_a_client_that_never_stops_sending_is_not_listened_to_for_ever():
+    started = time.monotonic()
+
+    problem = await refused(request(*[bytes(2**20)] * 100, pause=0.001, content_type=JSON))
+
+    assert problem.status == 413
+    assert time.monotonic() - started < 4
+
+
+async def test_a_slow_body_is_408():
+    started = time.monotonic()
+
+    problem = await refused(request(*[b" "] * 100, pause=0.05, content_type=JSON))
+
+    assert (problem.status, problem.headers["Connection"]) == (408, "close")
+    assert time.monotonic() - started < 1
+
+
+async def test_a_large_body_has_more_time_than_a_small_one():
+    settings = Settings(body_deadline=0.2, body_bytes_per_second=10_000)
+    text = json.dumps({"x": "y" * 8000}).encode()
+
+    body = await read_body(
+        request(*(text[i : i + 1000] for i in range(0, len(text), 1000)), pause=0.05, content_type=JSON), settings
+    )
+
+    assert len(body.document["x"]) == 8000
+
+
+@pytest.mark.parametrize(
+    ("accept", "binary"),
+    [
+        (None, False),
+        ("*/*", False),
+        ("application/json", False),
+        (SAFETENSORS, True),
+        ("application/octet-stream", True),
+        (f"{SAFETENSORS}, application/json;q=0.5", True),
+        (f"application/json, {SAFETENSORS};q=0.5", False),
+        (f"*/*;q=0.1, {SAFETENSORS}", True),
+        (f"{SAFETENSORS};q=0, */*", False),
+        ("application/*", False),
+        ("text/html, application/json;q=nonsense, */*;q=0.3", True),
+    ],
+)
+async def test_the_accept_header_decides_the_form_of_the_answer(accept: str | None, binary: bool):
+    assert wants_tensorfile(request(**({} if accept is None else {"accept": accept}))) is binary
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", "image/*"])
+async def test_an_accept_header_that_nothing_fits_is_406(accept: str):
+    with pytest.raises(HttpProblem) as caught:
+        wants_tensorfile(request(accept=accept))
+
+    assert caught.value.status == 406

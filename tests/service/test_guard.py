@@ -1,0 +1,219 @@
+"""The protocol under real sockets: slow, oversized, malformed, unread."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from service import problems
+from service.body import read_body
+from service.guard import guarded
+from service.settings import Settings
+
+LIMITS = Settings(
+    header_deadline=0.6,
+    header_bytes=4000,
+    header_fields=20,
+    write_deadline=0.5,
+    body_deadline=0.5,
+    json_body_bytes=10_000,
+)
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    app = FastAPI()
+    problems.install(app)
+
+    @app.get("/ok")
+    async def ok() -> Response:
+        return Response("fine")
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(bytes(50 * 2**20))
+
+    @app.post("/body")
+    async def body(request: Request) -> int:
+        return len((await read_body(request, LIMITS)).raw)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, http=guarded(LIMITS), loop=request.param, ws="none", log_level="critical")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(10)
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def answer(sock: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    parts = []
+    while data := sock.recv(65536):
+        parts.append(data)
+    return b"".join(parts)
+
+
+def until(sock: socket.socket, end: bytes) -> None:
+    """Read up to `end`."""
+    seen = b""
+    while not seen.endswith(end):
+        data = sock.recv(65536)
+        assert data, seen
+        seen += data
+
+
+def exchange(port: int, sent: bytes) -> bytes:
+    with connected(port) as sock:
+        sock.sendall(sent)
+        return answer(sock)
+
+
+def checked(raw: bytes, status: int, code: str) -> None:
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode()), raw[:200]
+    assert b"content-type: application/problem+json" in head
+    document = json.loads(body)
+    assert (document["status"], document["code"]) == (status, code)
+    assert raw.count(b"HTTP/1.1") == 1
+
+
+def test_a_normal_request_is_answered_and_the_connection_kept(port: int):
+    with connected(port) as sock:
+        for _ in range(3):
+            sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n")
+            until(sock, b"fine")
+
+
+def test_an_idle_or_slow_header_is_cut_off(port: int):
+    for sent in (b"", b"GET /ok HTTP/1.1\r\nhost: x\r\n"):
+        with connected(port) as sock:
+            started = time.monotonic()
+            sock.sendall(sent)
+
+            assert answer(sock) == b""
+
+            assert 0.4 < time.monotonic() - started < 2
+
+
+def test_a_dripped_header_is_cut_off_although_something_always_comes(port: int):
+    with connected(port) as sock:
+        started = time.monotonic()
+        with pytest.raises(OSError):
+            for byte in b"GET /ok HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 100:
+                sock.sendall(bytes([byte]))
+                time.sleep(0.05)
+
+        assert time.monotonic() - started < 3
+
+
+def test_the_second_header_of_a_connection_has_a_deadline_too(port: int):
+    with connected(port) as sock:
+        sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n")
+        until(sock, b"fine")
+        started = time.monotonic()
+        sock.sendall(b"GET /ok HT")
+
+        assert answer(sock) == b""
+        assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"a: " + b"x" * 5000 + b"\r\n",
+        b"a" * 5000 + b": x\r\n",
+        b"a: x\r\n" * 25,
+    ],
+    ids=["long value", "long name", "many fields"],
+)
+def test_a_large_header_is_431(port: int, header: bytes):
+    checked(exchange(port, b"GET /ok HTTP/1.1\r\nhost: x\r\n" + header + b"\r\n"), 431, "headers-too-large")
+
+
+def test_a_long_path_counts_as_header(port: int):
+    checked(exchange(port, b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"), 431, "headers-too-large")
+
+
+@pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n"], ids=["none", "two"])
+def test_a_request_names_exactly_one_host(port: int, hosts: bytes):
+    checked(exchange(port, b"GET /ok HTTP/1.1\r\n" + hosts + b"\r\n"), 400, "malformed-request")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /ok HTTP/9.9\r\nhost: x\r\n\r\n",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: +2\r\n\r\n{}",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: banana\r\n\r\n{}",
+        b"GET /ok HTTP/1.1\r\nhost: x\r\nbad header: x\r\n\r\n",
+        b"GET /ok HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"GET /ok HTTP/1.1\nhost: x\n\n\x01",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_not_http_gets_one_problem_document(port: int, sent: bytes):
+    raw = exchange(port, sent)
+
+    assert raw.count(b"HTTP/1.1 ") == 1, raw
+    checked(raw, 400, "malformed-request")
+
+
+def test_rubbish_behind_a_good_request_does_not_take_its_answer(port: int):
+    raw = exchange(port, b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n\x00\x00")
+
+    assert raw.startswith(b"HTTP/1.1 200")
+    assert raw.endswith(b"fine")
+
+
+def test_a_slow_body_is_408_and_closes(port: int):
+    head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+
+    checked(exchange(port, head), 408, "body-timeout")
+
+
+def test_a_body_over_the_limit_is_answered_although_the_client_sends_it_all_first(port: int):
+    body = b" " * 5_000_000
+    head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+    checked(exchange(port, head + body), 413, "body-too-large")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(port: int):
+    with connected(port) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        time.sleep(2)
+
+        with pytest.raises(ConnectionResetError):
+            assert len(answer(sock)) < 50 * 2**20
+            raise ConnectionResetError
+
+
+def test_a_slow_reader_that_reads_gets_everything(port: int):
+    with connected(port) as sock:
+        sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        total = 0
+        while data := sock.recv(4 * 2**20):
+            total += len(data)
+            time.sleep(0.05)
+
+    assert total > 50 * 2**20

@@ -1,0 +1,216 @@
+"""Every error is a problem document: complete, bounded, and silent about what was sent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from fastapi import FastAPI, Query
+from fastapi import Path as PathParameter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.testclient import TestClient
+
+from core.errors import ExecutionError, InvalidProgram, Location, NotDifferentiable, Problem
+from service import problems
+from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError, WorkerLost
+from service.metrics import Metrics
+from service.middleware import install as install_middleware
+from service.problems import CODES, FieldError, HttpProblem
+
+MEMBERS = {"type", "title", "status", "detail", "instance", "code", "request_id", "retryable"}
+PLACE = Location(1, 3, "mul", "x", "h")
+REMOTE = {"code": "x", "message": "no", "location": None, "problems": []}
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    rate: float
+    names: list[Annotated[int, Field(ge=0)]] = []
+    kind: Literal["a", "b"] = "a"
+
+
+class Idle:
+    """An engine that nobody calls."""
+
+    events: dict = {}
+    waiting = 0
+
+    def workers(self) -> list:
+        return []
+
+
+def client(error: Exception | None = None) -> TestClient:
+    app = FastAPI()
+    problems.install(app)
+    install_middleware(app, Metrics(Idle()))
+
+    @app.get("/raise")
+    async def fail() -> None:
+        assert error is not None
+        raise error
+
+    @app.post("/model/{number}")
+    async def model(
+        body: Model, number: Annotated[int, PathParameter(le=9)], page: Annotated[int, Query()] = 1
+    ) -> None:
+        return None
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def checked(response: Any, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert len(response.content) < 32 * 1024
+    document = response.json()
+    assert document.keys() >= MEMBERS
+    assert (document["status"], document["code"]) == (status, code)
+    assert document["request_id"] == response.headers["request-id"]
+    assert document["type"] == f"/problems/{code}"
+    return document
+
+
+RAISED = {
+    "http": (HttpProblem("in-use", "two sessions use it"), 409, "in-use", False),
+    "other status": (HttpProblem("limit-exceeded", "deep", status=400), 400, "limit-exceeded", False),
+    "worker lost": (WorkerLost("wrk_1", "killed by SIGKILL"), 503, "worker-lost", True),
+    "deadline": (DeadlineExceeded("late", waited=False), 504, "deadline-exceeded", False),
+    "deadline in line": (DeadlineExceeded("late", waited=True), 504, "deadline-exceeded", True),
+    "queue full": (QueueFull("full", retry_after=7.2), 429, "queue-full", True),
+    "no capacity": (NoCapacity("none"), 503, "no-capacity", True),
+    "remote program": (RemoteError("program", "bad_slot", "no", REMOTE), 422, "invalid-program", False),
+    "remote gradient": (RemoteError("program", "no_gradient", "no", REMOTE), 422, "no-gradient", False),
+    "remote feed": (RemoteError("program", "feed_shape", "no", REMOTE), 422, "shape-mismatch", False),
+    "remote loop": (RemoteError("execution", "too_many_trips", "no", REMOTE), 422, "iteration-limit", False),
+    "remote index": (RemoteError("execution", "index_out_of_range", "no", REMOTE), 422, "execution-failed", False),
+    "remote memory": (RemoteError("memory", "out_of_memory", "no", REMOTE), 503, "device-out-of-memory", True),
+    "remote bug": (RemoteError("internal", "internal", "secret", REMOTE), 500, "internal", False),
+    "core program": (NotDifferentiable("no way", location=PLACE), 422, "no-gradient", False),
+    "core run": (ExecutionError("nan", "not_finite"), 422, "numeric-error", False),
+    "bug": (ZeroDivisionError("secret"), 500, "internal", False),
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_an_exception_becomes_its_problem(name: str):
+    error, status, code, retryable = RAISED[name]
+
+    response = client(error).get("/raise")
+
+    document = checked(response, status, code)
+    assert document["retryable"] is retryable
+    assert "secret" not in response.text
+    if status in (429, 503):
+        assert int(response.headers["retry-after"]) >= 1
+
+
+def test_retry_after_is_what_the_engine_computed_rounded_up():
+    assert client(QueueFull("full", retry_after=7.2)).get("/raise").headers["retry-after"] == "8"
+
+
+def test_all_mistakes_of_a_program_come_with_pointers_and_places():
+    mistakes = [Problem("use_before_write", f"mistake {n}", f"/blocks/1/ops/{n}", PLACE, "write it") for n in range(60)]
+
+    document = checked(client(InvalidProgram(mistakes)).get("/raise"), 422, "invalid-program")
+
+    assert len(document["errors"]) == 50
+    assert document["errors_truncated"] is True
+    assert document["errors"][3]["pointer"] == "/program/blocks/1/ops/3"
+    assert document["errors"][3]["code"] == "use-before-write"
+    assert document["errors"][3]["location"]["variable"] == "h"
+    assert document["errors"][3]["suggestion"] == "write it"
+
+
+def test_another_prefix_leads_to_another_place():
+    remote = RemoteError("program", "bad_slot", "no", {"problems": [{"pointer": "/a", "code": "c", "message": "m"}]})
+
+    assert problems.from_remote(remote, prefix="").errors[0].pointer == "/a"
+
+
+def test_the_router_speaks_problem_too():
+    assert checked(client().get("/nowhere"), 404, "not-found")["instance"].startswith("/nowhere#req_")
+    response = client().delete("/raise")
+    checked(response, 405, "method-not-allowed")
+    assert response.headers["allow"] == "GET"
+
+
+SECRET = "hunter2" * 1000
+BAD_BODIES = {
+    "wrong type": ({"rate": SECRET}, "/rate"),
+    "missing": ({}, "/rate"),
+    "unknown": ({"rate": 1.0, "rat": SECRET}, "/rat"),
+    "in a list": ({"rate": 1.0, "names": [1, SECRET]}, "/names/1"),
+    "out of range": ({"rate": 1.0, "names": [-7654321]}, "/names/0"),
+    "not a choice": ({"rate": 1.0, "kind": SECRET}, "/kind"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_a_body_that_does_not_fit_is_told_where_and_never_shown_again(name: str):
+    body, pointer = BAD_BODIES[name]
+
+    response = client().post("/model/1", json=body)
+
+    document = checked(response, 422, "invalid-request")
+    assert document["errors"][0]["pointer"] == pointer
+    assert "hunter2" not in response.text
+    assert "7654321" not in response.text
+
+
+def test_parameters_are_named_when_they_are_wrong():
+    document = checked(client().post("/model/12?page=x", json={"rate": 1.0}), 422, "invalid-request")
+
+    assert [error["parameter"] for error in document["errors"]] == ["path: number", "query: page"]
+
+
+def test_a_thousand_mistakes_make_a_short_answer():
+    body = {"rate": 1.0, "names": [SECRET] * 1000, SECRET: 1}
+
+    assert checked(client().post("/model/1", json=body), 422, "invalid-request")["errors_truncated"] is True
+
+
+def test_long_texts_and_surrogates_cannot_break_a_document():
+    fields = [FieldError("/x" * 10_000, "c", "\ud800" * 10_000, {"variable": "v" * 10_000}, "s" * 9999)] * 99
+
+    checked(
+        client(HttpProblem("invalid-request", "\udc00" * 100_000, errors=fields)).get("/raise"), 422, "invalid-request"
+    )
+
+
+def test_broken_json_is_400():
+    response = client().post("/model/1", content=b"{", headers={"content-type": "application/json"})
+
+    checked(response, 400, "invalid-json")
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_a_page_for_people_and_one_for_programs(code: str):
+    for_programs = client().get(f"/problems/{code}")
+    for_people = client().get(f"/problems/{code}", headers={"accept": "text/html"})
+
+    assert for_programs.json()["statuses"] == list(CODES[code].statuses)
+    assert CODES[code].title in for_people.text
+    assert "unsafe-inline" in for_people.headers["content-security-policy"]
+
+
+def test_a_code_that_is_none_has_no_page():
+    checked(client().get("/problems/nonsense"), 404, "not-found")
+
+
+def test_every_code_can_be_documented():
+    answers = problems.responses(*CODES)
+
+    assert set(answers) == {kind.status for kind in CODES.values()}
+    examples = answers[503]["content"]["application/problem+json"]["examples"]
+    assert examples["worker-lost"]["value"]["status"] == 503
+
+
+def test_codes_used_in_the_service_are_all_in_the_table():
+    used = set()
+    for path in Path(problems.__file__).parents[1].rglob("*.py"):
+        used |= set(re.findall(r'(?:HttpProblem|TensorError)\(\s*"([a-z-]+)"', path.read_text()))
+
+    assert used
+    assert used <= CODES.keys()
