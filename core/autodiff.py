@@ -231,7 +231,7 @@ class Adjoint:
         if isinstance(primal.type, StackType):
             return ct
         # two sizes that are both unknown may still differ when the program runs
-        certain = primal.type.is_static or len(op.inputs) == 1 or not lookup(op.type).elementwise
+        certain = primal.type.is_static or len(op.inputs) == 1 or not lookup(op.type).broadcasts
         if ct.type == primal.type and certain:
             return ct
         assert ct.dtype == primal.dtype, f"the rule of {op.type} gave {ct.type} for {primal.type}"

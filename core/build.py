@@ -105,8 +105,11 @@ class BlockBuilder:
 
     def make(self, type: str, *inputs: Value | None, **attrs: Any) -> Op:
         """An op that is not yet in the list, its outputs not yet named."""
-        names = tuple([HOLE if v is None else v.name for v in inputs])
-        return Op(type, names, (), lookup(type).complete(attrs), self.location)
+        spec = lookup(type)
+        names = [HOLE if v is None else v.name for v in inputs]
+        if len(names) < len(spec.inputs):
+            names += [HOLE for slot in spec.inputs[len(names) :] if slot.optional]
+        return Op(type, tuple(names), (), spec.complete(attrs), self.location)
 
     def append(self, op: Op) -> tuple[Value, ...]:
         """Add `op`, naming its outputs if it has none yet. Raises ProgramError where the types do not fit."""

@@ -163,5 +163,21 @@ def _first_adam_step(p, g, shrink=1.0, lr=0.001):
     return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
 
 
-adam.example(lambda: [Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G))])
-adamw.example(lambda: [Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5))])
+def _fourth_adam_step(p, g, m, v, shrink=1.0):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return p * shrink - 0.001 * (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+M, V = np.array([0.2, -0.1]), np.array([0.3, 0.4])
+adam.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G)),
+        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V)),
+    ]
+)
+adamw.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5)),
+        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V, 1 - 1e-5)),
+    ]
+)

@@ -81,6 +81,7 @@ class OpSpec:
     attrs: tuple[Attr, ...]
     body: Rule
     elementwise: bool = False
+    broadcasts: bool = False
     no_gradient: str | None = None
     unavailable: str | None = None
     infer_rule: Rule | None = None
@@ -154,6 +155,7 @@ def op(
     *,
     outputs: tuple[str, ...] | str = ("out",),
     elementwise: bool = False,
+    broadcasts: bool = False,
     control: bool = False,
     no_gradient: str | None = None,
     unavailable: str | None = None,
@@ -162,6 +164,7 @@ def op(
 
     outputs:      names of the output slots; a bare string names one variadic slot.
     elementwise:  works element by element with broadcasting.
+    broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; elementwise ops do.
     no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
     unavailable:  why a gradient that should exist is not offered; asking for it is an error.
     """
@@ -170,12 +173,14 @@ def op(
             function,
             outputs=outputs,
             elementwise=elementwise,
+            broadcasts=broadcasts,
             control=control,
             no_gradient=no_gradient,
             unavailable=unavailable,
         )
     spec = _declare("control" if control else "primitive", kernel, outputs, skip=1)
-    spec.elementwise, spec.no_gradient, spec.unavailable = elementwise, no_gradient, unavailable
+    spec.elementwise, spec.broadcasts = elementwise, broadcasts or elementwise
+    spec.no_gradient, spec.unavailable = no_gradient, unavailable
     return spec
 
 

@@ -12,7 +12,7 @@ from core.registry import Example, lookup, op
 __all__: list[str] = []
 
 
-@op
+@op(broadcasts=True)
 def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
     """The matrix product of the last two axes; axes before them are a batch and broadcast.
 
@@ -58,14 +58,8 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
     if column:
         ct = unsqueeze(ct, axes=(-1,))
     # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
-    if tx:
-        da = multiply(b, ct, transpose_x=ty, transpose_y=True)
-    else:
-        da = multiply(ct, b, transpose_y=not ty)
-    if ty:
-        db = multiply(ct, a, transpose_x=True, transpose_y=tx)
-    else:
-        db = multiply(a, ct, transpose_x=not tx)
+    da = multiply(b, ct, transpose_x=ty, transpose_y=True) if tx else multiply(ct, b, transpose_y=not ty)
+    db = multiply(ct, a, transpose_x=True, transpose_y=tx) if ty else multiply(a, ct, transpose_x=not tx)
     if row:
         da = squeeze(_unbatched(da), axes=(0,))
     if column:

@@ -298,7 +298,12 @@ def split_like(xp, x, *like, axis: int = 0):
 @split_like.infer
 def split_like_infer(x, *like, axis):
     at = axis_of(axis, x.rank)
-    return tuple(TensorType((*x.shape[:at], each.shape[at], *x.shape[at + 1 :]), x.dtype) for each in like)
+    if not like or any(each.rank != x.rank for each in like):
+        raise ProgramError(f"split_like needs pieces of as many axes as {x}", "shape_mismatch")
+    sizes = [each.shape[at] for each in like]
+    if -1 not in (*sizes, x.shape[at]) and sum(sizes) != x.shape[at]:
+        raise ProgramError(f"pieces of {sizes} do not add up to axis {at} of {x}", "shape_mismatch")
+    return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sizes)
 
 
 split_like.vjp(lambda cts, outs, x, *like, axis: (lookup("concat")(*cts, axis=axis), *(None for _ in like)))

@@ -1,0 +1,304 @@
+"""What holds for every op, whatever it computes. A new op is covered by being declared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import core.compile  # noqa: F401  (declares every op)
+from core.autodiff import vjp
+from core.build import BlockBuilder, output_types
+from core.compile import optimize
+from core.errors import CoreError, ProgramError
+from core.ir import Block, StackType, TensorType
+from core.ops.types import matches
+from core.registry import REGISTRY, Example, OpSpec, as_tuple
+from core.runtime.reference import execute
+
+OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}
+
+KINKS = {
+    "an example shows the value at a tie or a bound, where differences have two sides": {
+        ("maximum", 1),
+        ("pow", 1),
+        ("adam", 0),
+        ("adamw", 0),
+        ("sigmoid_cross_entropy_with_logits", 1),
+    },
+    "its result is rounded": {("cast", 0)},
+}
+AT_KINK = set().union(*KINKS.values())
+
+STOPPED = {"batch_norm": {"inputs": (0, 1, 2), "outputs": 1}}
+"""Running statistics carry no gradient by definition: what remains to be compared."""
+
+
+def examples_of(spec: OpSpec) -> list[Example]:
+    assert spec.example_rule is not None
+    return list(spec.example_rule())
+
+
+CASES = [(name, i) for name, spec in sorted(OPS.items()) for i in range(len(examples_of(spec)))]
+
+
+def type_of(value: Any) -> Any:
+    if isinstance(value, list):
+        return StackType(type_of(value[0]))
+    array = np.asarray(value)
+    return TensorType(array.shape, str(array.dtype))
+
+
+def block_for(spec: OpSpec, example: Example, types: Sequence[Any] | None = None) -> Block:
+    """A block of this one op. Its parameters are the example's inputs."""
+    b = BlockBuilder()
+    values = [b.param(t) for t in (types or [type_of(x) for x in example.inputs])]
+    return b.build(as_tuple(b.emit(spec.name, *values, **example.attrs)))
+
+
+def arrays(example: Example) -> list[Any]:
+    return [x if isinstance(x, list) else np.asarray(x) for x in example.inputs]
+
+
+def floats(values: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(values) if not isinstance(x, list) and np.asarray(x).dtype.kind == "f"]
+
+
+def scalar(block: Block) -> Block:
+    """A block that returns one number: its floating-point results, each weighted by fixed random numbers, added."""
+    b = BlockBuilder.like(block)
+    total = b.constant(0.0, "float64")
+    for i, name in enumerate(dict.fromkeys(block.results)):
+        value = b.value(name)
+        if value.type.is_float:
+            weights = b.emit("uniform_random_like", value, seed=17 + i) + 0.5
+            total = total + b.emit("reduce_sum", b.emit("cast", value * weights, dtype="float64"))
+    return b.build([total])
+
+
+def gradient(block: Block, wrt: Sequence[str]) -> Block:
+    """The block that returns the gradients of a scalar block."""
+    pulled = vjp(block, wrt)
+    b = BlockBuilder()
+    params = [b.param(block.types[p], p) for p in block.params]
+    outs = b.inline(pulled, [*params, b.constant(1.0, "float64")])
+    return b.build(outs[1:])
+
+
+def differences(f: Callable[..., Any], args: list[Any], at: int, step: float = 1e-6) -> np.ndarray:
+    """d f / d args[at] by central differences, element by element."""
+    out = np.zeros(args[at].shape)
+    for index in np.ndindex(args[at].shape):
+        moved = [a.copy() for a in args]
+        moved[at][index] += step
+        up = f(*moved)
+        moved[at][index] -= 2 * step
+        out[index] = (up - f(*moved)) / (2 * step)
+    return out
+
+
+def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list[int] | None = None) -> Block:
+    """Compare the gradient of a scalar block with differences; returns the gradient block."""
+    wrt = [block.params[i] for i in (floats(args) if inputs is None else inputs)]
+    grad = gradient(block, wrt)
+    found = execute(optimize(grad), args)
+    for name, value in zip(wrt, found, strict=True):
+        wanted = differences(lambda *a: float(execute(block, a)[0]), args, block.params.index(name))
+        np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+    return grad
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_op_is_documented_and_says_what_its_gradient_is(name):
+    spec = REGISTRY[name]
+
+    assert len(spec.doc) > 10
+    assert spec.kind == "control" or len(examples_of(spec)) >= 1
+    told = [spec.vjp_rule is not None or spec.adjoint_rule is not None, bool(spec.no_gradient), bool(spec.unavailable)]
+    assert sum(told) == 1 or (spec.kind == "composite" and sum(told) == 0)
+
+
+@pytest.mark.parametrize(("name", "i"), CASES)
+def test_every_example_comes_out_with_the_inferred_types(name, i):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    block = block_for(spec, example)
+
+    for each in (block, optimize(block)):
+        results = execute(each, arrays(example))
+        for value, type in zip(results, each.result_types, strict=True):
+            assert isinstance(value, list) or matches(type_of(value), type)
+        for value, wanted in zip(results, example.outputs, strict=False):
+            np.testing.assert_allclose(value, wanted, rtol=1e-12, atol=1e-14)
+            assert isinstance(value, list) or np.shape(value) == np.shape(wanted)
+
+
+@pytest.mark.parametrize(("name", "i"), [c for c in CASES if OPS[c[0]].differentiable and c not in AT_KINK])
+def test_first_and_second_gradients_agree_with_differences(name, i):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    args = arrays(example)
+    if not floats(args):
+        pytest.skip("no floating-point input")
+    block = block_for(spec, example)
+    wrt = floats(args)
+    if name in STOPPED:
+        block = replace(block, results=block.results[: STOPPED[name]["outputs"]])
+        wrt = list(STOPPED[name]["inputs"])
+
+    first = check_gradient(scalar(block), args, 2e-6, wrt)
+    check_gradient(scalar(first), args, 2e-5, wrt)
+
+
+ELEMENTWISE = [
+    name
+    for name, spec in sorted(OPS.items())
+    if spec.elementwise and spec.differentiable and floats(examples_of(spec)[0].inputs)
+]
+SHAPES = [((2, 3), (3,)), ((), (2,)), ((0, 3), (1, 3)), ((), ()), ((3, 1), (1, 4))]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes(name, shapes):
+    spec, example = OPS[name], examples_of(OPS[name])[0]
+    if (name, 0) in AT_KINK:
+        pytest.skip("zero by decree")
+    r = np.random.default_rng(sum(map(ord, name)))
+    args = []
+    for i, x in enumerate(example.inputs):
+        shape = shapes[i % 2]
+        kind = np.asarray(x).dtype.kind
+        low = 0.3 if name in ("log", "sqrt", "rsqrt", "pow", "div", "log1p") else -1.7
+        value = r.uniform(low, 1.9, shape)
+        args.append(value if kind == "f" else (value > 0) if kind == "b" else value.astype("int64"))
+
+    check_gradient(scalar(block_for(spec, replace(example, inputs=tuple(args)))), args, 2e-6)
+
+
+@pytest.mark.parametrize(("name", "i"), CASES)
+def test_float32_comes_out_as_float32_and_close_to_float64(name, i):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    attrs = {k: "float32" if k == "dtype" and v == "float64" else v for k, v in example.attrs.items()}
+    short = [x.astype("float32") if not isinstance(x, list) and x.dtype.kind == "f" else x for x in arrays(example)]
+    block = block_for(spec, Example(tuple(short), (), attrs))
+
+    for value, wanted, type in zip(
+        execute(optimize(block), short),
+        execute(block_for(spec, example), arrays(example)),
+        block.result_types,
+        strict=True,
+    ):
+        if isinstance(value, list):
+            continue
+        assert str(np.asarray(value).dtype) == type.dtype
+        if np.asarray(value).dtype == np.float32 and np.asarray(wanted).dtype == np.float64:
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("name", "i"), CASES)
+def test_unknown_sizes_infer_something_true_and_give_the_same_gradient(name, i):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    args = arrays(example)
+    if any(isinstance(x, list) for x in args):
+        pytest.skip("a stack has no sizes")
+    real = block_for(spec, example)
+    unknown = [replace(type_of(x), shape=(-1,) * np.ndim(x)) for x in args]
+    wrt = [real.params[k] for k in floats(args)]
+    try:
+        block = block_for(spec, example, unknown)
+        for found, known in zip(block.result_types, real.result_types, strict=True):
+            assert matches(known, found)
+        if not wrt or not spec.differentiable:
+            return
+        grad = gradient(scalar(block), wrt)
+    except ProgramError as error:
+        assert "known" in error.message or "sizes" in error.message
+        return
+    for value, wanted in zip(
+        execute(grad, args),
+        execute(gradient(scalar(real), [real.params[k] for k in floats(args)]), args),
+        strict=True,
+    ):
+        np.testing.assert_allclose(value, wanted, rtol=1e-12, atol=1e-12)
+
+
+WRONG: list[tuple[str, Callable[[list[Any]], list[Any]]]] = [
+    ("a bool", lambda ts: [replace(t, dtype="bool") for t in ts]),
+    ("an int8", lambda ts: [replace(t, dtype="int8") for t in ts]),
+    ("mixed dtypes", lambda ts: [replace(t, dtype=d) for t, d in zip(ts, ("float32", "int64") * 9, strict=False)]),
+    ("one axis more", lambda ts: [replace(t, shape=(7, *t.shape)) for t in ts]),
+    ("one axis less", lambda ts: [replace(t, shape=t.shape[1:]) for t in ts]),
+    (
+        "primes",
+        lambda ts: [replace(t, shape=(5, 7, 11, 13)[: len(t.shape)][:: 1 - 2 * (i % 2)]) for i, t in enumerate(ts)],
+    ),
+    ("stacks", lambda ts: [StackType(t) for t in ts]),
+    ("empty", lambda ts: [replace(t, shape=(0,) * len(t.shape)) for t in ts]),
+    ("no input", lambda ts: []),
+    ("one input too many", lambda ts: [*ts, *ts, *ts]),
+]
+
+
+@pytest.mark.parametrize(("what", "change"), WRONG, ids=[w for w, _ in WRONG])
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_wrong_types_are_refused_or_right_but_never_a_crash(name, what, change):
+    spec = OPS[name]
+    for example in examples_of(spec)[:2]:
+        types = tuple(change([type_of(x) for x in example.inputs]))
+        missing = (None,) * (len([s for s in spec.inputs if not s.variadic]) - len(types))
+        try:
+            attrs = spec.complete(example.attrs)
+            block = block_for(spec, example, types) if types else None
+            output_types(spec, (*types, *missing), attrs)
+        except ProgramError as error:
+            assert error.code and error.message
+            continue
+        if block is None or any(isinstance(t, StackType) for t in types):
+            continue
+        ones = [np.ones(t.shape, dtype=t.dtype) for t in types]
+        try:
+            results = execute(block, ones)
+        except CoreError:
+            continue
+        for value, type in zip(results, block.result_types, strict=True):
+            assert isinstance(value, list) or matches(type_of(value), type)
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_wrong_attributes_are_refused(name):
+    spec = OPS[name]
+    given = examples_of(spec)[0].attrs
+    with pytest.raises(ProgramError) as error:
+        spec.complete({**given, "no_such_attribute": 1})
+    assert error.value.code == "bad_attr"
+    for attr in spec.attrs:
+        for wrong in ({"a": 1}, [[1]], "nonsense", 2**70, math.nan if attr.type is int else {"b": 2}):
+            if attr.type is str or (attr.type is float and wrong == 2**70):
+                continue
+            with pytest.raises(ProgramError) as error:
+                spec.complete({**given, attr.name: wrong})
+            assert error.value.code == "bad_attr"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "i"), CASES)
+def test_cupy_agrees_with_numpy(name, i):
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+    if not cupy.is_available():
+        pytest.skip("there is no CUDA device")
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    args = arrays(example)
+    block = block_for(spec, example)
+    if spec.differentiable and floats(args):
+        block = gradient(scalar(block), [block.params[k] for k in floats(args)])
+
+    def moved(x: Any) -> Any:
+        return [moved(each) for each in x] if isinstance(x, list) else cupy.asarray(x)
+
+    found = execute(block, [moved(x) for x in args], xp=cupy)
+    for value, wanted in zip(found, execute(block, args), strict=True):
+        if not isinstance(wanted, list):
+            np.testing.assert_allclose(cupy.asnumpy(value), wanted, rtol=1e-9, atol=1e-12)
