@@ -5,23 +5,24 @@
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# --- the environment, made where pip may write ------------------------------------------------------------------
+# --- the environment, made where pip may write; pip itself stays outside it ---------------------------------------
 FROM ${PYTHON_IMAGE} AS builder
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-RUN python -m venv /opt/backpass
+RUN python -m venv --without-pip /opt/backpass
 COPY requirements/build.txt requirements/run.txt requirements/
-RUN /opt/backpass/bin/pip install --quiet --no-compile --require-hashes -r requirements/build.txt -r requirements/run.txt
+RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --require-hashes \
+        -r requirements/build.txt -r requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY core core
 COPY service service
-RUN /opt/backpass/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
- && /opt/backpass/bin/pip uninstall --quiet --yes setuptools \
+RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --no-deps --no-build-isolation . \
+ && pip --python /opt/backpass/bin/python uninstall --quiet --yes setuptools \
  && /opt/backpass/bin/python -m compileall -q /opt/backpass/lib
 
 FROM builder AS gpu-builder
 COPY requirements/gpu.txt requirements/
-RUN /opt/backpass/bin/pip install --quiet --no-compile --require-hashes -r requirements/gpu.txt \
+RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --require-hashes -r requirements/gpu.txt \
  && /opt/backpass/bin/python -m compileall -q /opt/backpass/lib
 
 # --- what both images share: a user, directories that volumes take over, and how to start ------------------------
