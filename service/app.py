@@ -1,0 +1,108 @@
+"""The application: everything put together. Nothing else happens here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service import __version__, middleware, problems
+from service.engine import EmbeddedPool, Engine, EngineError
+from service.metrics import Metrics
+from service.routes import gradients, graph, ops, programs, sessions, system
+from service.samples import SAMPLES
+from service.schemas.programs import Registration
+from service.sessions import SessionRegistry
+from service.settings import Settings
+from service.store.programs import ProgramStore
+
+__all__ = ["create_app"]
+
+DESCRIPTION = """Backpass compiles and executes backward passes.
+
+POST a program (blocks of ops, nested for `while` and `if_else`), get the gradients of its parameters; or open a session
+and train. Everything on this page can be tried out as it stands: the programs in the examples are registered.
+"""
+TAGS = [
+    {"name": "gradients", "description": "One-shot: a program and its values in, gradients out."},
+    {"name": "sessions", "description": "Training: parameters and optimiser state live in a worker."},
+    {"name": "programs", "description": "Programs, their backward pass and their picture."},
+    {"name": "ops", "description": "What a program may be made of."},
+    {"name": "service", "description": "Health, workers and metrics."},
+    {"name": "problems", "description": "What each error code means."},
+]
+
+
+def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
+    """The service as an ASGI application. engine: where work runs; a pool of worker processes by default."""
+    engine = EmbeddedPool(settings) if engine is None else engine
+    app = FastAPI(
+        title="Backpass",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+        # an unknown path is a 404, not a redirect: a POST that is redirected loses its body in some clients
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    app.state.engine = engine
+    app.state.metrics = Metrics(engine)
+    app.state.programs = ProgramStore(settings.data_dir, settings.programs)
+    app.state.sessions = SessionRegistry(settings, engine)
+    problems.install(app)
+    middleware.install(app, app.state.metrics)
+    for each in (gradients, sessions, programs, graph, ops, system):
+        app.include_router(each.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    await app.state.programs.open()
+    await app.state.engine.start()
+    lag = asyncio.create_task(app.state.metrics.watch_event_loop())
+    try:
+        await _register_samples(app)
+        yield
+    finally:
+        lag.cancel()
+        await app.state.engine.stop()
+        await app.state.programs.close()
+
+
+async def _register_samples(app: FastAPI) -> None:
+    """Keep the programs of the documentation. Without a worker they cannot be checked; the service starts all the same."""
+    for document in SAMPLES.values():
+        with contextlib.suppress(EngineError):
+            reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)
+            await app.state.programs.put(document, reply.result)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the schemas that hand-declared bodies refer to."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, tags=app.openapi_tags, routes=app.routes
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        nested = Registration.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(nested.get("$defs", {}))
+        app.openapi_schema = _without_defs(document)
+    return app.openapi_schema
+
+
+def _without_defs(value: Any) -> Any:
+    """`$defs` of embedded schemas live under components, where their references point."""
+    if isinstance(value, dict):
+        return {k: _without_defs(v) for k, v in value.items() if k != "$defs"}
+    if isinstance(value, list):
+        return [_without_defs(v) for v in value]
+    return value

@@ -1,0 +1,75 @@
+"""What several routes share: what hangs on the application, ids, pages, and calls to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from fastapi import Path, Request
+
+from service.engine import Engine, EngineError, RemoteError, Reply
+from service.engine.protocol import NO_TENSORS
+from service.metrics import Metrics
+from service.problems import HttpProblem, from_remote
+from service.settings import Settings
+from service.store.programs import ProgramStore, StoredProgram
+
+if TYPE_CHECKING:
+    from service.sessions import SessionRegistry
+
+__all__ = ["ProgramId", "call", "engine", "metrics", "program", "programs", "sessions", "settings"]
+
+ProgramId = Annotated[str, Path(pattern=r"^prg_[a-z2-7]{26}$", description="Id of a registered program.")]
+
+
+def settings(request: Request) -> Settings:
+    return request.app.state.settings
+
+
+def engine(request: Request) -> Engine:
+    return request.app.state.engine
+
+
+def metrics(request: Request) -> Metrics:
+    return request.app.state.metrics
+
+
+def programs(request: Request) -> ProgramStore:
+    return request.app.state.programs
+
+
+def sessions(request: Request) -> SessionRegistry:
+    return request.app.state.sessions
+
+
+async def program(request: Request, id: str) -> StoredProgram:
+    """The registered program. Raises HttpProblem 404."""
+    found = await programs(request).get(id)
+    if found is None:
+        raise HttpProblem("not-found", "there is no program with this id")
+    return found
+
+
+async def call(
+    request: Request,
+    op: str,
+    args: dict[str, Any],
+    tensors: Mapping[str, np.ndarray] = NO_TENSORS,
+    *,
+    prefix: str = "/program",
+) -> Reply:
+    """Run `op` on any worker and count it. prefix: where in the request body the program stands, for pointers.
+
+    Raises HttpProblem for what the handler refused, EngineError for what the engine could not do.
+    """
+    try:
+        reply = await engine(request).call(op, args, tensors, deadline=settings(request).step_deadline)
+    except RemoteError as error:
+        metrics(request).failed(op, error.code)
+        raise from_remote(error, prefix=prefix) from error
+    except EngineError as error:
+        metrics(request).failed(op, type(error).__name__)
+        raise
+    metrics(request).reply(op, reply)
+    return reply

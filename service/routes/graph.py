@@ -1,0 +1,83 @@
+"""A program as a picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service import tensors
+from service.body import JSON
+from service.graph import as_graphviz, as_mermaid, as_page, graph_of
+from service.problems import HttpProblem, responses
+from service.routes.common import ProgramId, program
+from service.routes.programs import WORKER_PROBLEMS, backward_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/programs", tags=["programs"])
+
+GRAPHVIZ, MERMAID, PAGE = "text/vnd.graphviz", "text/plain", "text/html"
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src data:; frame-ancestors 'none'"
+)
+
+
+@router.get(
+    "/{program_id}/graph",
+    summary="Draw a program",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The graph, in the form that the Accept header asks for.",
+            "content": {
+                JSON: {},
+                GRAPHVIZ: {"schema": {"type": "string"}},
+                MERMAID: {"schema": {"type": "string"}},
+                PAGE: {"schema": {"type": "string"}},
+            },
+        },
+        **responses(
+            "not-found", "not-acceptable", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS
+        ),
+    },
+)
+async def get_graph(
+    request: Request,
+    program_id: ProgramId,
+    loss: Annotated[
+        str | None, Query(description="Draw the backward pass of this loss too.", examples=["loss"])
+    ] = None,
+) -> Response:
+    """Nested blocks are clusters; ops of the backward pass have another colour.
+
+    `text/vnd.graphviz` for Graphviz, `text/plain` for Mermaid, `text/html` for a page that draws the graph in the
+    browser, `application/json` for nodes and edges.
+    """
+    form = _form(request.headers.get("accept", "*/*"))
+    stored = await program(request, program_id)
+    if loss is None:
+        graph = graph_of(stored.document)
+    else:
+        answer = await backward_of(request, stored, loss)
+        graph = graph_of(answer["program"], [each["op"] for each in answer["backward_ops"]])
+    if form == PAGE:
+        page = as_page(graph, f"Program {program_id}", "../../../static")
+        return Response(page, media_type=PAGE, headers={"Content-Security-Policy": POLICY})
+    if form == JSON:
+        return Response(tensors.dumps(graph.as_document()), media_type=JSON)
+    return Response(as_graphviz(graph) if form == GRAPHVIZ else as_mermaid(graph), media_type=form)
+
+
+def _form(accept: str) -> str:
+    """The first media type of the Accept header that can be answered; JSON for `*/*`. Raises HttpProblem 406."""
+    for item in accept.split(","):
+        wanted = item.split(";")[0].strip().lower()
+        if wanted in (JSON, GRAPHVIZ, MERMAID, PAGE):
+            return wanted
+        if wanted in ("*/*", "application/*"):
+            return JSON
+        if wanted == "text/*":
+            return MERMAID
+    raise HttpProblem("not-acceptable", f"graphs are {JSON}, {GRAPHVIZ}, {MERMAID} or {PAGE}")

@@ -1,0 +1,240 @@
+"""Programs: register, list, look at, and see the backward pass."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from service import tensors
+from service.body import JSON, read_body
+from service.problems import HttpProblem, responses
+from service.routes.common import ProgramId, call, program, programs, sessions, settings
+from service.samples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
+from service.schemas.programs import Registration, Strict
+from service.store.programs import StoredProgram, StoreFull
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/programs", tags=["programs"])
+
+BODY_PROBLEMS = (
+    "invalid-json",
+    "limit-exceeded",
+    "body-too-large",
+    "body-timeout",
+    "unsupported-media-type",
+    "invalid-request",
+)
+WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded")
+
+
+class Signature(Strict):
+    """What the check of a program found: its leaf variables with their types, and how large it is."""
+
+    feeds: list[dict[str, Any]] = []
+    parameters: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
+    ops: int = Field(0, description="Ops in all blocks.")
+    blocks: int = Field(0, description="Blocks, the root included.")
+    op_types: dict[str, int] = Field({}, description="How often each op type occurs.")
+
+
+class ProgramSummary(Strict):
+    """A registered program."""
+
+    id: str = Field(examples=[REGRESSION_ID])
+    created: float = Field(description="Seconds since 1970.")
+    signature: Signature
+
+
+class ProgramDetail(ProgramSummary):
+    """A registered program, with its document as it was sent."""
+
+    program: dict[str, Any]
+
+
+class ProgramPage(Strict):
+    """One page of programs."""
+
+    programs: list[ProgramSummary]
+    next_page_token: str | None = Field(None, description="Give it as page_token to get the next page.")
+
+
+class ValidProgram(Strict):
+    """The answer to a dry run: the id that the program would get."""
+
+    id: str
+    signature: Signature
+    valid: Literal[True] = True
+
+
+def _summary(stored: StoredProgram) -> dict[str, Any]:
+    return {"id": stored.id, "created": stored.created, "signature": stored.signature}
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(tensors.dumps(content), status, headers, JSON)
+
+
+@router.post(
+    "",
+    summary="Register a program",
+    status_code=201,
+    response_model=ProgramSummary,
+    responses={
+        200: {"model": ProgramSummary | ValidProgram, "description": "It was known already, or only checked."},
+        **responses("invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": Registration.model_json_schema(ref_template="#/components/schemas/{model}"),
+                    "examples": {
+                        "regression": {"summary": "Linear regression", "value": {"program": REGRESSION}},
+                        "while": {"summary": "A loop with a fed number of trips", "value": {"program": WHILE}},
+                    },
+                }
+            },
+        }
+    },
+)
+async def create_program(
+    request: Request,
+    validate_only: Annotated[bool, Query(description="Only check the program; nothing is kept.")] = False,
+) -> Response:
+    """Check a program and keep it under an id made from its content.
+
+    *All* problems of the program are reported at once, each with a stable code and a JSON pointer. Registering the
+    same program again answers 200 with the same id.
+    """
+    body = await read_body(request, settings(request), binary=False)
+    document = only_program(body.document)
+    signature = (await call(request, "inspect", {"document": document})).result
+    if validate_only:
+        from service.store.programs import program_id
+
+        return _json({"id": program_id(document), "signature": signature, "valid": True})
+    try:
+        stored, created = await programs(request).put(document, signature)
+    except StoreFull:
+        raise HttpProblem("quota-exceeded", "no more programs can be kept; delete some") from None
+    headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
+    return _json(_summary(stored), 201 if created else 200, headers)
+
+
+def only_program(document: dict[str, Any]) -> dict[str, Any]:
+    """The member `program`, the only one allowed. Raises HttpProblem 422."""
+    from service.problems import FieldError
+
+    errors = [FieldError(f"/{n[:64]}", "unknown-member", "unknown member") for n in document if n != "program"]
+    if not isinstance(document.get("program"), dict):
+        errors.append(FieldError("/program", "missing", "program must be an object"))
+    if errors:
+        raise HttpProblem("invalid-request", errors[0].detail, errors=errors)
+    return document["program"]
+
+
+@router.get("", summary="List programs", response_model=ProgramPage, responses=responses("invalid-request"))
+async def list_programs(
+    request: Request,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Programs on a page.")] = 50,
+    page_token: Annotated[str, Query(max_length=40, pattern=r"^(prg_[a-z2-7]{26})?$")] = "",
+) -> Response:
+    """All programs, a page at a time, in the order of their ids."""
+    found = await programs(request).page(page_token, page_size + 1)
+    more = len(found) > page_size
+    page = found[:page_size]
+    return _json({"programs": [_summary(p) for p in page], "next_page_token": page[-1].id if more else None})
+
+
+@router.get(
+    "/{program_id}",
+    summary="Look at a program",
+    response_model=ProgramDetail,
+    responses={304: {"description": "Not changed."}, **responses("not-found", "invalid-request")},
+)
+async def get_program(request: Request, program_id: ProgramId) -> Response:
+    """The program as it was sent, and its signature. It never changes, so If-None-Match always hits."""
+    stored = await program(request, program_id)
+    headers = {"ETag": f'"{stored.id}"', "Cache-Control": "private, max-age=31536000, immutable"}
+    if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return _json(_summary(stored) | {"program": stored.document}, headers=headers)
+
+
+@router.delete(
+    "/{program_id}",
+    summary="Delete a program",
+    status_code=204,
+    responses={204: {"description": "It is gone."}, **responses("not-found", "in-use", "invalid-request")},
+)
+async def delete_program(request: Request, program_id: ProgramId) -> Response:
+    """Forget a program that no session uses."""
+    await program(request, program_id)
+    if used := sessions(request).uses_program(program_id):
+        raise HttpProblem("in-use", f"{len(used)} sessions use this program", sessions=used[:20])
+    await programs(request).delete(program_id)
+    return Response(status_code=204)
+
+
+Names = Annotated[list[str] | None, Query(max_length=1000)]
+
+
+async def backward_of(
+    request: Request,
+    stored: StoredProgram,
+    loss: str | None,
+    parameter_list: list[str] | None = None,
+    targets: list[str] | None = None,
+    inputs: list[str] | None = None,
+    no_grad_set: list[str] | None = None,
+    unconnected: str = "null",
+) -> dict[str, Any]:
+    """The answer of `append_backward` or `gradients`, as the worker gives it. Raises HttpProblem 422."""
+    if loss is None and not targets:
+        raise HttpProblem("invalid-request", "name a loss, or targets and inputs")
+    args = {
+        "document": stored.document,
+        "loss": loss,
+        "parameter_list": parameter_list,
+        "targets": targets or [],
+        "inputs": inputs or [],
+        "no_grad_set": no_grad_set or [],
+        "unconnected": unconnected,
+    }
+    return (await call(request, "backward", args)).result
+
+
+@router.get(
+    "/{program_id}/backward",
+    summary="See the backward pass",
+    responses={
+        200: {"description": "The program with its backward pass, and the tables beside it."},
+        **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
+    },
+)
+async def get_backward(
+    request: Request,
+    program_id: ProgramId,
+    loss: Annotated[str | None, Query(description="A variable of one element.", examples=["loss"])] = None,
+    parameter_list: Annotated[Names, Query(description="Parameters; all trainable ones by default.")] = None,
+    targets: Annotated[Names, Query(description="In place of a loss: variables of any shape.")] = None,
+    inputs: Annotated[Names, Query(description="With targets: what to differentiate by.")] = None,
+    no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
+    unconnected: Annotated[Literal["null", "zeros", "error"], Query()] = "null",
+) -> Response:
+    """The program in closed form: the forward ops, then the backward ops, with one gradient block for each inner block.
+
+    Beside it `params_grads`, `grad_to_var`, `grad_info_map`, for every backward op the forward op it comes from, where
+    each gradient is final (`ready_at`), and why a gradient is missing. The program can be sent back in.
+    """
+    stored = await program(request, program_id)
+    answer = await backward_of(request, stored, loss, parameter_list, targets, inputs, no_grad_set, unconnected)
+    return _json(answer)
+
+
+EXAMPLE_IDS = {"regression": {"value": REGRESSION_ID}, "while": {"value": WHILE_ID}}

@@ -1,0 +1,189 @@
+"""The service itself: what it is, whether it is well, who works, and its documentation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
+from pydantic import Field
+
+from service import __version__, tensors
+from service.body import JSON, SAFETENSORS
+from service.problems import HttpProblem, responses
+from service.routes.common import engine, metrics, programs, settings
+from service.schemas.programs import Strict
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+STATIC = Path(__file__).parent.parent / "static"
+MEDIA = {".js": "text/javascript", ".css": "text/css", ".png": "image/png"}
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'none'"
+)
+DOCS_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Backpass API</title>
+<link rel="stylesheet" href="static/swagger-ui.css"><link rel="icon" href="static/favicon-32x32.png">
+<script src="static/swagger-ui-bundle.js"></script><script src="static/docs.js"></script></head>
+<body><div id="swagger-ui"></div></body></html>
+"""
+LIMITS = (
+    "json_body_bytes",
+    "binary_body_bytes",
+    "json_depth",
+    "blocks",
+    "block_nesting",
+    "ops",
+    "variables",
+    "name_length",
+    "loop_trips",
+    "op_executions",
+    "tensor_rank",
+    "tensor_elements",
+    "tensor_bytes",
+    "step_deadline",
+    "max_step_deadline",
+    "sessions",
+    "session_pipeline",
+    "programs",
+)
+
+
+class Root(Strict):
+    """What this service is."""
+
+    name: str
+    version: str
+    limits: dict[str, float] = Field(description="Sizes in bytes, times in seconds, otherwise counts.")
+    media_types: list[str]
+    links: dict[str, str]
+
+
+class Check(Strict):
+    """One thing that must hold for the service to be ready."""
+
+    ok: bool
+    detail: str
+
+
+class Health(Strict):
+    """Whether the service can take work."""
+
+    status: str
+    checks: dict[str, Check] = {}
+
+
+class Worker(Strict):
+    """One worker slot. Ages are in seconds."""
+
+    id: str
+    slot: int
+    generation: int
+    device: str
+    state: str
+    pid: int | None
+    restarts: int
+    sessions: int
+    heartbeat_age: float
+    queued: int
+    last_fatal: str | None
+
+
+class Workers(Strict):
+    """All workers."""
+
+    workers: list[Worker]
+
+
+@router.get("/v1", tags=["service"], summary="What this service is", response_model=Root)
+async def root(request: Request) -> Response:
+    """Name, version, limits and where to go from here."""
+    current = settings(request)
+    return _json(
+        {
+            "name": "backpass",
+            "version": __version__,
+            "limits": {name: getattr(current, name) for name in LIMITS},
+            "media_types": [JSON, SAFETENSORS],
+            "links": {
+                "programs": "/v1/programs",
+                "gradients": "/v1/gradients",
+                "sessions": "/v1/sessions",
+                "ops": "/v1/ops",
+                "workers": "/v1/workers",
+                "docs": "/docs",
+                "openapi": "/openapi.json",
+                "problems": "/problems",
+            },
+        }
+    )
+
+
+@router.get("/v1/workers", tags=["service"], summary="List workers", response_model=Workers)
+async def list_workers(request: Request) -> Response:
+    """Every worker process: its device, state, sessions, and why the one before it ended."""
+    return _json({"workers": [asdict(w) for w in engine(request).workers()]})
+
+
+@router.get("/healthz/live", tags=["service"], summary="Is the process alive?", response_model=Health)
+async def live() -> Response:
+    """Answers as long as the event loop turns; depends on nothing else."""
+    return _json({"status": "alive"})
+
+
+@router.get(
+    "/healthz/ready",
+    tags=["service"],
+    summary="Can it take work?",
+    response_model=Health,
+    responses={503: {"model": Health, "description": "Not now; the body lists what is missing."}},
+)
+async def ready(request: Request) -> Response:
+    """200 when a worker is up and the store can be written; else 503. The body lists each check."""
+    workers = engine(request).workers()
+    up = sum(w.state in ("idle", "busy") and w.heartbeat_age < settings(request).heartbeat_timeout for w in workers)
+    checks = {
+        "workers": {"ok": up > 0, "detail": f"{up} of {len(workers)} workers are up"},
+        "store": {"ok": await programs(request).writable(), "detail": "the program store can be written"},
+    }
+    well = all(check["ok"] for check in checks.values())
+    return _json({"status": "ready" if well else "not ready", "checks": checks}, 200 if well else 503)
+
+
+@router.get(
+    "/metrics",
+    tags=["service"],
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The exposition text."}},
+)
+async def read_metrics(request: Request) -> Response:
+    """Times in seconds, sizes in bytes, no ids as labels."""
+    content, media_type = metrics(request).render()
+    return Response(content, media_type=None, headers={"Content-Type": media_type})
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs() -> Response:
+    return Response(DOCS_PAGE, media_type="text/html", headers={"Content-Security-Policy": DOCS_POLICY})
+
+
+@router.get("/static/{name}", include_in_schema=False, responses=responses("not-found"))
+async def static(name: Annotated[str, PathParameter(pattern=r"^[a-z0-9-]+\.(js|css|png)$")]) -> Response:
+    """A vendored browser file; names are fixed by the pattern, so no path leads out of the folder."""
+    path = STATIC / name
+    if not path.is_file():
+        raise HttpProblem("not-found", "there is no such file")
+    content = await asyncio.to_thread(path.read_bytes)
+    return Response(content, media_type=MEDIA[path.suffix], headers={"Cache-Control": "public, max-age=3600"})
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(tensors.dumps(content), status, media_type=JSON)

@@ -1,0 +1,140 @@
+"""Programs, kept under the digest of their content: registering one twice gives the same id.
+
+SQLite in WAL mode, in a directory or in memory; every access runs in a thread, so the event loop never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+import threading
+import time
+from base64 import b32encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+__all__ = ["ProgramStore", "StoredProgram", "StoreFull", "program_id"]
+
+T = TypeVar("T")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS programs (
+    id TEXT PRIMARY KEY,
+    document BLOB NOT NULL,
+    signature BLOB NOT NULL,
+    created REAL NOT NULL
+) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProgram:
+    """A registered program. created: seconds since 1970; signature: what the check of the program found out."""
+
+    id: str
+    document: dict[str, Any]
+    signature: dict[str, Any]
+    created: float
+
+
+class StoreFull(Exception):
+    """The limit of programs is reached."""
+
+
+def program_id(document: dict[str, Any]) -> str:
+    """`prg_` and 26 characters from the digest of the canonical JSON of `document`."""
+    canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return "prg_" + b32encode(hashlib.sha256(canonical).digest()).decode().lower()[:26]
+
+
+class ProgramStore:
+    """All registered programs."""
+
+    def __init__(self, directory: Path | None, limit: int) -> None:
+        """directory: where programs.sqlite lies, made if missing; None keeps everything in memory."""
+        self._directory = directory
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises OSError or sqlite3.Error if the directory cannot be used."""
+        await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        path = ":memory:"
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path = str(self._directory / "programs.sqlite")
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")  # what was answered with 201 survives a power cut
+        connection.execute(SCHEMA)
+        self._connection = connection
+
+    async def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    async def put(self, document: dict[str, Any], signature: dict[str, Any]) -> tuple[StoredProgram, bool]:
+        """Keep a program; the second value says whether it is new. Raises StoreFull."""
+        return await self._run(self._put, document, signature)
+
+    def _put(
+        self, db: sqlite3.Connection, document: dict[str, Any], signature: dict[str, Any]
+    ) -> tuple[StoredProgram, bool]:
+        id = program_id(document)
+        known = self._get(db, id)
+        if known is not None:
+            return known, False
+        if db.execute("SELECT count(*) FROM programs").fetchone()[0] >= self._limit:
+            raise StoreFull
+        created = time.time()
+        db.execute(
+            "INSERT INTO programs VALUES (?, ?, ?, ?)", (id, orjson.dumps(document), orjson.dumps(signature), created)
+        )
+        return StoredProgram(id, document, signature, created), True
+
+    async def get(self, id: str) -> StoredProgram | None:
+        return await self._run(self._get, id)
+
+    def _get(self, db: sqlite3.Connection, id: str) -> StoredProgram | None:
+        row = db.execute("SELECT id, document, signature, created FROM programs WHERE id = ?", (id,)).fetchone()
+        return None if row is None else StoredProgram(row[0], orjson.loads(row[1]), orjson.loads(row[2]), row[3])
+
+    async def page(self, after: str, size: int) -> list[StoredProgram]:
+        """Up to `size` programs with ids behind `after`, in the order of ids."""
+        return await self._run(self._page, after, size)
+
+    def _page(self, db: sqlite3.Connection, after: str, size: int) -> list[StoredProgram]:
+        rows = db.execute(
+            "SELECT id, '{}', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size)
+        )
+        return [StoredProgram(i, orjson.loads(d), orjson.loads(s), t) for i, d, s, t in rows]
+
+    async def delete(self, id: str) -> bool:
+        """Whether there was such a program."""
+        return await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
+
+    async def writable(self) -> bool:
+        """Whether something can be written now, for the readiness check."""
+        try:
+            await self._run(lambda db: db.execute("PRAGMA user_version = 1"))
+        except (sqlite3.Error, AssertionError):
+            return False
+        return True
+
+    async def _run(self, action: Callable[..., T], *args: Any) -> T:
+        def locked() -> T:
+            with self._lock:
+                assert self._connection is not None, "the store is not open"
+                return action(self._connection, *args)
+
+        return await asyncio.to_thread(locked)
