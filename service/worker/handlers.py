@@ -1,0 +1,104 @@
+"""What a worker can be asked to do, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from core.compile import Backward, append_backward, gradients
+from core.errors import ProgramError
+from core.ir import Variable
+from core.wire import write
+from service.worker import sessions
+from service.worker.programs import Known, known_program, op_count
+from service.worker.running import answer_of, query_from, run
+from service.worker.state import Handler, WorkerState
+
+__all__ = ["HANDLERS"]
+
+Answer = tuple[dict[str, Any], dict[str, Any]]
+
+
+def ping(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    return {"worker": state.worker, "device": state.device}, {}
+
+
+def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """What the program takes and how large it is; and the program itself, closed. Raises all that is wrong with it."""
+    program = known_program(state, args).program
+    document = write(program)
+    return {
+        "feeds": _signature(program.feeds),
+        "parameters": _signature(program.parameters),
+        "states": _signature(program.states),
+        "blocks": len(document["blocks"]),
+        "ops": op_count(program.block),
+        "document": document,
+    }, {}
+
+
+def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The program with its backward pass, and the tables that go with it."""
+    return _differentiated(known_program(state, args), args["query"]).as_document(), {}
+
+
+def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The program to draw: with its backward pass if ``args["query"]`` asks for one, else alone."""
+    known = known_program(state, args)
+    if args.get("query"):
+        return _differentiated(known, args["query"]).as_document(), {}
+    return Backward(known.program, ()).as_document(), {}
+
+
+def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Gradients at the values given, which are all that the program reads. Nothing is kept but the compiled program.
+
+    args: program_id, program?, query, fetch, seed, step, returned.
+    """
+    known = known_program(state, args)
+    query = query_from(args["query"])
+    names = {v.name for v in known.program.variables if v.role != "key"}
+    seeds = {f"target_gradients/{i}" for i, given in enumerate(query.target_gradients) if given}
+    for name in tensors:
+        if name not in names and name not in seeds:
+            raise ProgramError(f"{name!r} is no feed, parameter or state of the program", "feed_unknown")
+    compiled = known.gradient(query, args["fetch"], tensors)
+    out = run(state, compiled.executable, tensors, args["seed"], args["step"])
+    result, arrays = answer_of(state, compiled, out, args["returned"])
+    return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
+
+
+def _differentiated(known: Known, document: dict[str, Any]) -> Backward:
+    query = query_from(document)
+    if query.loss is not None:
+        return append_backward(known.program, query.loss, query.parameter_list, query.no_grad_set, query.unconnected)
+    if any(query.target_gradients):
+        raise ProgramError("target gradients go with values, not with a program alone", "bad_query")
+    return gradients(known.program, query.targets, query.inputs, None, query.no_grad_set, query.unconnected)
+
+
+def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
+    return [
+        {"name": v.name, "dtype": v.type.dtype, "shape": list(v.type.shape), "trainable": v.trainable}
+        for v in variables
+    ]
+
+
+HANDLERS: dict[str, Handler] = {
+    "ping": ping,
+    "inspect": inspect,
+    "backward": backward,
+    "graph": graph,
+    "gradients": one_shot_gradients,
+    "session.create": sessions.create,
+    "session.describe": sessions.describe,
+    "session.step": sessions.step,
+    "session.gradients": sessions.gradients,
+    "session.update": sessions.update,
+    "session.evaluate": sessions.evaluate,
+    "session.get_parameters": sessions.get_parameters,
+    "session.put_parameters": sessions.put_parameters,
+    "session.delete": sessions.delete,
+}

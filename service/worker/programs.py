@@ -1,0 +1,177 @@
+"""The programs a worker has read, with what it compiled from them: read once, compiled once, kept while there is room.
+
+A program arrives as a document together with its id; later calls name the id alone. Room is counted in ops, because
+that is what the memory of a compiled program grows with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from core.compile import (
+    Executable,
+    GradientQuery,
+    Optimizer,
+    compile_forward,
+    compile_gradient,
+    compile_training,
+    compile_update,
+)
+from core.errors import ExecutionError, ProgramError
+from core.ir import Block, Program, inner_blocks
+from core.wire import Limits, read
+from service.worker.state import WorkerState
+
+__all__ = ["Compiled", "Known", "known_program", "op_count", "read_program"]
+
+PROGRAM_ROOM = 400_000  # ops of all programs kept
+EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
+
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Something that runs, and whether it had to be compiled for this call."""
+
+    executable: Executable
+    fresh: bool
+
+
+@dataclass(slots=True)
+class Known:
+    """A program and its executables, the one used last at the end."""
+
+    id: str
+    program: Program
+    _executables: dict[Hashable, Executable] = field(default_factory=dict)
+
+    def gradient(self, query: GradientQuery, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
+        """Computes gradients, for feeds of these shapes."""
+        shapes = self._shapes(feeds)
+        key = ("gradient", query, tuple(fetch), shapes)
+        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes)))
+
+    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
+        """Only evaluates."""
+        shapes = self._shapes(feeds)
+        key = ("forward", tuple(fetch), shapes)
+        return self._compiled(key, lambda: compile_forward(self.program, fetch, dict(shapes)))
+
+    def training(
+        self,
+        query: GradientQuery,
+        optimizer: Optimizer,
+        clip_norm: float | None,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+    ) -> Compiled:
+        """Forward, backward and optimiser."""
+        shapes = self._shapes(feeds)
+        key = ("training", query, _key(optimizer), clip_norm, tuple(fetch), shapes)
+        return self._compiled(
+            key, lambda: compile_training(self.program, query, optimizer, clip_norm, fetch, dict(shapes))
+        )
+
+    def update(self, names: Sequence[str], optimizer: Optimizer, clip_norm: float | None) -> Compiled:
+        """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``."""
+        key = ("update", tuple(names), _key(optimizer), clip_norm)
+        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip_norm).executable)
+
+    def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.
+
+        Raises ProgramError (feed_dtype, feed_shape): compiling for values that cannot be run would be in vain.
+        """
+        open_sizes = []
+        for variable in self.program.feeds:
+            value = feeds.get(variable.name)
+            if value is None:
+                continue
+            check_type(variable.name, variable.type, value)
+            if not variable.type.is_static:
+                open_sizes.append((variable.name, tuple(value.shape)))
+        return tuple(open_sizes)
+
+    def _compiled(self, key: Hashable, compile: Callable[[], Executable]) -> Compiled:
+        found = self._executables.pop(key, None)
+        executable = found or _reading_only(compile())
+        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+        return Compiled(executable, fresh=found is None)
+
+
+def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
+    """The program ``args["program_id"]``, read from the document ``args["program"]`` if that is new here.
+
+    Raises ExecutionError (program_unknown) when it is new and there is no document: the service sends it then.
+    Raises ProgramError when the document is not a valid program.
+    """
+    id = args["program_id"]
+    found = state.programs.pop(id, None)
+    if found is None:
+        if args.get("program") is None:
+            raise ExecutionError("this worker has not seen the program yet", "program_unknown")
+        found = Known(id, read_program(state, args["program"]))
+    _keep(state.programs, id, found, PROGRAM_ROOM, lambda known: op_count(known.program.block))
+    return found
+
+
+def read_program(state: WorkerState, document: Any) -> Program:
+    """`document` as a program, within the limits of the settings. Raises ProgramError with all problems."""
+    s = state.settings
+    limits = Limits(
+        max_blocks=s["blocks"],
+        max_depth=s["block_nesting"],
+        max_ops=s["ops"],
+        max_vars=s["variables"],
+        max_name=s["name_length"],
+        max_rank=s["tensor_rank"],
+        max_elements=s["tensor_elements"],
+        max_bytes=s["tensor_bytes"],
+    )
+    return read(document, limits)
+
+
+def check_type(name: str, wanted: Any, value: np.ndarray) -> None:
+    """Raises ProgramError (feed_dtype, feed_shape) unless `value` has the type that `name` is declared with."""
+    if str(value.dtype) != wanted.dtype:
+        raise ProgramError(f"{name!r} is declared as {wanted}, but is given {value.dtype}", "feed_dtype")
+    same_rank = len(value.shape) == wanted.rank
+    if not same_rank or any(m not in (-1, n) for m, n in zip(wanted.shape, value.shape, strict=True)):
+        shape = list(value.shape)
+        raise ProgramError(f"{name!r} is declared as {wanted}, but is given the shape {shape}", "feed_shape")
+
+
+def op_count(block: Block) -> int:
+    """The ops of `block` and of all blocks inside it."""
+    count, level = 0, [block]
+    while level:
+        count += sum(len(each.ops) for each in level)
+        level = [inner for each in level for op in each.ops for _, inner in inner_blocks(op)]
+    return count
+
+
+def _reading_only(executable: Executable) -> Executable:
+    """`executable` without the inputs that nothing in it reads: an accuracy needs no dropout key, a logit no label."""
+    block = executable.plan.block
+    read = set(block.results).union(*(each.inputs for each in executable.plan.instructions))
+    kept = [i for i, name in enumerate(block.params) if name in read]
+    plan = replace(executable.plan, block=replace(block, params=tuple(block.params[i] for i in kept)))
+    return replace(executable, plan=plan, inputs=tuple(executable.inputs[i] for i in kept))
+
+
+def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight: Callable[[Kept], int]) -> None:
+    """Put `value` at the end of `cache`, and let go of what was not used for longest while there is too much."""
+    cache[key] = value
+    total = sum(map(weight, cache.values())) if len(cache) > 1 else 0
+    while total > room and len(cache) > 1:
+        oldest = next(iter(cache))
+        total -= weight(cache.pop(oldest))
+
+
+def _key(optimizer: Optimizer) -> Hashable:
+    return optimizer.type, tuple(sorted(optimizer.attrs.items()))

@@ -1,0 +1,245 @@
+"""Sessions: parameters, states and optimiser state that stay on the device between calls.
+
+Every handler computes first and puts the new values in place last, all at once: a call that fails, is stopped, or runs
+out of memory leaves the session as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from core.compile import Executable, GradientQuery, Optimizer
+from core.errors import ExecutionError, ProgramError
+from core.initial import initial_parameters
+from core.ir import Variable
+from service.worker.programs import Known, check_type, known_program
+from service.worker.running import answer_of, query_from, run
+from service.worker.state import WorkerState
+
+__all__ = [
+    "create",
+    "delete",
+    "describe",
+    "evaluate",
+    "get_parameters",
+    "gradients",
+    "put_parameters",
+    "step",
+    "update",
+]
+
+Answer = tuple[dict[str, Any], dict[str, Any]]
+Arrays = dict[str, Any]
+
+GRADIENT = "grad/"
+
+
+@dataclass(slots=True)
+class Session:
+    """A model in training.
+
+    slots:   optimiser state, as ``<parameter>/<slot>``; a slot that was never written is zero and not there.
+    steps:   updates done; with the seed it decides what random ops draw.
+    version: grows whenever a parameter or state may have changed.
+    seq:     number of the client's last call that changed something.
+    """
+
+    known: Known
+    query: GradientQuery
+    optimizer: Optimizer
+    clip_norm: float | None
+    seed: int
+    parameters: Arrays
+    states: Arrays
+    slots: Arrays = field(default_factory=dict)
+    steps: int = 0
+    version: int = 0
+    seq: int = 0
+
+    def values(self, state: WorkerState, executable: Executable, given: Mapping[str, Any] | None = None) -> Arrays:
+        """What `executable` reads: ours, and what is `given` with the call."""
+        found = {**(given or {}), **self.parameters, **self.states}
+        for v in executable.inputs:
+            if v.name not in found and v.role == "state":
+                slot = self.slots.get(v.name)
+                found[v.name] = state.xp.zeros(v.type.shape, v.type.dtype) if slot is None else slot
+        return found
+
+    def feeds(self, tensors: Arrays) -> Arrays:
+        """`tensors`, if each is a feed. Raises ProgramError (feed_unknown)."""
+        names = {v.name for v in self.known.program.feeds}
+        for name in tensors:
+            if name not in names:
+                raise ProgramError(f"{name!r} is no feed of the program", "feed_unknown")
+        return tensors
+
+    def about(self) -> dict[str, int]:
+        return {"version": self.version, "step": self.steps, "seq": self.seq}
+
+
+def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """A session ``args["id"]`` of a program; parameters and states that `tensors` does not give are initialised.
+
+    args: id, program_id, program?, query, optimizer {type, attrs}, clip_norm, seed, initializers.
+    """
+    known = known_program(state, args)
+    query = query_from(args["query"])
+    optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
+    known.training(query, optimizer, args["clip_norm"], (), {})  # shows now what is wrong with the question
+    variables = (*known.program.parameters, *known.program.states)
+    for v in variables:
+        if not v.type.is_static:
+            raise ProgramError(f"{v.name!r} is {v.type}; what a session keeps needs a fixed shape", "bad_query")
+    given = _placed(state, variables, tensors)
+    defaults = {v.name: {"type": "zeros"} for v in known.program.states}
+    first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
+    values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
+    session = state.sessions[args["id"]] = Session(
+        known=known,
+        query=query,
+        optimizer=optimizer,
+        clip_norm=args["clip_norm"],
+        seed=args["seed"],
+        parameters={v.name: values[v.name] for v in known.program.parameters},
+        states={v.name: values[v.name] for v in known.program.states},
+    )
+    return {**session.about(), "bytes": sum(value.nbytes for value in values.values())}, {}
+
+
+def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    return _session(state, args).about(), {}
+
+
+def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Forward, backward and update. args: id, seq, fetch, returned, require_finite; tensors: the feeds."""
+    session = _session(state, args)
+    feeds = session.feeds(tensors)
+    compiled = session.known.training(session.query, session.optimizer, session.clip_norm, args["fetch"], feeds)
+    values = session.values(state, compiled.executable, feeds)
+    out = run(state, compiled.executable, values, session.seed, session.steps)
+    result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"])
+    arrays = _on_host(state, arrays)  # now, because it may fail
+
+    session.parameters |= out.parameters
+    session.states |= out.states
+    session.slots |= out.optimizer_state
+    _count(session, args["seq"])
+    return result | session.about(), arrays
+
+
+def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Gradients at the present parameters, which stay. args: id, fetch, returned; tensors: the feeds.
+
+    Random ops draw what they will draw in the next step.
+    """
+    session = _session(state, args)
+    feeds = session.feeds(tensors)
+    compiled = session.known.gradient(session.query, args["fetch"], feeds)
+    values = session.values(state, compiled.executable, feeds)
+    out = run(state, compiled.executable, values, session.seed, session.steps)
+    result, arrays = answer_of(state, compiled, out, args["returned"])
+    return result | session.about(), arrays
+
+
+def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Apply the optimiser to the client's gradients. args: id, seq; tensors: ``grad/<parameter>`` or the bare name.
+
+    Parameters without a gradient stay, and so does their optimiser state.
+    """
+    session = _session(state, args)
+    given = {f"{name.removeprefix(GRADIENT)}@GRAD": value for name, value in tensors.items()}
+    if not given or len(given) != len(tensors):
+        raise ProgramError("an update needs one gradient for each of one or more parameters", "feed_missing")
+    names = sorted(name.removesuffix("@GRAD") for name in given)
+    trainable = {v.name: v for v in session.known.program.parameters if v.trainable}
+    for name in names:
+        if name not in trainable:
+            raise ProgramError(f"{name!r} is no trainable parameter of the program", "feed_unknown")
+        check_type(f"grad/{name}", trainable[name].type, given[f"{name}@GRAD"])
+        if args["require_finite"] and not bool(np.isfinite(given[f"{name}@GRAD"]).all()):
+            raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
+    compiled = session.known.update(names, session.optimizer, session.clip_norm)
+    values = session.values(state, compiled.executable, given)
+    out = run(state, compiled.executable, values, session.seed, session.steps)
+
+    session.parameters |= out.parameters
+    session.slots |= out.optimizer_state
+    _count(session, args["seq"])
+    return {**session.about(), "compiled": compiled.fresh}, {}
+
+
+def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Forward only; states are read, and not kept. args: id, fetch; tensors: the feeds that the fetched values need."""
+    session = _session(state, args)
+    feeds = session.feeds(tensors)
+    compiled = session.known.forward(args["fetch"], feeds)
+    values = session.values(state, compiled.executable, feeds)
+    out = run(state, compiled.executable, values, session.seed, session.steps)
+    result, arrays = answer_of(state, compiled, out, "none")
+    return result | session.about(), arrays
+
+
+def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Parameters and states by name, those in ``args["names"]`` or all."""
+    session = _session(state, args)
+    held = session.parameters | session.states
+    names = list(held) if args["names"] is None else args["names"]
+    for name in names:
+        if name not in held:
+            raise ProgramError(f"{name!r} is no parameter or state of the program", "feed_unknown")
+    states = [name for name in names if name in session.states]
+    return {**session.about(), "states": states}, {name: held[name] for name in names}
+
+
+def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Replace parameters and states: those given, all or none of them. Optimiser state stays."""
+    session = _session(state, args)
+    program = session.known.program
+    placed = _placed(state, (*program.parameters, *program.states), tensors)
+
+    session.parameters |= {name: value for name, value in placed.items() if name in session.parameters}
+    session.states |= {name: value for name, value in placed.items() if name in session.states}
+    session.version += 1
+    return session.about(), {}
+
+
+def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Forget the session; also fine when it is not there."""
+    state.sessions.pop(args["id"], None)
+    if state.device == "cuda":
+        state.xp.get_default_memory_pool().free_all_blocks()
+    return {}, {}
+
+
+def _session(state: WorkerState, args: Mapping[str, Any]) -> Session:
+    session = state.sessions.get(args["id"])
+    if session is None:
+        raise ExecutionError("the worker does not hold this session", "session_unknown")
+    return session
+
+
+def _count(session: Session, seq: int) -> None:
+    session.steps += 1
+    session.version += 1
+    session.seq = seq
+
+
+def _placed(state: WorkerState, variables: Iterable[Variable], tensors: Mapping[str, np.ndarray]) -> Arrays:
+    """`tensors` on the device, each of them one of `variables` and of its type.
+
+    Raises ProgramError (feed_unknown, feed_dtype, feed_shape).
+    """
+    types = {v.name: v.type for v in variables}
+    for name, value in tensors.items():
+        if name not in types:
+            raise ProgramError(f"{name!r} is no parameter or state of the program", "feed_unknown")
+        check_type(name, types[name], value)
+    return {name: state.xp.asarray(value) for name, value in tensors.items()}
+
+
+def _on_host(state: WorkerState, arrays: Arrays) -> Arrays:
+    return {name: state.to_host(value) for name, value in arrays.items()}
