@@ -199,13 +199,16 @@ def test_a_body_over_the_limit_is_answered_although_the_client_sends_it_all_firs
 
 def test_an_answer_that_nobody_reads_is_given_up(port: int):
     with connected(port) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
         time.sleep(2)
+        received = 0
+        try:
+            while data := sock.recv(2**20):
+                received += len(data)
+        except ConnectionResetError:
+            pass  # as good as an end: what counts is that no more came
 
-        with pytest.raises(ConnectionResetError):
-            assert len(answer(sock)) < 50 * 2**20
-            raise ConnectionResetError
+    assert received < 40 * 2**20
 
 
 def test_a_slow_reader_that_reads_gets_everything(port: int):

@@ -22,6 +22,11 @@ from service.settings import Settings
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}  # the loop that serves; `test_calls.py` runs on both
+
+
 async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Wait until `condition` holds; fails after `seconds`."""
     end = time.monotonic() + seconds

@@ -1,0 +1,81 @@
+"""Settings from the environment, and the command line that shows and checks them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from service import __version__, cli, logs
+from service.settings import Settings
+
+
+def test_every_setting_is_described_and_has_a_default():
+    settings = Settings()
+
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert hasattr(settings, name)
+
+
+def test_the_environment_sets_and_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BACKPASS_WORKERS", "3")
+    monkeypatch.setenv("BACKPASS_DEVICE", "cpu")
+    assert (Settings().workers, Settings().device) == (3, "cpu")
+
+    monkeypatch.setenv("BACKPASS_DEVICE", "tpu")
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+def test_two_to_eight_workers_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
+    for cores, workers in ((1, 2), (4, 2), (6, 3), (64, 8)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+
+        assert Settings().workers == workers
+        assert Settings().threads_per_worker(workers) == max(1, cores // workers)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_a_wrong_setting_is_named_and_nothing_starts(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["serve", "--device", "tpu", "--port", "70000"]) == 2
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["BACKPASS_PORT", "BACKPASS_DEVICE"]
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["fly"])
+
+    assert caught.value.code == 2
+
+
+def test_a_log_line_cannot_be_forged():
+    formatter = logs.JsonFormatter({"worker": "wrk_1"})
+    record = logging.LogRecord("backpass", logging.INFO, "", 0, 'a\r\nINFO forged "x"', (), None)
+
+    line = formatter.format(record)
+
+    assert "\n" not in line
+    assert json.loads(line)["message"] == 'a\r\nINFO forged "x"'
+    assert json.loads(line)["worker"] == "wrk_1"
+
+
+def test_a_traceback_is_part_of_its_line():
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        record = logging.LogRecord("backpass", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+
+    line = logs.JsonFormatter({}).format(record)
+
+    assert "\n" not in line
+    assert "ValueError: boom" in json.loads(line)["traceback"]
