@@ -8,7 +8,7 @@ control-flow ops build an `Adjoint` of each inner block in turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.build import BlockBuilder, Value, expansion
@@ -100,10 +100,11 @@ class Adjoint:
             with self.b.at(_adjoint_of(op.location)):
                 cts = [self._complete(name) if name in active else None for name in op.outputs]
                 wanted = [name in active for name in op.inputs]
-                for name, ct in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
-                    if ct is not None and name in active:
-                        self._contribute(name, self._fit(ct, op, name))
-        return {name: ct for name in wrt if (ct := self._complete(name)) is not None}
+                for name, part in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
+                    if part is not None and name in active:
+                        self._contribute(name, self._fit(part, op, name))
+        whole = {name: self._complete(name) for name in wrt}
+        return {name: ct for name, ct in whole.items() if ct is not None}
 
     def ops(self) -> list[Op]:
         """The adjoint ops, every name final."""
@@ -241,7 +242,7 @@ class Adjoint:
 
 
 class Dependence:
-    """Which outputs depend, differentiably, on which inputs; remembered per block, so that nesting costs nothing extra."""
+    """Which outputs depend, differentiably, on which inputs; remembered per block, so that nesting costs no more."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
@@ -291,7 +292,7 @@ class Dependence:
         return tuple(moved.get(name, 0) for name in block.results)
 
 
-FLOWS: dict[str, object] = {}
+FLOWS: dict[str, Callable[..., Sequence[int]]] = {}
 """Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
 
 

@@ -171,7 +171,8 @@ def _backward(
     trainable = {v.name for v in program.variables if v.trainable or v.role != "parameter"}
     wrt = [v for v in dict.fromkeys(variables.values()) if v in trainable or v not in block.params]
     loss_op = next((op for op in block.ops if targets[-1] in op.outputs), None)
-    with a.b.at(loss_op and loss_op.location and replace(loss_op.location, adjoint=True)):
+    location = loss_op.location if loss_op is not None else None
+    with a.b.at(location and replace(location, adjoint=True)):
         given = [
             (t, a.b.value(s) if s is not None else _ones(a, t))
             for t, s in zip(targets, seeds or [None] * len(targets), strict=True)

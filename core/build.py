@@ -124,7 +124,7 @@ class BlockBuilder:
         try:
             inferred = output_types(lookup(op.type), with_holes, op.attrs)
         except ProgramError as error:
-            raise error.at(op.location)
+            raise error.at(op.location) from None
         if not op.outputs:
             outputs = tuple([self.fresh(op.type) for _ in inferred])
             op = Op(op.type, op.inputs, outputs, op.attrs, op.location)

@@ -26,6 +26,7 @@ __all__ = [
     "Backward",
     "Executable",
     "GradientQuery",
+    "Optimizer",
     "Outputs",
     "Update",
     "append_backward",
@@ -41,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GradientQuery:
-    """Which gradients are wanted: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`.
+    """Which gradients are wanted: of a scalar `loss` by parameters, or of `targets` by `inputs`.
 
     target_gradients: for each target True if its cotangent is given with each step, as ``target_gradients/<i>``,
     and False for ones; empty means ones for all.
@@ -260,7 +261,7 @@ def _bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Prog
 def _differentiate(
     program: Program, query: GradientQuery, shapes: Mapping[str, Sequence[int]] | None
 ) -> tuple[Backward, dict[str, str]]:
-    """The backward pass, and the parameters added for cotangents that come with the step: variable -> its name there."""
+    """The backward pass, and the parameters added for cotangents that come with the step (variable -> name there)."""
     bound = _bound(program, shapes)
     if query.loss is not None:
         parameters = None if query.parameter_list is None else list(query.parameter_list)

@@ -163,4 +163,5 @@ def located(location: Location | None) -> Iterator[None]:
     try:
         yield
     except CoreError as error:
-        raise error.at(location)
+        error.at(location)
+        raise

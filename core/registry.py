@@ -61,7 +61,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes, and the outputs they must give. `outputs` may be empty where only laws can check (random ops)."""
+    """Inputs, attributes, and the outputs they must give; of random ops, which only laws can check, `outputs` is empty."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...] = ()

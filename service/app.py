@@ -79,7 +79,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _register_samples(app: FastAPI) -> None:
-    """Keep the programs of the documentation. Without a worker they cannot be checked; the service starts all the same."""
+    """Keep the programs of the documentation. Without a worker they cannot be checked; the service starts anyway."""
     for document in SAMPLES.values():
         with contextlib.suppress(EngineError):
             reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)

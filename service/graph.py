@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Graph", "as_page", "as_graphviz", "as_mermaid", "graph_of"]
+__all__ = ["Graph", "as_graphviz", "as_mermaid", "as_page", "graph_of"]
 
 FORWARD, BACKWARD, VARIABLE = "#dbeafe", "#fee2c8", "#f3f4f6"
 BLOCKS = ("sub_block", "true_block", "false_block")
@@ -54,8 +54,8 @@ def graph_of(program: dict[str, Any], backward_ops: list[int] | None = None) -> 
     """
     root = Graph("b0", "block 0")
     backward = set(backward_ops or ())
-    waiting = [(root, 0, "", backward, False)]
-    for graph, index, holder, marked, inherited in waiting:  # grows while it is walked: nesting may be deep
+    waiting = [(root, 0, backward, False)]
+    for graph, index, marked, inherited in waiting:  # grows while it is walked: nesting may be deep
         block = program["blocks"][index]
         made: dict[str, str] = {}
         for name in block.get("params") or [
@@ -81,7 +81,7 @@ def graph_of(program: dict[str, Any], backward_ops: list[int] | None = None) -> 
                     inner = Graph(f"b{inner_index}", f"block {inner_index}: {attr} of {op['type']}")
                     graph.inner.append(inner)
                     graph.edges.append((node.id, f"b{inner_index}", ""))
-                    waiting.append((inner, inner_index, node.id, set(), node.kind == "backward"))
+                    waiting.append((inner, inner_index, set(), node.kind == "backward"))
     return root
 
 
@@ -93,6 +93,7 @@ def as_graphviz(graph: Graph) -> str:
         "  node [fontname=Helvetica fontsize=11 shape=box style=filled]; edge [fontname=Helvetica fontsize=9];",
     ]
     anchors: dict[str, str] = {}
+    holds: list[tuple[str, str]] = []
     edges: list[str] = []
     for depth, each, opening in _walk(graph):
         pad = "  " * depth
@@ -108,14 +109,10 @@ def as_graphviz(graph: Graph) -> str:
             shape = " shape=ellipse" if node.kind == "variable" else ""
             lines.append(f'{pad}  {node.id} [label={_quoted(node.label)} fillcolor="{_colour(node.kind)}"{shape}];')
         edges += [f"  {a} -> {b} [label={_quoted(v)}];" for a, b, v in each.edges if v]
-        edges += [f"  {a} -> @{b}@ [style=dashed lhead=cluster_{b}];" for a, b, v in each.edges if not v]
-    for edge in edges:
-        if "@" in edge and "style=dashed" in edge:
-            start, _, rest = edge.partition("@")
-            block, _, end = rest.partition("@")
-            edge = f"{start}{anchors[block]}{end}"
-        lines.append(edge)
-    return "\n".join([*lines, "}", ""])
+        holds += [(a, b) for a, b, v in each.edges if not v]
+    # an edge ends at a node: at the first one of the block, clipped at the border of its cluster
+    edges += [f"  {a} -> {anchors[b]} [style=dashed lhead=cluster_{b}];" for a, b in holds]
+    return "\n".join([*lines, *edges, "}", ""])
 
 
 def as_mermaid(graph: Graph) -> str:

@@ -16,7 +16,7 @@ from core.build import BlockBuilder, Value
 from core.errors import ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.types import joined_type, matches
-from core.registry import Dtype, lookup, op
+from core.registry import lookup, op
 
 __all__ = ["if_else", "loop"]
 

@@ -110,7 +110,7 @@ def correlate2d(
     dilations: tuple[int, ...] = (1,),
     groups: int = 1,
 ):
-    """The convolution of `conv2d` for x [n, c, h, w] and filter [out, c / groups, kernel_h, kernel_w], without a bias."""
+    """The convolution of `conv2d` for x [n, c, h, w] and filter [out, c / groups, kernel_h, kernel_w]; no bias."""
     out = filter.shape[0]
     columns, (n, h, w) = _columns(xp, x, filter.shape[2:], strides, paddings, dilations, groups)
     weight = filter.reshape(groups, out // groups, -1)
@@ -216,7 +216,7 @@ def conv2d(
     groups: int = 1,
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """``out[n, o, y, x] = sum over c, i, j of x[n, c, y * stride + i * dilation, ...] * filter[o, c, i, j] (+ bias[o])``.
+    """``out[n, o, y, x] = bias[o] + sum over c, i, j of x[n, c, y * stride + i * dilation, ...] * filter[o, c, i, j]``.
 
     x is [batch, channels, height, width], or with NHWC the channels come last; the filter is always
     [out channels, channels / groups, kernel height, kernel width]. `paddings` are zeros around x: one size, (height,
@@ -499,7 +499,7 @@ def _max_examples():
     )
     index = np.stack(
         [
-            [[max(((IMAGE[0, c, y, x], y * 4 + x) for y in (2 * i, 2 * i + 1) for x in (2 * j, 2 * j + 1)))[1]
+            [[max((IMAGE[0, c, y, x], y * 4 + x) for y in (2 * i, 2 * i + 1) for x in (2 * j, 2 * j + 1))[1]
               for j in range(2)] for i in range(2)]
             for c in range(2)
         ]

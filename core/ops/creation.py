@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from core.errors import ProgramError
 from core.ir import StackType, TensorType, Type
 from core.ops.elementwise import as_dtype
 from core.registry import Dtype, Example, op
-
-import numpy as np
 
 __all__: list[str] = []
 

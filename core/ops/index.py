@@ -72,7 +72,7 @@ def scatter_add_like(xp, x, index, like, *, axis: int = 0):
     index = xp.asarray(index)
     out = xp.zeros(like.shape, x.dtype)
     # one axis of index, in front
-    flat = x.reshape(like.shape[:at] + (index.size,) + like.shape[at + 1 :])
+    flat = x.reshape(*like.shape[:at], index.size, *like.shape[at + 1 :])
     _add_at(xp, xp.moveaxis(out, at, 0), in_range(xp, index, like.shape[at]).ravel(), xp.moveaxis(flat, at, 0))
     return out
 

@@ -86,7 +86,7 @@ def softmax_with_cross_entropy(logits, label, *, soft_label: bool = False, ignor
 
 
 def _hard(logits, label, ignore_index, at):
-    """(bool one-hot shaped like the logits and false where ignored, bool of rows that count, whether label has axis)."""
+    """(bool one-hot like the logits and false where ignored, bool of rows that count, whether label has the axis)."""
     check_index(label.type, "label")
     classes = logits.shape[at]
     if classes == -1:

@@ -42,7 +42,7 @@ def _trim(op: Op, needed: Collection[str]) -> Op:
 
 
 def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
-    """`op` with only those outputs, its blocks returning only those results, and dead operands dropped from branches."""
+    """`op` with only those outputs, its blocks with only those results, and dead operands of branches dropped."""
     blocks = {
         k: eliminate_dead(replace(v, results=tuple(v.results[i] for i in results)))
         for k, v in op.attrs.items()

@@ -19,7 +19,7 @@ _TO_STATIC = {
 
 
 def fold_constants(block: Block) -> Block:
-    """Replace ops whose result is one known constant by `fill_constant`, and run-time shapes that are known by constants.
+    """Replace ops whose result is one known constant by `fill_constant`, and shapes taken from arrays by known ones.
 
     Only uniform constants are folded: they stay one number in the program, however large the array.
     """
@@ -61,10 +61,11 @@ def _folded(op: Op, block: Block, values: dict[str, float]) -> Op:
     if shape_only:
         value = values[op.inputs[0]]
     else:
-        arrays = [np.full((1,), values[n], dtype=block.types[n].dtype) for n in op.inputs]
+        dtypes = [t.dtype for n in op.inputs if isinstance(t := block.types[n], TensorType)]
+        arrays = [np.full((1,), values[n], dtype=d) for n, d in zip(op.inputs, dtypes, strict=True)]
         with np.errstate(all="ignore"):
             value = float(spec.body(np, *arrays, **op.attrs)[0])
-    if not np.isfinite(value) or abs(value) > 2**53 or np.signbit(value) and value == 0:
+    if not np.isfinite(value) or abs(value) > 2**53 or (np.signbit(value) and value == 0):
         return op
     constant = {"shape": out.shape, "value": value, "dtype": out.dtype}
     return replace(op, type="fill_constant", inputs=(), attrs=lookup("fill_constant").complete(constant))

@@ -89,13 +89,14 @@ class Plan:
         env: dict[str, Any] = dict(zip(self.block.params, args, strict=True))
         env[HOLE] = None
         run.ops_left -= len(self.instructions)
+        polls = run.limits.should_stop is not None or run.limits.deadline is not None
         if run.ops_left < 0:
             raise ExecutionError(f"the run executed more than {run.limits.max_ops} ops", "too_many_ops")
         for each in self.instructions:
             try:
                 result = each.call(run if each.control else run.xp, *[env[name] for name in each.inputs])
             except CoreError as error:
-                raise error.at(each.op.location)
+                raise error.at(each.op.location) from error.__cause__
             except MemoryError as error:
                 raise ExecutionError("out of memory", "out_of_memory", location=each.op.location) from error
             except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
@@ -109,7 +110,8 @@ class Plan:
                 env.update(zip(each.op.outputs, as_tuple(result), strict=True))
             for name in each.dead:
                 del env[name]
-            run.limits.should_stop is not None and run.poll()
+            if polls:
+                run.poll()
         return tuple([env[name] for name in self.block.results])
 
 

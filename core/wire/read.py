@@ -31,7 +31,7 @@ KEY = "@KEY"
 """The variable that random ops draw from: a parameter of every program that has any."""
 
 Env = dict[str, Value | None]
-"""Client name -> its current version. None marks a name whose definition was wrong, so that one mistake is told once."""
+"""Client name -> its current version. None marks a name whose definition was wrong: one mistake is told once."""
 
 
 def read(document: Any, limits: Limits | None = None) -> Program:
@@ -80,8 +80,7 @@ class _Reader:
         latest.pop(KEY, None)
         if self.raw.closed:
             latest = dict(self.raw.names)
-        block = b.build([])
-        return Program(block, tuple(variables), latest)
+        return Program(b.build([]), tuple(variables), latest)
 
     def ops(self, b: _Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. What is wrong is noted, and reading goes on."""
@@ -133,16 +132,16 @@ class _Reader:
         try:
             op = b.builder.make(raw.type, *inputs, **attrs)
         except ProgramError as error:
-            raise error.at(raw.location, f"{raw.pointer}/attrs")
+            raise error.at(raw.location, f"{raw.pointer}/attrs") from None
         names = self.outputs(spec, raw)
         self.define(b, env, block, raw, op, names)
 
     def inputs(self, spec: OpSpec, env: Env, block: RawBlock, raw: RawOp) -> list[Value | None]:
         """The values of the input slots, in the order of the declaration."""
         slots = {s.name for s in spec.inputs}
-        for slot in raw.inputs.keys() - slots:
+        for unknown in raw.inputs.keys() - slots:
             raise ProgramError(
-                f"{spec.name} has no input slot {slot!r}",
+                f"{spec.name} has no input slot {unknown!r}",
                 "bad_slot",
                 pointer=f"{raw.pointer}/inputs",
                 suggestion=f"its slots are {', '.join(sorted(slots)) or 'none'}",
@@ -375,7 +374,8 @@ class _Reader:
         if len(self.problems.found) > before:
             raise _Known
         shared = [n for n in fresh if all(n in names for _, names in closed)]
-        agreed, clashing = [], []
+        agreed: list[str] = []
+        clashing: list[str] = []
         for n in shared:
             a, c = (block.types[names[n]] for block, names in closed)
             (agreed if _joinable(a, c) else clashing).append(n)

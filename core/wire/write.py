@@ -71,9 +71,9 @@ def _number(root: Block) -> dict[Slot | None, _Place]:
 
 def _nested(block: Block, owner: Slot | None) -> Iterator[tuple[Op, str, Block, Slot | None]]:
     """(op, attribute, block, owner) for every inner block, outer ones first. Iterative: nesting may be deep."""
-    level = [(block, owner)]
+    level: list[tuple[Block, Slot | None]] = [(block, owner)]
     while level:
-        below = []
+        below: list[tuple[Block, Slot | None]] = []
         for each, at in level:
             for op in each.ops:
                 for attr, inner in inner_blocks(op):
@@ -138,7 +138,7 @@ def _op(op: Op, places: dict[Slot | None, _Place]) -> dict[str, Any]:
         out["outputs"] = {spec.outputs[0]: list(op.outputs)}
     else:
         out["outputs"] = {slot: [name] for slot, name in zip(spec.outputs, op.outputs, strict=True)}
-    attrs = {}
+    attrs: dict[str, Any] = {}
     defaults = {a.name: a.default for a in spec.attrs}
     for name, value in op.attrs.items():
         if isinstance(value, Block):

@@ -33,12 +33,12 @@ WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceede
 class Signature(Strict):
     """What the check of a program found: its leaf variables with their types, and how large it is."""
 
-    feeds: list[dict[str, Any]] = []
-    parameters: list[dict[str, Any]] = []
-    states: list[dict[str, Any]] = []
+    feeds: list[dict[str, Any]]
+    parameters: list[dict[str, Any]]
+    states: list[dict[str, Any]]
     ops: int = Field(0, description="Ops in all blocks.")
     blocks: int = Field(0, description="Blocks, the root included.")
-    op_types: dict[str, int] = Field({}, description="How often each op type occurs.")
+    op_types: dict[str, int] = Field(description="How often each op type occurs.")
 
 
 class ProgramSummary(Strict):

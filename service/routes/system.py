@@ -77,7 +77,7 @@ class Health(Strict):
     """Whether the service can take work."""
 
     status: str
-    checks: dict[str, Check] = {}
+    checks: dict[str, Check] = Field({}, description="Each thing that must hold.")
 
 
 class Worker(Strict):

@@ -1,6 +1,6 @@
 """Programs, kept under the digest of their content: registering one twice gives the same id.
 
-SQLite in WAL mode, in a directory or in memory; every access runs in a thread, so the event loop never waits for a disk.
+SQLite in WAL mode, in a directory or in memory. Every access runs in a thread: the event loop never waits for a disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-__all__ = ["ProgramStore", "StoredProgram", "StoreFull", "program_id"]
+__all__ = ["ProgramStore", "StoreFull", "StoredProgram", "program_id"]
 
 T = TypeVar("T")
 

@@ -238,9 +238,8 @@ def test_60_a_loop_in_a_branch(taken):
     s = base()
     s.feed("c", taken, "bool")
     s.op("assign", "x", out="h")
-    with s.block() as yes:
-        with s.repeat(3):
-            s.op("tanh", s.op("mul", "h", "w"), out="h")
+    with s.block() as yes, s.repeat(3):
+        s.op("tanh", s.op("mul", "h", "w"), out="h")
     s.branch("c", yes, None)
     s.total("h")
 
