@@ -1,0 +1,209 @@
+"""The programs of the examples, as the JSON documents that the service takes.
+
+A program is a list of blocks; a block declares its feeds, parameters and states, and lists its ops in order. The
+helpers below only save quotation marks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["character_rnn", "digits_convnet", "digits_mlp", "scalar_network", "tape"]
+
+Op = dict[str, Any]
+Var = dict[str, Any]
+Program = dict[str, Any]
+
+
+# --- saying it briefly -------------------------------------------------------------------------------------------
+
+
+def op(type: str, out: str, *, slot: str = "out", attrs: dict[str, Any] | None = None, **inputs: str | list[str]) -> Op:
+    """An op that writes the variable `out`. inputs: slot=variable, or slot=[variables] where an op takes many."""
+    named = {name: [each] if isinstance(each, str) else each for name, each in inputs.items()}
+    return {"type": type, "inputs": named, "outputs": {slot: [out]}, "attrs": attrs or {}}
+
+
+def constant(out: str, value: float, shape: list[int], dtype: str = "float32") -> Op:
+    return op("fill_constant", out, attrs={"shape": shape, "value": value, "dtype": dtype})
+
+
+def feed(name: str, shape: list[int], dtype: str = "float32") -> Var:
+    """Given with every step. -1 stands for a size that each step chooses."""
+    return {"name": name, "dtype": dtype, "shape": shape, "role": "feed"}
+
+
+def parameter(name: str, shape: list[int], dtype: str = "float32") -> Var:
+    return {"name": name, "dtype": dtype, "shape": shape, "role": "parameter"}
+
+
+def block(ops: list[Op], variables: list[Var] | None = None, idx: int = 0, parent_idx: int = -1) -> dict[str, Any]:
+    return {"idx": idx, "parent_idx": parent_idx, "vars": variables or [], "ops": ops}
+
+
+def dense(x: str, w: str, b: str, out: str) -> list[Op]:
+    return [op("matmul", f"{out}/product", x=x, y=w), op("add", out, x=f"{out}/product", y=b)]
+
+
+def classification(logits: str, label: str) -> list[Op]:
+    """`loss`, the mean cross entropy, and `accuracy`, the share of rows whose largest logit is the label's."""
+    return [
+        op("softmax_with_cross_entropy", "each", slot="loss", logits=logits, label=label),
+        op("mean", "loss", x="each"),
+        op("argmax", "predicted", x=logits, attrs={"axis": -1}),
+        op("equal", "hit", x="predicted", y=label),
+        op("cast", "hit/number", x="hit", attrs={"dtype": "float32"}),
+        op("mean", "accuracy", x="hit/number"),
+    ]
+
+
+# --- digits ------------------------------------------------------------------------------------------------------
+
+
+def digits_mlp(hidden: int = 64) -> Program:
+    """64 pixels -> hidden -> 10 digits, with relu between."""
+    variables = [
+        feed("x", [-1, 64]),
+        feed("y", [-1], "int64"),
+        parameter("w1", [64, hidden]),
+        parameter("b1", [hidden]),
+        parameter("w2", [hidden, 10]),
+        parameter("b2", [10]),
+    ]
+    ops = [
+        *dense("x", "w1", "b1", "h"),
+        op("relu", "h/active", x="h"),
+        *dense("h/active", "w2", "b2", "logits"),
+        *classification("logits", "y"),
+    ]
+    return {"blocks": [block(ops, variables)]}
+
+
+def digits_convnet() -> Program:
+    """8 x 8 pixels through two 3 x 3 convolutions, each halved by a max pool, then one dense layer."""
+    variables = [
+        feed("x", [-1, 1, 8, 8]),
+        feed("y", [-1], "int64"),
+        parameter("k1", [8, 1, 3, 3]),
+        parameter("c1", [8]),
+        parameter("k2", [16, 8, 3, 3]),
+        parameter("c2", [16]),
+        parameter("w", [64, 10]),
+        parameter("b", [10]),
+    ]
+    ops = [
+        *_convolution("x", "k1", "c1", "h1"),
+        *_convolution("h1", "k2", "c2", "h2"),
+        op("flatten", "flat", x="h2", attrs={"axis": 1}),
+        *dense("flat", "w", "b", "logits"),
+        *classification("logits", "y"),
+    ]
+    return {"blocks": [block(ops, variables)]}
+
+
+def _convolution(x: str, filter: str, bias: str, out: str) -> list[Op]:
+    return [
+        op("conv2d", f"{out}/conv", x=x, filter=filter, bias=bias, attrs={"paddings": [1, 1]}),
+        op("relu", f"{out}/active", x=f"{out}/conv"),
+        op("max_pool2d", out, x=f"{out}/active", attrs={"kernel_size": [2, 2]}),
+    ]
+
+
+# --- a recurrent network as a while loop -------------------------------------------------------------------------
+
+
+def character_rnn(characters: int, batch: int, hidden: int, embedding: int = 24) -> Program:
+    """Reads `n` characters of each of `batch` texts, one trip each, and predicts every next one.
+
+    `text` is [time, batch]: trip i reads row i and is scored against row i + 1. The number of trips is a value that
+    is fed, not a size: texts of many lengths share one compiled program. The hidden state starts as a constant and
+    is overwritten on every trip; so is `total`, the sum of the losses.
+    """
+    variables = [
+        feed("text", [-1, batch], "int64"),
+        feed("n", [], "int64"),
+        parameter("embedding", [characters, embedding]),
+        parameter("w_in", [embedding, hidden]),
+        parameter("w_h", [hidden, hidden]),
+        parameter("b_h", [hidden]),
+        parameter("w_out", [hidden, characters]),
+        parameter("b_out", [characters]),
+    ]
+    main = [
+        constant("h", 0.0, [batch, hidden]),
+        constant("total", 0.0, []),
+        constant("i", 0, [], "int64"),
+        op("less_than", "more", x="i", y="n"),
+        {"type": "while", "inputs": {"condition": ["more"]}, "outputs": {}, "attrs": {"sub_block": 1}},
+        op("cast", "count", x="n", attrs={"dtype": "float32"}),
+        op("div", "loss", x="total", y="count"),
+        *dense("h", "w_out", "b_out", "next_logits"),
+    ]
+    trip = [
+        op("gather", "now", x="text", index="i"),
+        op("embedding", "seen", weight="embedding", ids="now"),
+        op("matmul", "from_input", x="seen", y="w_in"),
+        op("matmul", "from_state", x="h", y="w_h"),
+        op("sum", "before", x=["from_input", "from_state", "b_h"]),
+        op("tanh", "h", x="before"),
+        op("increment", "i", x="i", attrs={"step": 1}),
+        op("gather", "next", x="text", index="i"),
+        *dense("h", "w_out", "b_out", "logits"),
+        op("softmax_with_cross_entropy", "each", slot="loss", logits="logits", label="next"),
+        op("mean", "this", x="each"),
+        op("add", "total", x="total", y="this"),
+        op("less_than", "more", x="i", y="n"),
+    ]
+    return {"blocks": [block(main, variables), block(trip, idx=1, parent_idx=0)]}
+
+
+# --- a graph of scalars ------------------------------------------------------------------------------------------
+
+
+def scalar_network(sizes: tuple[int, ...] = (2, 8, 8, 1), dtype: str = "float64") -> Program:
+    """A network of single neurons, tanh(w . x + b), the last one linear: every weight is a scalar of its own.
+
+    x0, x1, ... hold one number per example, so the same graph serves a batch. `loss` is the mean squared error to y.
+    """
+    inputs = [f"x{i}" for i in range(sizes[0])]
+    variables = [feed(name, [-1], dtype) for name in (*inputs, "y")]
+    ops: list[Op] = []
+    values = inputs
+    for layer, size in enumerate(sizes[1:], start=1):
+        outputs = []
+        for neuron in range(size):
+            name = f"n{layer}.{neuron}"
+            weights = [f"{name}.w{i}" for i in range(len(values))]
+            variables += [parameter(each, [], dtype) for each in (*weights, f"{name}.b")]
+            products = [f"{each}/x" for each in weights]
+            ops += [op("mul", p, x=w, y=x) for p, w, x in zip(products, weights, values, strict=True)]
+            ops.append(op("sum", f"{name}/sum", x=[*products, f"{name}.b"]))
+            is_last = layer == len(sizes) - 1
+            ops.append(op("assign" if is_last else "tanh", name, x=f"{name}/sum"))
+            outputs.append(name)
+        values = outputs
+    ops += [
+        op("sub", "error", x=values[0], y="y"),
+        op("square", "error/squared", x="error"),
+        op("mean", "loss", x="error/squared"),
+    ]
+    return {"blocks": [block(ops, variables)]}
+
+
+# --- the tape of two products and a softmax ----------------------------------------------------------------------
+
+
+def tape(dtype: str = "float64") -> Program:
+    """h = W_1 x; pred = W_2 h; loss = cross entropy of softmax(pred) at the label. x is one column of 20."""
+    variables = [
+        feed("x", [20, 1], dtype),
+        feed("label", [1], "int64"),
+        parameter("W_1", [20, 20], dtype),
+        parameter("W_2", [10, 20], dtype),
+    ]
+    ops = [
+        op("matmul", "h", x="W_1", y="x"),
+        op("matmul", "pred", x="W_2", y="h"),
+        op("softmax_with_cross_entropy", "loss", slot="loss", logits="pred", label="label", attrs={"axis": 0}),
+    ]
+    return {"blocks": [block(ops, variables)]}
