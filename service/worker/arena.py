@@ -23,7 +23,7 @@ __all__ = ["KEEP_BYTES", "ArenaReader", "ArenaWriter", "extent"]
 
 ALIGNMENT = 64
 SMALLEST = 2**20
-KEEP_BYTES = 64 * 2**20  # larger files serve one call, so that one huge request does not pin its memory for ever
+KEEP_BYTES = 128 * 2**20  # larger files serve one call, so that one huge request does not pin its memory for ever
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

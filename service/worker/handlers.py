@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from core.compile import Backward, append_backward, gradients
+from core.compile import Backward, GradientQuery, append_backward, gradients
 from core.errors import ProgramError
 from core.ir import Variable
-from core.wire import write
 from service.worker import sessions
-from service.worker.programs import Known, known_program, op_count
+from service.worker.programs import blocks_of, known_program
 from service.worker.running import answer_of, query_from, run
 from service.worker.state import Handler, WorkerState
 
@@ -20,42 +21,54 @@ __all__ = ["HANDLERS"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
+QUERY = tuple(each.name for each in fields(GradientQuery))
+
 
 def ping(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     return {"worker": state.worker, "device": state.device}, {}
 
 
 def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """What the program takes and how large it is; and the program itself, closed. Raises all that is wrong with it."""
+    """What the program takes and how large it is. Raises all that is wrong with it."""
     program = known_program(state, args).program
-    document = write(program)
+    types = Counter(op.type for block in blocks_of(program.block) for op in block.ops)
     return {
         "feeds": _signature(program.feeds),
         "parameters": _signature(program.parameters),
         "states": _signature(program.states),
-        "blocks": len(document["blocks"]),
-        "ops": op_count(program.block),
-        "document": document,
+        "blocks": sum(1 for _ in blocks_of(program.block)),
+        "ops": types.total(),
+        "op_types": dict(types),
     }, {}
 
 
 def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The program with its backward pass, and the tables that go with it."""
-    return _differentiated(known_program(state, args), args["query"]).as_document(), {}
+    """The program with its backward pass, and the tables that go with it.
+
+    args: program_id or document, and the members of a GradientQuery.
+    """
+    program = known_program(state, args).program
+    query = query_from({name: args[name] for name in QUERY if name in args})
+    if any(query.target_gradients):
+        raise ProgramError("target gradients go with values, not with a program alone", "bad_query")
+    if query.loss is not None:
+        found = append_backward(program, query.loss, query.parameter_list, query.no_grad_set, query.unconnected)
+    else:
+        found = gradients(program, query.targets, query.inputs, None, query.no_grad_set, query.unconnected)
+    return found.as_document(), {}
 
 
 def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The program to draw: with its backward pass if ``args["query"]`` asks for one, else alone."""
-    known = known_program(state, args)
-    if args.get("query"):
-        return _differentiated(known, args["query"]).as_document(), {}
-    return Backward(known.program, ()).as_document(), {}
+    """What there is to draw: the program with its backward pass if `args` ask for one, else the program alone."""
+    if args.get("loss") is not None or args.get("targets"):
+        return backward(state, args, tensors)
+    return Backward(known_program(state, args).program, ()).as_document(), {}
 
 
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the values given, which are all that the program reads. Nothing is kept but the compiled program.
 
-    args: program_id, program?, query, fetch, seed, step, returned.
+    args: program_id, document?, query, fetch, seed, step, returned.
     """
     known = known_program(state, args)
     query = query_from(args["query"])
@@ -68,15 +81,6 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     out = run(state, compiled.executable, tensors, args["seed"], args["step"])
     result, arrays = answer_of(state, compiled, out, args["returned"])
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
-
-
-def _differentiated(known: Known, document: dict[str, Any]) -> Backward:
-    query = query_from(document)
-    if query.loss is not None:
-        return append_backward(known.program, query.loss, query.parameter_list, query.no_grad_set, query.unconnected)
-    if any(query.target_gradients):
-        raise ProgramError("target gradients go with values, not with a program alone", "bad_query")
-    return gradients(known.program, query.targets, query.inputs, None, query.no_grad_set, query.unconnected)
 
 
 def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ that is what the memory of a compiled program grows with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ import numpy as np
 from core.compile import (
     Executable,
     GradientQuery,
-    Optimizer,
     compile_forward,
     compile_gradient,
     compile_training,
@@ -23,10 +22,11 @@ from core.compile import (
 )
 from core.errors import ExecutionError, ProgramError
 from core.ir import Block, Program, inner_blocks
+from core.optim import Optimizer
 from core.wire import Limits, read
 from service.worker.state import WorkerState
 
-__all__ = ["Compiled", "Known", "known_program", "op_count", "read_program"]
+__all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program"]
 
 PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
@@ -46,7 +46,6 @@ class Compiled:
 class Known:
     """A program and its executables, the one used last at the end."""
 
-    id: str
     program: Program
     _executables: dict[Hashable, Executable] = field(default_factory=dict)
 
@@ -105,18 +104,20 @@ class Known:
 
 
 def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
-    """The program ``args["program_id"]``, read from the document ``args["program"]`` if that is new here.
+    """The program ``args["program_id"]``, read from the document ``args["document"]`` if that is new here.
 
+    Without an id the document is read and not kept.
     Raises ExecutionError (program_unknown) when it is new and there is no document: the service sends it then.
     Raises ProgramError when the document is not a valid program.
     """
-    id = args["program_id"]
-    found = state.programs.pop(id, None)
+    id, document = args.get("program_id"), args.get("document")
+    found = None if id is None else state.programs.pop(id, None)
     if found is None:
-        if args.get("program") is None:
+        if document is None:
             raise ExecutionError("this worker has not seen the program yet", "program_unknown")
-        found = Known(id, read_program(state, args["program"]))
-    _keep(state.programs, id, found, PROGRAM_ROOM, lambda known: op_count(known.program.block))
+        found = Known(read_program(state, document))
+    if id is not None:
+        _keep(state.programs, id, found, PROGRAM_ROOM, lambda known: op_count(known.program.block))
     return found
 
 
@@ -146,13 +147,16 @@ def check_type(name: str, wanted: Any, value: np.ndarray) -> None:
         raise ProgramError(f"{name!r} is declared as {wanted}, but is given the shape {shape}", "feed_shape")
 
 
-def op_count(block: Block) -> int:
-    """The ops of `block` and of all blocks inside it."""
-    count, level = 0, [block]
+def blocks_of(root: Block) -> Iterator[Block]:
+    """`root` and all blocks inside it."""
+    level = [root]
     while level:
-        count += sum(len(each.ops) for each in level)
-        level = [inner for each in level for op in each.ops for _, inner in inner_blocks(op)]
-    return count
+        yield from level
+        level = [inner for block in level for op in block.ops for _, inner in inner_blocks(op)]
+
+
+def op_count(root: Block) -> int:
+    return sum(len(block.ops) for block in blocks_of(root))
 
 
 def _reading_only(executable: Executable) -> Executable:

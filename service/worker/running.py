@@ -20,7 +20,8 @@ Returned = str | list[str]
 
 def query_from(document: Mapping[str, Any]) -> GradientQuery:
     """The query that a request asks for; its lists become tuples. Raises ProgramError (bad_query)."""
-    return GradientQuery(**{name: tuple(v) if isinstance(v, list) else v for name, v in document.items()})
+    members: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
+    return GradientQuery(**members)
 
 
 def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], seed: int, step: int) -> Outputs:

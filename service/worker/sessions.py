@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Executable, GradientQuery, Optimizer
+from core.compile import Executable, GradientQuery
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import Variable
+from core.optim import Optimizer
 from service.worker.programs import Known, check_type, known_program
 from service.worker.running import answer_of, query_from, run
 from service.worker.state import WorkerState
@@ -84,7 +85,7 @@ class Session:
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """A session ``args["id"]`` of a program; parameters and states that `tensors` does not give are initialised.
 
-    args: id, program_id, program?, query, optimizer {type, attrs}, clip_norm, seed, initializers.
+    args: id, program_id, document?, query, optimizer {type, attrs}, clip_norm, seed, initializers.
     """
     known = known_program(state, args)
     query = query_from(args["query"])
