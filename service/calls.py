@@ -1,0 +1,77 @@
+"""Calls to workers as the routes make them: counted, and with the program sent along only to a worker that lacks it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from service.engine import Engine, EngineError, RemoteError, Reply
+from service.engine.protocol import NO_TENSORS
+from service.metrics import Metrics
+from service.problems import from_exception
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """An engine, and the metrics that its calls are counted in, if there are any."""
+
+    def __init__(self, engine: Engine, metrics: Metrics | None = None) -> None:
+        self.engine = engine
+        self.metrics = metrics
+
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any],
+        tensors: Mapping[str, np.ndarray] = NO_TENSORS,
+        *,
+        worker: str | None = None,
+        deadline: float,
+    ) -> Reply:
+        """As `Engine.call`, and raises what that raises."""
+        try:
+            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline)
+        except EngineError as error:
+            if self.metrics is not None and not _lacks_program(error):
+                self.metrics.failed(op, from_exception(error).code)
+            raise
+        if self.metrics is not None:
+            self._count(op, reply)
+        return reply
+
+    async def with_program(
+        self,
+        op: str,
+        program_id: str,
+        document: dict[str, Any],
+        args: dict[str, Any],
+        tensors: Mapping[str, np.ndarray] = NO_TENSORS,
+        *,
+        deadline: float,
+    ) -> Reply:
+        """Run `op` about a program on any worker. Most have seen it, so the id goes first, and alone."""
+        give_up = time.monotonic() + deadline
+        try:
+            return await self.call(op, {**args, "program_id": program_id}, tensors, deadline=deadline)
+        except RemoteError as error:
+            if not _lacks_program(error):
+                raise
+        left = max(0.0, give_up - time.monotonic())
+        args = {**args, "program_id": program_id, "document": document}
+        return await self.call(op, args, tensors, deadline=left)
+
+    def _count(self, op: str, reply: Reply) -> None:
+        assert self.metrics is not None
+        self.metrics.reply(op, reply)
+        if "compiled" in reply.result:
+            self.metrics.cache(hit=not reply.result["compiled"])
+        if reply.result.get("finite") is False:
+            self.metrics.nonfinite_results.inc()
+
+
+def _lacks_program(error: EngineError) -> bool:
+    return isinstance(error, RemoteError) and error.code == "program_unknown"

@@ -1,0 +1,101 @@
+"""The tensors of requests and answers, in either form: as members of a JSON object, or as a safetensors file.
+
+In a file the tensors of a request have the names of the program's variables; those of an answer are ``loss``,
+``grad/<name>``, ``fetch/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`, `gradients`, `fetched`
+and `states`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from service import tensorfile, tensors
+from service.body import JSON, SAFETENSORS, Body
+from service.engine import Reply
+from service.problems import FieldError, HttpProblem
+from service.settings import Settings
+
+__all__ = ["Answer", "given_tensors", "grouped", "render"]
+
+THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
+GROUPS = {"grad": "gradients", "fetch": "fetched", "state": "states"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer in its final bytes, which can be sent more than once."""
+
+    content: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+    def response(self, **more: str) -> Response:
+        """This answer for sending. more: further headers, with _ for - in their names."""
+        headers = {**self.headers, **{name.replace("_", "-"): value for name, value in more.items()}}
+        return Response(self.content, self.status, headers, self.media_type)
+
+
+async def given_tensors(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """All tensors of a request by name: those of its file, and those of the `members` {pointer: JSON tensors}.
+
+    Raises HttpProblem 422 for what is no tensor, and for a name given twice.
+    """
+    if len(body.raw) > THREAD_BYTES and any(members.values()):
+        return await asyncio.to_thread(_given, body, settings, members)
+    return _given(body, settings, members)
+
+
+def _given(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    given = dict(body.tensors)
+    for pointer, values in members.items():
+        for name, array in tensors.decode_all(values, pointer=pointer, limits=settings.tensor_limits).items():
+            if name in given:
+                place = FieldError(f"{pointer}/{name}", "duplicate", "another tensor has the same name")
+                raise HttpProblem("invalid-request", "a tensor is given twice", errors=[place])
+            given[name] = array
+    return given
+
+
+def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Tensors of a worker's answer as members of a JSON answer."""
+    members: dict[str, Any] = {}
+    for name, array in arrays.items():
+        group, slash, rest = name.partition("/")
+        if slash:
+            members.setdefault(GROUPS[group], {})[rest] = tensors.encode(array)
+        else:
+            members[name] = tensors.encode(array)
+    return members
+
+
+async def render(
+    reply: Reply,
+    document: Mapping[str, Any],
+    *,
+    as_file: bool,
+    headers: Mapping[str, str] | None = None,
+    members: Mapping[str, Any] | None = None,
+) -> Answer:
+    """The answer that says `document` and carries the tensors of `reply`.
+
+    members: JSON members that must be there even when no tensor fills them, with what is there then.
+    """
+    timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
+    said = {**document, "timing_ms": timing}
+
+    def written() -> bytes:
+        if as_file:
+            return tensorfile.pack(reply.tensors, said)
+        return tensors.dumps({**(members or {}), **grouped(reply.tensors), **said})
+
+    large = sum(array.nbytes for array in reply.tensors.values()) > THREAD_BYTES
+    content = await asyncio.to_thread(written) if large else written()
+    phases = ", ".join(f"{phase};dur={ms}" for phase, ms in timing.items())
+    return Answer(content, SAFETENSORS if as_file else JSON, {"Server-Timing": phases, **(headers or {})})

@@ -1,0 +1,116 @@
+"""One-shot gradients: nothing is kept, so the same request always has the same answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.body import Body, read_body, wants_tensorfile
+from service.calls import Calls
+from service.exchange import given_tensors, render
+from service.problems import FieldError, HttpProblem, responses
+from service.routes.common import ProgramId, engine, metrics, program, settings
+from service.routes.documented import HOT_PROBLEMS, accepts, answers
+from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
+from service.settings import Settings
+from service.store.programs import program_id as id_of
+
+__all__ = ["deadline_of", "router"]
+
+router = APIRouter(prefix="/v1", tags=["gradients"])
+
+PROBLEMS = ("invalid-program", "no-gradient", *HOT_PROBLEMS)
+VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS, "fetch": ["prediction"]}
+ANSWER = {
+    "loss": {"dtype": "float32", "shape": [], "data": [1.6966666]},
+    "gradients": {
+        "w": {"dtype": "float32", "shape": [2, 1], "data": [-9.2, -11.6]},
+        "b": {"dtype": "float32", "shape": [1], "data": [-2.4]},
+    },
+    "fetched": {"prediction": {"dtype": "float32", "shape": [3, 1], "data": [-0.3, -0.5, -0.7]}},
+    "states": {},
+    "finite": True,
+    "missing": {},
+    "gradient_norms": {"w": 14.805, "b": 2.4, "global": 14.998},
+    "compiled": True,
+    "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
+}
+
+
+@router.post(
+    "/gradients",
+    summary="Gradients of a program that comes with the request",
+    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS) | responses("not-found"),
+    openapi_extra=accepts(
+        InlineGradientsRequest,
+        regression=("A program and its values", {"program": REGRESSION, **VALUES}),
+        registered=("A registered program by its id", {"program_id": REGRESSION_ID, **VALUES}),
+    ),
+)
+async def post_gradients(request: Request) -> Response:
+    """Compile the program, run it forward and backward once on the given values, and forget the values."""
+    as_file = wants_tensorfile(request)
+    body = await read_body(request, settings(request))
+    asked = InlineGradientsRequest.model_validate(body.document)
+    if asked.program is not None:
+        return await _gradients(request, body, asked, id_of(asked.program), asked.program, as_file)
+    stored = await program(request, asked.program_id or "")
+    return await _gradients(request, body, asked, stored.id, stored.document, as_file)
+
+
+@router.post(
+    "/programs/{program_id}/gradients",
+    summary="Gradients of a registered program",
+    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS) | responses("not-found"),
+    openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
+)
+async def post_program_gradients(request: Request, program_id: ProgramId) -> Response:
+    """The same for a program that is known already: only values travel."""
+    as_file = wants_tensorfile(request)
+    stored = await program(request, program_id)
+    body = await read_body(request, settings(request))
+    asked = GradientsRequest.model_validate(body.document)
+    return await _gradients(request, body, asked, stored.id, stored.document, as_file)
+
+
+async def _gradients(
+    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], as_file: bool
+) -> Response:
+    cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
+    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
+    values = await given_tensors(body, settings(request), members)
+    args = {
+        "query": asked.query() | {"target_gradients": _given_cotangents(asked, values)},
+        "fetch": asked.fetch,
+        "seed": asked.seed,
+        "step": asked.step,
+        "returned": asked.return_gradients,
+    }
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    calls = Calls(engine(request), metrics(request))
+    reply = await calls.with_program("gradients", id, document, args, values, deadline=deadline)
+    answer = await render(
+        reply, reply.result, as_file=as_file, members={"loss": None, "gradients": {}, "fetched": {}, "states": {}}
+    )
+    return answer.response()
+
+
+def _given_cotangents(asked: GradientsRequest, values: dict[str, Any]) -> list[bool]:
+    """For each target whether its cotangent is among the values; nothing at all if none is."""
+    if len(asked.target_gradients) > len(asked.targets):
+        detail = f"there are {len(asked.targets)} targets and {len(asked.target_gradients)} target gradients"
+        raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
+    given = [f"target_gradients/{i}" in values for i in range(len(asked.targets))]
+    return given if any(given) else []
+
+
+def deadline_of(asked: float | None, settings: Settings) -> float:
+    """Seconds for a call. Raises HttpProblem 422 for more than the settings allow."""
+    if asked is None:
+        return settings.step_deadline
+    if asked > settings.max_step_deadline:
+        detail = f"the longest deadline is {settings.max_step_deadline:g} s"
+        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
+    return asked
