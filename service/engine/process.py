@@ -55,10 +55,19 @@ def worker_id() -> str:
     return "wrk_" + b32encode(secrets.token_bytes(17)).decode().rstrip("=").lower()[:26]
 
 
+# By default glibc gives every array of 128 KiB or more fresh pages from the kernel, and back when it dies: a step then
+# spends most of its time in page faults. Measured on x + x with 400 KB: 0.19 ms, and 0.015 ms with these.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+    "MALLOC_TOP_PAD_": str(16 * 2**20),
+}
+
+
 def _environment(plan: WorkerPlan) -> dict[str, str]:
     """Ours, with what the plan says, and with the place this package was imported from, installed or not."""
     paths = [str(Path(service.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **plan.environment}
+    return {**ALLOCATOR, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **plan.environment}
 
 
 class WorkerProcess:

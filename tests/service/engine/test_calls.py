@@ -37,7 +37,7 @@ async def test_a_reply_names_its_worker_and_times_every_phase(pool: EmbeddedPool
 
 async def test_arenas_grow_and_shrink_with_the_tensors(pool: EmbeddedPool):
     worker = pool.workers()[0].id
-    for megabytes in (1, 50, 3, 70, 1):
+    for megabytes in (1, 50, 3, 130, 1):
         x = np.random.default_rng(0).random((megabytes, 2**17))
 
         reply = await pool.call("double", {}, {"x": x}, worker=worker, deadline=20)

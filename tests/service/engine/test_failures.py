@@ -304,13 +304,17 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
-async def test_the_death_of_the_service_ends_its_workers(sent):
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+async def test_the_death_of_the_service_ends_its_workers_even_stopped_ones(sent: int, stopped: bool):
     command = [sys.executable, "-c", PARENT]
     parent = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in (await asyncio.to_thread(parent.stdout.readline)).split()]
     assert len(pids) == 2
     assert all(exists(pid) for pid in pids)
+    if stopped:  # such a worker can neither read from its socket nor look whose child it is
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
 
     parent.send_signal(sent)
     parent.wait(10)
