@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.build import BlockBuilder, Value, expansion
-from core.errors import Location, NotDifferentiable
+from core.errors import CoreError, Location, NotDifferentiable
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.registry import OpSpec, as_tuple, lookup
 
@@ -91,20 +91,29 @@ class Adjoint:
         active = self.depends.active(self.block, wrt, self.cut)
         for name, ct in seeds:
             self._contribute(name, ct)
-        for index in range(len(self.primal) - 1, -1, -1):
-            op = self.primal[index]
-            if active.isdisjoint(op.inputs) or active.isdisjoint(op.outputs):
-                continue
-            if not any(name in self._parts for name in op.outputs):
-                continue
-            with self.b.at(_adjoint_of(op.location)):
-                cts = [self._complete(name) if name in active else None for name in op.outputs]
-                wanted = [name in active for name in op.inputs]
-                for name, part in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
-                    if part is not None and name in active:
-                        self._contribute(name, self._fit(part, op, name))
+        outer = self.b.location
+        try:
+            for index in range(len(self.primal) - 1, -1, -1):
+                self._step(index, active)
+        except CoreError as error:
+            raise error.at(self.b.location) from error.__cause__
+        self.b.location = outer
         whole = {name: self._complete(name) for name in wrt}
         return {name: ct for name, ct in whole.items() if ct is not None}
+
+    def _step(self, index: int, active: set[str]) -> None:
+        """The adjoint of the op at `index`: from the cotangents of its outputs to parts of those of its inputs."""
+        op = self.primal[index]
+        if not any(name in self._parts for name in op.outputs):
+            return
+        if active.isdisjoint(op.inputs) or active.isdisjoint(op.outputs):
+            return
+        self.b.location = _adjoint_of(op.location)
+        cts = [self._complete(name) if name in active else None for name in op.outputs]
+        wanted = [name in active for name in op.inputs]
+        for name, part in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
+            if part is not None and name in active:
+                self._contribute(name, self._fit(part, op, name))
 
     def ops(self) -> list[Op]:
         """The adjoint ops, every name final."""

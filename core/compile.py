@@ -350,10 +350,12 @@ def _clipped(grads: list[Value], limit: float | None) -> list[Value]:
     if not (limit > 0 and math.isfinite(limit)):
         raise ProgramError(f"clip_norm must be a positive number, not {limit}", "bad_attr")
     b = grads[0].builder
-    squares = [b.emit("reduce_sum", b.emit("square", g)) for g in grads]
+    squares = [b.emit("cast", b.emit("reduce_sum", b.emit("square", g)), dtype="float64") for g in grads]
     norm = b.emit("sqrt", b.emit("sum", *squares))
     factor = b.emit("full_like", norm, value=limit) / b.emit("clip", norm, min=limit)
-    return [g * factor for g in grads]
+    finite = b.emit("equal", norm - norm, b.zeros_like(norm))
+    factor = b.emit("where", finite, factor, b.emit("full_like", norm, value=1.0))
+    return [g * b.emit("cast", factor, dtype=g.dtype) for g in grads]
 
 
 def _apply(

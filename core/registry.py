@@ -36,6 +36,9 @@ Kind = Literal["primitive", "composite", "control"]
 
 REGISTRY: dict[str, OpSpec] = {}
 
+EXACT = frozenset({bool, str, Block})
+"""Attribute types of which every value is right as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -61,7 +64,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes, and the outputs they must give; of random ops, which only laws can check, `outputs` is empty."""
+    """Inputs, attributes, and the outputs they must give (none given for random ops, which only laws can check)."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...] = ()
@@ -139,8 +142,11 @@ class OpSpec:
             if attr.required:
                 raise ProgramError(f"{self.name} needs the attribute {attr.name!r}", "bad_attr")
             return attr.default
+        value = given[attr.name]
+        if type(value) is attr.type and attr.type in EXACT:
+            return value
         try:
-            return convert(attr.type, given[attr.name])
+            return convert(attr.type, value)
         except ValueError as error:
             raise ProgramError(f"attribute {attr.name!r} of {self.name} {error}", "bad_attr") from None
 

@@ -85,7 +85,7 @@ class Settings(BaseSettings):
 
     # Programs
     blocks: int = Field(256, gt=0, description="Most blocks in a program.")
-    block_nesting: int = Field(16, gt=0, description="Deepest nesting of blocks.")
+    block_nesting: int = Field(200, gt=0, description="Deepest nesting of blocks.")
     ops: int = Field(20_000, gt=0, description="Most ops in a program.")
     variables: int = Field(50_000, gt=0, description="Most variables in a program.")
     name_length: int = Field(128, gt=0, description="Longest name, in characters.")

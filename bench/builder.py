@@ -1,0 +1,93 @@
+"""How long the builder takes: a chain of multiplications by one shared weight, and deeply nested blocks.
+
+    python -m bench.builder
+
+Times are medians in seconds of reading the program, of building its backward pass, and of writing the answer as JSON.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import core.compile
+from core.backward import Backward
+from core.wire import read
+
+__all__ = ["chain", "main", "nested"]
+
+ROUNDS = 7
+
+
+def chain(repeats: int) -> dict[str, Any]:
+    """`repeats` times (mul by a shared weight, tanh), then a sum."""
+    ops: list[dict[str, Any]] = []
+    for i in range(repeats):
+        before = f"h{i}" if i else "x"
+        ops.append({"type": "mul", "inputs": {"x": [before], "y": ["w"]}, "outputs": {"out": [f"m{i}"]}})
+        ops.append({"type": "tanh", "inputs": {"x": [f"m{i}"]}, "outputs": {"out": [f"h{i + 1}"]}})
+    ops.append({"type": "reduce_sum", "inputs": {"x": [f"h{repeats}"]}, "outputs": {"out": ["loss"]}})
+    leaves = [
+        {"name": "x", "dtype": "float32", "shape": [4], "role": "feed"},
+        {"name": "w", "dtype": "float32", "shape": [4], "role": "parameter"},
+    ]
+    return {"blocks": [{"idx": 0, "parent_idx": -1, "vars": leaves, "ops": ops}]}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Blocks nested `depth` deep, branches and loops by turns, each multiplying a value by a weight."""
+    blocks: list[dict[str, Any]] = []
+    for level in range(depth):
+        ops: list[dict[str, Any]] = [{"type": "mul", "inputs": {"x": ["h"], "y": ["w"]}, "outputs": {"out": ["h"]}}]
+        if level == 0:
+            ops.insert(0, {"type": "assign", "inputs": {"x": ["w"]}, "outputs": {"out": ["h"]}})
+        if level + 1 < depth and level % 2 == 0:
+            attrs = {"true_block": level + 1, "false_block": None}
+            ops.append({"type": "if_else", "inputs": {"condition": ["yes"]}, "attrs": attrs})
+        elif level + 1 < depth:
+            go = f"go{level}"
+            ops.append({"type": "assign", "inputs": {"x": ["yes"]}, "outputs": {"out": [go]}})
+            ops.append({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": level + 1}})
+        if level and level % 2 == 0:  # the body of a loop: one trip
+            ops.append({"type": "logical_not", "inputs": {"x": ["yes"]}, "outputs": {"out": [f"go{level - 1}"]}})
+        blocks.append({"idx": level, "parent_idx": level - 1, "vars": [], "ops": ops})
+    blocks[0]["vars"] = [
+        {"name": "w", "dtype": "float64", "shape": [2], "role": "parameter"},
+        {"name": "yes", "dtype": "bool", "shape": [], "role": "feed"},
+    ]
+    blocks[0]["ops"].append({"type": "reduce_sum", "inputs": {"x": ["h"]}, "outputs": {"out": ["loss"]}})
+    return {"blocks": blocks}
+
+
+def main() -> None:
+    print(f"{'program':34}{'read':>9}{'build':>9}{'write':>9}   ops")
+    build = {}
+    for name, document in (
+        ("4,000 x (mul by shared w, tanh)", chain(4000)),
+        ("8,000 x (mul by shared w, tanh)", chain(8000)),
+        ("200 nested blocks", nested(200)),
+    ):
+        times: dict[str, list[float]] = {"read": [], "build": [], "write": []}
+        for _ in range(ROUNDS):
+            program = timed(times["read"], lambda d=document: read(d))
+            backward: Backward = timed(times["build"], lambda p=program: core.compile.append_backward(p, "loss"))
+            timed(times["write"], backward.as_document)
+        medians = {k: statistics.median(v) for k, v in times.items()}
+        build[name] = medians["build"]
+        columns = "".join(f"{medians[k]:9.3f}" for k in times)
+        print(f"{name:34}{columns}   {len(backward.program.block.ops):,}")
+    four, eight, _ = build.values()
+    print(f"twice the ops take {eight / four:.2f} times as long to build")
+
+
+def timed(times: list[float], action: Callable[[], Any]) -> Any:
+    started = time.perf_counter()
+    result = action()
+    times.append(time.perf_counter() - started)
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Training steps: optimisers against hand-written loops, states, clipping, updates from outside, first values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
+from core.errors import ProgramError
+from core.initial import initial_parameters
+from core.ir import TensorType, Variable
+from core.wire import read
+from tests.programs import Sketch, close
+
+P0 = np.array([1.0, -2.0, 0.5])
+A = np.array([0.3, 0.7, -0.4])
+
+
+def quadratic() -> Sketch:
+    """loss = sum((w - a)^2): its gradient is 2 (w - a)."""
+    s = Sketch()
+    s.param("w", P0)
+    s.feed("a", A)
+    s.total(s.op("square", s.op("sub", "w", "a")))
+    return s
+
+
+def by_hand(kind: str, steps: int) -> np.ndarray:
+    w, m, v = P0.copy(), np.zeros(3), np.zeros(3)
+    for t in range(1, steps + 1):
+        g = 2 * (w - A)
+        if kind == "sgd":
+            w = w - 0.1 * g
+        elif kind == "momentum":
+            m = 0.9 * m + g
+            w = w - 0.1 * m
+        else:
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            if kind == "adamw":
+                w = w * (1 - 0.1 * 0.01)
+            w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return w
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adamw"])
+def test_twenty_steps_equal_a_loop_written_by_hand(kind):
+    s = quadratic()
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer(kind, {"learning_rate": 0.1}))
+    values: dict[str, Any] = s.values | exe.initial_state()
+    losses = []
+    for _ in range(20):
+        out = exe.step(values)
+        losses.append(float(out.loss))
+        values = values | out.parameters | out.optimizer_state
+
+    close(values["w"], by_hand(kind, 20), 1e-12)
+    assert losses[-1] < losses[0]
+
+
+def test_updates_with_gradients_from_outside_equal_the_training_step():
+    s = quadratic()
+    program = read(s.document)
+    optimizer = Optimizer("adam", {"learning_rate": 0.1})
+    trained = compile_training(program, GradientQuery(loss="loss"), optimizer)
+    update = compile_update(program, ["w"], optimizer)
+    state = update.executable.initial_state()
+
+    inside = trained.step(s.values | trained.initial_state())
+    outside = update.step({"w": P0}, {"w": 2 * (P0 - A)}, state)
+
+    np.testing.assert_array_equal(inside.parameters["w"], outside.parameters["w"])
+    assert inside.optimizer_state.keys() == outside.optimizer_state.keys()
+
+
+def test_clip_norm_scales_all_gradients_together():
+    s = Sketch()
+    s.param("w", [3.0])
+    s.param("v", [4.0], dtype="float32")
+    s.op("add", s.total("w", out="p"), s.op("cast", s.total("v", out="q"), dtype="float64"), out="sum")
+    s.op("scale", "sum", out="loss", scale=10.0)
+    exe = compile_training(
+        read(s.document), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 1.0}), clip_norm=1.0
+    )
+
+    out = exe.step(s.values)
+
+    close(3.0 - out.parameters["w"], [np.sqrt(0.5)])
+    close(4.0 - out.parameters["v"], [np.sqrt(0.5)], 1e-6)
+    assert out.parameters["v"].dtype == np.float32
+
+
+def test_running_statistics_are_states_updated_once_a_step():
+    s = Sketch()
+    x = np.random.default_rng(0).standard_normal((8, 3))
+    s.feed("x", x)
+    s.param("scale", np.ones(3))
+    s.param("bias", np.zeros(3))
+    for name, value in (("mean", np.zeros(3)), ("variance", np.ones(3))):
+        s._leaf("state", name, value, "float64")
+    s.op("batch_norm", "x", "scale", "bias", "mean", "variance", out=["y", "mean", "variance"], momentum=0.8)
+    s.total(s.op("square", "y"))
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("sgd"))
+
+    out = exe.step(s.values)
+
+    close(out.states["mean"], 0.2 * x.mean(0))
+    close(out.states["variance"], 0.8 + 0.2 * x.var(0))
+    forward = compile_forward(read(s.document), ["y"]).step(s.values)
+    close(forward.fetched["y"], (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"w": None}, "feed_missing"),
+        ({"w": np.zeros(4)}, "feed_shape"),
+        ({"w": np.zeros(3, "float32")}, "feed_dtype"),
+        ({"nobody": np.zeros(3)}, "feed_unknown"),
+    ],
+)
+def test_wrong_values_are_refused(change, code):
+    s = quadratic()
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("sgd"))
+    values = {k: v for k, v in (s.values | change).items() if v is not None}
+
+    with pytest.raises(ProgramError) as error:
+        exe.step(values)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "code"),
+    [("sdg", {}, "unknown_optimizer"), ("sgd", {"lr": 0.1}, "bad_attr"), ("adam", {"beta1": "0.9"}, "bad_attr")],
+)
+def test_wrong_optimisers_are_refused(kind, attrs, code):
+    with pytest.raises(ProgramError) as error:
+        Optimizer(kind, attrs)
+    assert error.value.code == code
+
+
+def variables() -> list[Variable]:
+    shapes = {"w": (50, 200), "b": (200,), "f": (8, 4, 3, 3)}
+    return [Variable(name, TensorType(shape, "float32"), "parameter") for name, shape in shapes.items()]
+
+
+def test_first_values_follow_their_rules_and_not_the_order():
+    found = initial_parameters(variables(), {"f": {"type": "he_normal"}}, seed=3)
+    again = initial_parameters(list(reversed(variables())), {"f": {"type": "he_normal"}}, seed=3)
+
+    limit = np.sqrt(6 / 250)
+    assert np.abs(found["w"]).max() <= limit and np.abs(found["w"]).max() > 0.95 * limit
+    assert abs(found["f"].std() - np.sqrt(2 / 36)) < 0.03
+    assert not found["b"].any()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, again[name])
+        assert value.dtype == np.float32
+    assert not np.array_equal(found["w"], initial_parameters(variables(), {}, seed=4)["w"])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "nonsense"},
+        {},
+        {"type": "uniform", "low": 0},
+        {"type": "normal", "std": -1.0},
+        {"type": "constant", "value": "1"},
+    ],
+)
+def test_wrong_initialisers_are_refused(spec):
+    with pytest.raises(ProgramError) as error:
+        initial_parameters(variables(), {"w": spec})
+    assert error.value.code == "bad_initializer"
