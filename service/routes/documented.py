@@ -37,7 +37,10 @@ HOT_PROBLEMS = (
 
 
 def accepts(model: type[BaseModel], required: bool = True, **examples: tuple[str, Any]) -> dict[str, Any]:
-    """`openapi_extra` of a route that takes `model` as JSON or in a safetensors file. examples: name=(summary, body)."""
+    """`openapi_extra` of a route that takes `model`, as JSON or in a safetensors file.
+
+    examples: name=(summary, body).
+    """
     shown = {name: {"summary": summary, "value": value} for name, (summary, value) in examples.items()}
     content = {
         JSON: {"schema": model.model_json_schema(ref_template=REFERENCE), "examples": shown},

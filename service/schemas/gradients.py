@@ -58,13 +58,13 @@ class GradientsRequest(Question):
     `target_gradients/0`, ...), and these members, without the tensors, in `__metadata__.request`.
     """
 
-    feeds: Tensors = {}
-    parameters: Tensors = {}
-    states: Tensors = {}
+    feeds: Tensors = Field({})
+    parameters: Tensors = Field({})
+    states: Tensors = Field({})
     target_gradients: list[Tensor] = Field(
         [], max_length=10_000, description="For each target its cotangent, or null for ones."
     )
-    fetch: Fetch = []
+    fetch: Fetch = Field([])
     return_gradients: Returned = "all"
     seed: Seed = 0
     step: Seed = 0
@@ -100,6 +100,6 @@ class GradientsAnswer(Timed):
     """Loss, gradients and fetched values. As a file: `loss`, `grad/<name>`, `fetch/<name>`, `state/<name>`."""
 
     loss: Tensor = None
-    gradients: Tensors = {}
-    fetched: Tensors = {}
+    gradients: Tensors = Field({})
+    fetched: Tensors = Field({})
     states: Tensors = Field({}, description="What the program wrote to its states.")

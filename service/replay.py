@@ -1,0 +1,48 @@
+"""What a session has answered, so that a request sent twice is done once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from service.exchange import Answer
+
+__all__ = ["Answered", "History"]
+
+MAX_ANSWERS = 64
+MAX_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request that took effect. answer is None when it was lost, or dropped to save memory."""
+
+    digest: str
+    answer: Answer | None
+
+
+class History:
+    """The last answers by sequence number: at most 64 of them, in at most 64 MiB; the newest is always there."""
+
+    def __init__(self) -> None:
+        self._answered: OrderedDict[int, Answered] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, seq: int, digest: str, answer: Answer | None) -> None:
+        self._answered[seq] = Answered(digest, answer)
+        self._bytes += _size(self._answered[seq])
+        while len(self._answered) > MAX_ANSWERS:
+            _, dropped = self._answered.popitem(last=False)
+            self._bytes -= _size(dropped)
+        for old, each in list(self._answered.items())[:-1]:
+            if self._bytes <= MAX_BYTES:
+                break
+            self._bytes -= _size(each)
+            self._answered[old] = Answered(each.digest, None)
+
+    def get(self, seq: int) -> Answered | None:
+        return self._answered.get(seq)
+
+
+def _size(answered: Answered) -> int:
+    return len(answered.answer.content) if answered.answer is not None else 0

@@ -1,0 +1,203 @@
+"""Sessions: what is asked and what is answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from service.schemas.gradients import Deadline, Fetch, Name, Returned, Seed, Timed
+from service.schemas.programs import Strict
+from service.schemas.tensors import Tensor, Tensors
+
+__all__ = [
+    "CreateSession",
+    "EvaluationAnswer",
+    "EvaluationRequest",
+    "ParametersAnswer",
+    "PutParameters",
+    "SessionGradientsAnswer",
+    "SessionGradientsRequest",
+    "SessionPage",
+    "SessionView",
+    "StepAnswer",
+    "StepRequest",
+    "UpdateAnswer",
+    "UpdateRequest",
+    "VersionAnswer",
+]
+
+Number = bool | int | float
+Seq = Annotated[
+    int | None,
+    Field(ge=1, le=2**53, description="1, 2, 3, ...; sent again with the same body, it is answered again, not done."),
+]
+Version = Annotated[str, Field(description="Changes with the parameters; the same as the ETag.", examples=["e1.v1"])]
+
+
+class Init(Strict):
+    """The first parameters and states: given, or drawn. Those that are not named get a default."""
+
+    seed: Seed = 0
+    parameters: Tensors = Field({}, description="Parameters and states by name.")
+    initializers: dict[str, dict[str, str | int | float]] = Field(
+        {},
+        description="Name -> type and attributes. By default glorot_uniform for two axes or more, else zeros.",
+        examples=[{"w": {"type": "normal", "std": 0.02}}],
+    )
+
+
+class CreateSession(Strict):
+    """A program to train. In a safetensors body the tensors of the file are the first parameters."""
+
+    program_id: str | None = Field(None, max_length=64)
+    program: Annotated[dict[str, Any] | None, Field(json_schema_extra={"$ref": "#/components/schemas/Program"})] = None
+    loss: Name = Field(examples=["loss"])
+    parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
+    no_grad_set: list[Name] = []
+    unconnected: Literal["null", "zeros", "error"] = "null"
+    optimizer: dict[str, str | Number] = Field(
+        {"type": "sgd"},
+        description="type (see `GET /v1/ops`: sgd, momentum, adam, adamw), and its attributes.",
+        examples=[{"type": "adam", "learning_rate": 0.001}],
+    )
+    clip_norm: float | None = Field(None, gt=0, description="Most joint 2-norm of all gradients in an update.")
+    init: Init = Init()
+    lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
+    deadline_s: Deadline = None
+
+    @model_validator(mode="after")
+    def _one_program(self) -> CreateSession:
+        if (self.program is None) == (self.program_id is None):
+            raise ValueError("exactly one of program and program_id is needed")
+        return self
+
+    def query(self) -> dict[str, Any]:
+        """The members that a worker needs to know what is asked."""
+        return {name: getattr(self, name) for name in ("loss", "parameter_list", "no_grad_set", "unconnected")}
+
+
+class StepRequest(Strict):
+    """Feeds for one step. In a safetensors body they are the tensors of the file."""
+
+    seq: Seq = None
+    feeds: Tensors = Field({})
+    fetch: Fetch = Field([])
+    return_gradients: Returned = "none"
+    require_finite: bool = Field(False, description="Refuse a step with NaN or infinity, and leave the session be.")
+    deadline_s: Deadline = None
+
+
+class SessionGradientsRequest(Strict):
+    """Feeds; gradients at the present parameters come back, and nothing changes."""
+
+    feeds: Tensors = Field({})
+    fetch: Fetch = Field([])
+    return_gradients: Returned = "all"
+    deadline_s: Deadline = None
+
+
+class UpdateRequest(Strict):
+    """Gradients by parameter; in a safetensors body `grad/<parameter>`, just as they are answered, or the bare name."""
+
+    seq: Seq = None
+    gradients: Tensors = Field({})
+    require_finite: bool = Field(False, description="Refuse gradients with NaN or infinity.")
+    deadline_s: Deadline = None
+
+
+class EvaluationRequest(Strict):
+    """Feeds that the fetched values need; the loss is fetched when nothing is named."""
+
+    feeds: Tensors = Field({})
+    fetch: Fetch = Field([])
+    deadline_s: Deadline = None
+
+
+class PutParameters(Strict):
+    """New values of parameters and states; those that are not named stay."""
+
+    parameters: Tensors = Field({})
+    states: Tensors = Field({})
+
+
+class SessionView(Strict):
+    """A session."""
+
+    id: str
+    state: Literal["ready", "busy", "lost"]
+    reason: str | None = Field(None, description="Why it was lost.")
+    program_id: str
+    loss: str
+    optimizer: dict[str, str | Number]
+    worker: str
+    step: int = Field(description="Updates done.")
+    next_seq: int
+    weights_version: Version
+    bytes: int = Field(description="Of parameters and states.")
+    created: float = Field(description="Seconds since 1970.")
+    lease_s: float
+    lease_left_s: float
+
+
+class SessionPage(Strict):
+    """One page of sessions."""
+
+    sessions: list[SessionView]
+    next_page_token: str | None = None
+
+
+class VersionAnswer(Strict):
+    """Which version is there now."""
+
+    step: int
+    weights_version: Version
+    timing_ms: dict[str, float]
+
+
+class StepAnswer(Timed):
+    """What the step gave, before its update."""
+
+    seq: int
+    next_seq: int
+    step: int
+    weights_version: Version
+    loss: Tensor = None
+    fetched: Tensors = Field({})
+    gradients: Tensors = Field({})
+
+
+class SessionGradientsAnswer(Timed):
+    """Loss, gradients and fetched values at `weights_version`."""
+
+    step: int
+    weights_version: Version
+    loss: Tensor = None
+    fetched: Tensors = Field({})
+    gradients: Tensors = Field({})
+
+
+class UpdateAnswer(Strict):
+    """Where the session is after the update."""
+
+    seq: int
+    next_seq: int
+    step: int
+    weights_version: Version
+    compiled: bool
+    timing_ms: dict[str, float]
+
+
+class EvaluationAnswer(Timed):
+    """The fetched values at `weights_version`."""
+
+    step: int
+    weights_version: Version
+    fetched: Tensors = Field({})
+
+
+class ParametersAnswer(VersionAnswer):
+    """Parameters and states. As a file they stand under their names; `states` in its metadata tells which is which."""
+
+    parameters: Tensors = Field({})
+    states: Tensors = Field({})

@@ -1,0 +1,363 @@
+"""The open sessions as the service knows them: in which worker each lives, and what it has answered.
+
+The arrays are in the workers. Calls of one session run one at a time, in the order in which they came; they are not
+cancelled when a client goes away, because the answer is kept for the client's next try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from base64 import b32encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from service.calls import Calls
+from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine.protocol import NO_TENSORS
+from service.exchange import Answer
+from service.metrics import Metrics
+from service.problems import HttpProblem, from_exception
+from service.replay import History
+from service.settings import Settings
+
+__all__ = ["Session", "SessionRegistry", "Write"]
+
+EPOCH = 1
+REMEMBERED = 1000  # closed sessions whose end can still be told
+SWEEP_S = 5.0
+DELETE_S = 10.0
+
+T = TypeVar("T")
+Tensors = Mapping[str, np.ndarray]
+Render = Callable[[Reply], Awaitable[Answer]]
+
+
+@dataclass(slots=True)
+class Session:
+    """One session. created is in seconds since 1970; `used` is a value of time.monotonic(); about: for people."""
+
+    id: str
+    program_id: str
+    worker: str
+    lease_s: float
+    about: dict[str, Any]
+    created: float = field(default_factory=time.time)
+    used: float = field(default_factory=time.monotonic)
+    lost: str | None = None
+    version: int = 0
+    step: int = 0
+    seq: int = 0
+    history: History = field(default_factory=History)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    unsure: tuple[int, str] | None = None  # seq and digest of a call that may or may not have taken effect
+
+    @property
+    def state(self) -> Literal["ready", "busy", "lost"]:
+        if self.lost is not None:
+            return "lost"
+        return "busy" if self.turn.locked() else "ready"
+
+    @property
+    def weights_version(self) -> str:
+        return f"e{EPOCH}.v{self.version}"
+
+    @property
+    def etag(self) -> str:
+        return f'"{self.weights_version}"'
+
+    @property
+    def lease_left(self) -> float:
+        return self.used + self.lease_s - time.monotonic()
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where a client that lost count can go on."""
+        return {"expected_seq": self.seq + 1, "weights_version": self.weights_version}
+
+    def adopt(self, result: Mapping[str, Any]) -> None:
+        """Take over what the worker says about its session."""
+        self.version, self.step, self.seq = result["version"], result["step"], result["seq"]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A call that changes a session. seq None: the next one, whatever it is. digest: of all that was sent."""
+
+    op: str
+    args: dict[str, Any]
+    tensors: Tensors
+    seq: int | None
+    digest: str
+
+
+class SessionRegistry:
+    """All sessions of one service."""
+
+    def __init__(self, settings: Settings, engine: Engine, metrics: Metrics | None = None) -> None:
+        self._settings = settings
+        self._calls = Calls(engine, metrics)
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        self._opening = 0
+        self._gone: dict[str, str] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        engine.on_worker_lost(self._worker_lost)
+
+    # Finding
+
+    def get(self, id: str) -> Session:
+        """The open or lost session. Raises HttpProblem 404, or 410 for one that was closed."""
+        session = self._sessions.get(id)
+        if session is not None:
+            return session
+        if id in self._gone:
+            raise HttpProblem("gone", f"the session {self._gone[id]}")
+        raise HttpProblem("not-found", "there is no session with this id")
+
+    def page(self, after: str, size: int) -> list[Session]:
+        """Up to `size` sessions with ids behind `after`, in the order of ids."""
+        return [self._sessions[id] for id in sorted(self._sessions) if id > after][:size]
+
+    def uses_program(self, program_id: str) -> list[str]:
+        """The ids of the living sessions of a program."""
+        return [s.id for s in self._sessions.values() if s.program_id == program_id and s.lost is None]
+
+    # Opening and closing
+
+    async def open(
+        self,
+        program_id: str,
+        document: dict[str, Any],
+        args: dict[str, Any],
+        tensors: Tensors,
+        *,
+        lease_s: float,
+        deadline: float,
+        about: dict[str, Any],
+    ) -> Session:
+        """A new session in the worker that is free. Raises HttpProblem 429 when there are too many, EngineError."""
+        await self._sweep()
+        living = sum(1 for session in self._sessions.values() if session.lost is None)
+        if living + self._opening >= self._settings.sessions:
+            raise HttpProblem("quota-exceeded", f"{living} sessions are open, which is the limit; delete some")
+        id = "ses_" + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+
+        async def opened() -> Session:
+            self._opening += 1
+            try:
+                reply = await self._calls.with_program(
+                    "session.create", program_id, document, {**args, "id": id}, tensors, deadline=deadline
+                )
+                session = Session(id, program_id, reply.worker, lease_s, {**about, "bytes": reply.result["bytes"]})
+                self._sessions[id] = session
+                if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
+                    session.lost = "it ended"  # between its answer and now
+                return session
+            finally:
+                self._opening -= 1
+                self._count()
+
+        return await self._kept_running(opened())
+
+    async def close(self, id: str, reason: str = "was deleted") -> None:
+        """Release the session; fine for one that is closed already. Raises HttpProblem 404 for an unknown one."""
+        if id in self._gone:
+            return
+        session = self.get(id)
+        await self._kept_running(self._close(session, reason))
+
+    async def _close(self, session: Session, reason: str) -> None:
+        if self._sessions.pop(session.id, None) is None:
+            return
+        self._gone[session.id] = reason
+        if len(self._gone) > REMEMBERED:
+            self._gone.pop(next(iter(self._gone)))
+        self._count()
+        if session.lost is not None:
+            return
+        async with session.turn:  # a step that runs may end
+            deadline = max(DELETE_S, self._settings.step_deadline)
+            try:
+                await self._calls.call("session.delete", {"id": session.id}, worker=session.worker, deadline=deadline)
+            except WorkerLost:
+                pass  # and with it the session
+
+    async def watch(self) -> None:
+        """Close, until cancelled, sessions that nobody uses any more. Run it as a task."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        for session in list(self._sessions.values()):
+            if session.lease_left < 0 and not session.turn.locked() and not session.waiting:
+                try:
+                    await self._close(session, "expired, because it was not used for longer than its lease")
+                except EngineError:
+                    continue  # the worker is busy; it forgets the session when it ends
+
+    # Calling
+
+    async def read(self, session: Session, op: str, args: dict[str, Any], tensors: Tensors, deadline: float) -> Reply:
+        """Run a call that leaves the session as it is."""
+
+        async def running() -> Reply:
+            async with self._turn(session, deadline) as left:
+                reply = await self._call(session, op, args, tensors, left())
+                session.adopt(reply.result)
+                return reply
+
+        return await self._kept_running(running())
+
+    async def write(self, session: Session, write: Write, deadline: float, render: Render) -> tuple[Answer, bool]:
+        """Run a call that changes the session, once for each seq; the second value says whether this is a replay.
+
+        Raises HttpProblem 409 for a seq that is not the next one and not a repetition; whatever `read` raises besides.
+        A call that fails leaves session and seq as they were.
+        """
+
+        async def running() -> tuple[Answer, bool]:
+            async with self._turn(session, deadline) as left:
+                seq = session.seq + 1 if write.seq is None else write.seq
+                replayed = self._replayed(session, seq, write.digest)
+                if replayed is not None:
+                    return replayed, True
+                session.unsure = (seq, write.digest)
+                reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, left())
+                session.adopt(reply.result)
+                answer = await render(reply)
+                session.history.add(seq, write.digest, answer)
+                return answer, False
+
+        return await self._kept_running(running())
+
+    async def replace(
+        self, session: Session, tensors: Tensors, allowed: Callable[[str], bool], deadline: float
+    ) -> Reply:
+        """Put parameters in place, if the present ETag is `allowed`. Raises HttpProblem 412."""
+
+        async def running() -> Reply:
+            async with self._turn(session, deadline) as left:
+                if not allowed(session.etag):
+                    detail = "the parameters have changed since the version in If-Match"
+                    raise HttpProblem("precondition-failed", detail, **session.position)
+                session.unsure = (0, "")
+                reply = await self._call(session, "session.put_parameters", {}, tensors, left())
+                session.adopt(reply.result)
+                return reply
+
+        return await self._kept_running(running())
+
+    def _replayed(self, session: Session, seq: int, digest: str) -> Answer | None:
+        """The stored answer to a repeated request; None for the next one in order. Raises HttpProblem 409."""
+        if seq == session.seq + 1:
+            return None
+        if seq > session.seq:
+            raise HttpProblem("sequence-gap", f"seq {seq} came, but {session.seq + 1} is next", **session.position)
+        found = session.history.get(seq)
+        if found is not None and found.digest == digest:
+            if found.answer is not None:
+                return found.answer
+            detail = f"seq {seq} has taken effect, but its answer is not there any more"
+        elif found is not None:
+            detail = f"seq {seq} was used with another body"
+        else:
+            detail = f"seq {seq} is too long ago to compare its body"
+        raise HttpProblem("sequence-conflict", detail, **session.position)
+
+    @asynccontextmanager
+    async def _turn(self, session: Session, deadline: float) -> AsyncIterator[Callable[[], float]]:
+        """Wait for the session; gives a function that tells how many seconds are left."""
+        give_up = time.monotonic() + deadline
+        if session.waiting > self._settings.session_pipeline:
+            raise QueueFull(f"{session.waiting - 1} calls of this session are waiting already")
+        session.used = time.monotonic()
+        session.waiting += 1
+        try:
+            async with asyncio.timeout(deadline):
+                await session.turn.acquire()
+        except TimeoutError:
+            session.waiting -= 1
+            raise DeadlineExceeded("the deadline passed while earlier calls of the session ran", waited=True) from None
+        try:
+            self.get(session.id)  # it may have been closed meanwhile
+            if session.lost is not None:
+                raise HttpProblem(
+                    "gone",
+                    f"the session was lost with its worker ({session.lost}); create a new one",
+                    state="lost",
+                    **session.position,
+                )
+            await self._make_sure(session)
+            yield lambda: max(0.0, give_up - time.monotonic())
+        finally:
+            session.waiting -= 1
+            session.turn.release()
+            session.used = time.monotonic()
+
+    async def _call(self, session: Session, op: str, args: dict[str, Any], tensors: Tensors, deadline: float) -> Reply:
+        """Run `op` in the worker of the session; on failure note whether it may have taken effect all the same."""
+        args = {**args, "id": session.id}
+        try:
+            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=deadline)
+        except WorkerLost as error:
+            self._lose(session, error.reason)
+            problem = from_exception(error)
+            problem.extensions |= {"session": session.id, **session.position}
+            raise problem from error
+        except RemoteError as error:
+            if error.kind in ("program", "execution"):
+                session.unsure = None  # these come before anything is changed
+            raise
+        except DeadlineExceeded as error:
+            if error.waited:
+                session.unsure = None
+            raise
+        session.unsure = None
+        return reply
+
+    async def _make_sure(self, session: Session) -> None:
+        """Ask the worker how far it came, if the last call left that open."""
+        if session.unsure is None:
+            return
+        (seq, digest), before = session.unsure, session.seq
+        reply = await self._call(session, "session.describe", {}, NO_TENSORS, self._settings.step_deadline)
+        session.adopt(reply.result)
+        if session.seq != before:
+            session.history.add(seq, digest, None)
+
+    async def _kept_running(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which goes on when the caller is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._over)
+        return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at here, because the caller may have gone
+
+    def _worker_lost(self, worker: str, reason: str) -> None:
+        for session in self._sessions.values():
+            if session.worker == worker:
+                self._lose(session, reason)
+
+    def _lose(self, session: Session, reason: str) -> None:
+        if session.lost is None:
+            session.lost = reason
+            self._count()
+
+    def _count(self) -> None:
+        if self._metrics is None:
+            return
+        lost = sum(1 for session in self._sessions.values() if session.lost is not None)
+        self._metrics.sessions.labels("open").set(len(self._sessions) - lost)
+        self._metrics.sessions.labels("lost").set(lost)
