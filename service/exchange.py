@@ -24,7 +24,7 @@ from service.settings import Settings
 __all__ = ["Answer", "given_tensors", "grouped", "render"]
 
 THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
-GROUPS = {"grad": "gradients", "fetch": "fetched", "state": "states"}
+GROUPS = {"grad": "gradients", "fetch": "fetched", "state": "states", "parameter": "parameters"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ cancelled when a client goes away, because the answer is kept for the client's n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from base64 import b32encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -185,9 +185,14 @@ class SessionRegistry:
         async with session.turn:  # a step that runs may end
             deadline = max(DELETE_S, self._settings.step_deadline)
             try:
-                await self._calls.call("session.delete", {"id": session.id}, worker=session.worker, deadline=deadline)
-            except WorkerLost:
-                pass  # and with it the session
+                with contextlib.suppress(WorkerLost):
+                    await self._calls.call(
+                        "session.delete", {"id": session.id}, worker=session.worker, deadline=deadline
+                    )
+            except EngineError:
+                self._gone.pop(session.id, None)  # the worker still holds it, so it counts
+                self._sessions[session.id] = session
+                raise
 
     async def watch(self) -> None:
         """Close, until cancelled, sessions that nobody uses any more. Run it as a task."""
@@ -201,7 +206,7 @@ class SessionRegistry:
                 try:
                     await self._close(session, "expired, because it was not used for longer than its lease")
                 except EngineError:
-                    continue  # the worker is busy; it forgets the session when it ends
+                    continue  # the worker is busy; next time
 
     # Calling
 
@@ -272,7 +277,7 @@ class SessionRegistry:
             detail = f"seq {seq} is too long ago to compare its body"
         raise HttpProblem("sequence-conflict", detail, **session.position)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _turn(self, session: Session, deadline: float) -> AsyncIterator[Callable[[], float]]:
         """Wait for the session; gives a function that tells how many seconds are left."""
         give_up = time.monotonic() + deadline

@@ -46,6 +46,10 @@ class Init(Strict):
         examples=[{"w": {"type": "normal", "std": 0.02}}],
     )
 
+    @classmethod
+    def empty(cls) -> Init:
+        return cls.model_validate({})
+
 
 class CreateSession(Strict):
     """A program to train. In a safetensors body the tensors of the file are the first parameters."""
@@ -54,7 +58,7 @@ class CreateSession(Strict):
     program: Annotated[dict[str, Any] | None, Field(json_schema_extra={"$ref": "#/components/schemas/Program"})] = None
     loss: Name = Field(examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
-    no_grad_set: list[Name] = []
+    no_grad_set: list[Name] = Field([])
     unconnected: Literal["null", "zeros", "error"] = "null"
     optimizer: dict[str, str | Number] = Field(
         {"type": "sgd"},
@@ -62,7 +66,7 @@ class CreateSession(Strict):
         examples=[{"type": "adam", "learning_rate": 0.001}],
     )
     clip_norm: float | None = Field(None, gt=0, description="Most joint 2-norm of all gradients in an update.")
-    init: Init = Init()
+    init: Init = Field(default_factory=Init.empty)
     lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
     deadline_s: Deadline = None
 
