@@ -1,0 +1,71 @@
+"""A served application, as clients see it: uvicorn on a free loopback port, two workers, and an HTTP client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+__all__ = ["Served", "serve"]
+
+
+class Served:
+    """A running service and a client for it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self.process = process
+        self.url = url
+        self.client = httpx.Client(base_url=url, timeout=30.0)
+
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.process.poll() is None, "the service ended"
+            with contextlib.suppress(httpx.TransportError):
+                if self.client.get("/healthz/ready").status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the service does not become ready")
+
+
+@contextlib.contextmanager
+def serve(data_dir: Path, **settings: object) -> Iterator[Served]:
+    """Run `python -m service serve` with these settings until the block ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = {"data_dir": data_dir, "port": port, "workers": 2, "device": "cpu", "log_level": "warning"} | settings
+    environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
+    root = Path(__file__).parent.parent.parent
+    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=root, env=environment)
+    served = Served(process, f"http://127.0.0.1:{port}")
+    try:
+        served.wait_until_ready()
+        yield served
+    finally:
+        served.client.close()
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tmp_path_factory.mktemp("data")) as served:
+        yield served
+
+
+@pytest.fixture
+def client(service: Served) -> httpx.Client:
+    return service.client
