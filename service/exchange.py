@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from service.settings import Settings
 __all__ = ["Answer", "given_tensors", "grouped", "render"]
 
 THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 GROUPS = {"grad": "gradients", "fetch": "fetched", "state": "states", "parameter": "parameters"}
 
 
@@ -34,12 +36,10 @@ class Answer:
     content: bytes
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    status: int = 200
 
-    def response(self, **more: str) -> Response:
-        """This answer for sending. more: further headers, with _ for - in their names."""
-        headers = {**self.headers, **{name.replace("_", "-"): value for name, value in more.items()}}
-        return Response(self.content, self.status, headers, self.media_type)
+    def response(self, more: Mapping[str, str] = NO_HEADERS) -> Response:
+        """This answer for sending, with `more` headers."""
+        return Response(self.content, 200, {**self.headers, **more}, self.media_type)
 
 
 async def given_tensors(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -80,7 +80,7 @@ async def render(
     document: Mapping[str, Any],
     *,
     as_file: bool,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] = NO_HEADERS,
     members: Mapping[str, Any] | None = None,
 ) -> Answer:
     """The answer that says `document` and carries the tensors of `reply`.
@@ -98,4 +98,4 @@ async def render(
     large = sum(array.nbytes for array in reply.tensors.values()) > THREAD_BYTES
     content = await asyncio.to_thread(written) if large else written()
     phases = ", ".join(f"{phase};dur={ms}" for phase, ms in timing.items())
-    return Answer(content, SAFETENSORS if as_file else JSON, {"Server-Timing": phases, **(headers or {})})
+    return Answer(content, SAFETENSORS if as_file else JSON, {"Server-Timing": phases, **headers})

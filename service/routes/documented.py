@@ -8,10 +8,11 @@ from pydantic import BaseModel
 
 from service.body import JSON, SAFETENSORS
 from service.problems import responses
+from service.schemas.gradients import PROGRAM
 
 __all__ = ["HOT_PROBLEMS", "accepts", "answers"]
 
-REFERENCE = "#/components/schemas/{model}"
+PROGRAM_REFERENCE = {"$ref": "#/components/schemas/Program"}
 FILE = {"schema": {"type": "string", "format": "binary"}}
 
 HOT_PROBLEMS = (
@@ -43,7 +44,7 @@ def accepts(model: type[BaseModel], required: bool = True, **examples: tuple[str
     """
     shown = {name: {"summary": summary, "value": value} for name, (summary, value) in examples.items()}
     content = {
-        JSON: {"schema": model.model_json_schema(ref_template=REFERENCE), "examples": shown},
+        JSON: {"schema": _schema(model), "examples": shown},
         SAFETENSORS: FILE,
     }
     return {"requestBody": {"required": required, "content": content}}
@@ -56,3 +57,21 @@ def answers(model: type[BaseModel], example: Any, *problems: str, status: int = 
         status: {"model": model, "description": (model.__doc__ or "").partition("\n")[0], "content": content}
     }
     return good | responses(*problems)
+
+
+def _schema(model: type[BaseModel]) -> Any:
+    """The schema of `model` in one piece: what FastAPI does not declare itself, it does not collect definitions of."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(value: Any) -> Any:
+        if value == PROGRAM:
+            return PROGRAM_REFERENCE
+        if isinstance(value, dict):
+            if "$ref" in value:
+                value = {**definitions[value["$ref"].rpartition("/")[2]], **value}
+                value.pop("$ref")
+            return {name: inlined(each) for name, each in value.items()}
+        return [inlined(each) for each in value] if isinstance(value, list) else value
+
+    return inlined(schema)

@@ -24,16 +24,16 @@ router = APIRouter(prefix="/v1", tags=["gradients"])
 PROBLEMS = ("invalid-program", "no-gradient", *HOT_PROBLEMS)
 VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS, "fetch": ["prediction"]}
 ANSWER = {
-    "loss": {"dtype": "float32", "shape": [], "data": [1.6966666]},
+    "loss": {"dtype": "float32", "shape": [], "data": [1.61]},
     "gradients": {
-        "w": {"dtype": "float32", "shape": [2, 1], "data": [-9.2, -11.6]},
-        "b": {"dtype": "float32", "shape": [1], "data": [-2.4]},
+        "w": {"dtype": "float32", "shape": [2, 1], "data": [-7.533333, -9.866667]},
+        "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
     },
     "fetched": {"prediction": {"dtype": "float32", "shape": [3, 1], "data": [-0.3, -0.5, -0.7]}},
     "states": {},
     "finite": True,
     "missing": {},
-    "gradient_norms": {"w": 14.805, "b": 2.4, "global": 14.998},
+    "gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631},
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
 }

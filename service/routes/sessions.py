@@ -31,10 +31,10 @@ SessionId = Annotated[str, Path(pattern=r"^ses_[a-z2-7]{26}$", description="Id o
 
 IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
 GRADIENTS = {
-    "w": {"dtype": "float32", "shape": [2, 1], "data": [-9.2, -11.6]},
-    "b": {"dtype": "float32", "shape": [1], "data": [-2.4]},
+    "w": {"dtype": "float32", "shape": [2, 1], "data": [-7.533333, -9.866667]},
+    "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
 }
-LOSS = {"dtype": "float32", "shape": [], "data": [1.6966666]}
+LOSS = {"dtype": "float32", "shape": [], "data": [1.61]}
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
 GIVEN = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
 AT = {"step": 1, "weights_version": "e1.v1"}
@@ -169,7 +169,7 @@ async def post_step(request: Request, session_id: SessionId) -> Response:
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     write = Write("session.step", args, feeds, asked.seq, f"steps {body.digest}")
-    members = {"loss": None, "fetched": {}, "gradients": {}}
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}}
     return await _written(request, session, write, asked.deadline_s, as_file, members)
 
 
@@ -268,7 +268,7 @@ async def get_parameters(
         answer = await render(reply, {**_said(reply.result), "states": states}, as_file=True, headers=headers)
         return answer.response()
     prefixed = {f"{'state' if name in states else 'parameter'}/{name}": a for name, a in reply.tensors.items()}
-    members = {"parameters": {}, "states": {}}
+    members: dict[str, Any] = {"parameters": {}, "states": {}}
     reply = Reply(reply.result, prefixed, reply.timing_ms, reply.worker)
     return (await render(reply, _said(reply.result), as_file=False, headers=headers, members=members)).response()
 
@@ -327,7 +327,7 @@ async def _written(
         return await render(reply, said, as_file=as_file, headers={"ETag": _etag(reply)}, members=members)
 
     found, replayed = await sessions(request).write(session, write, deadline, answer)
-    return found.response(**({"Idempotency_Replayed": "true"} if replayed else {}))
+    return found.response({"Idempotency-Replayed": "true"} if replayed else {})
 
 
 async def _read(reply: Reply, as_file: bool, members: dict[str, Any]) -> Response:

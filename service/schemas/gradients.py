@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensor, Tensors
 
 __all__ = [
+    "PROGRAM",
     "Deadline",
     "Fetch",
     "GradientsAnswer",
     "GradientsRequest",
     "InlineGradientsRequest",
     "Name",
+    "ProgramDocument",
     "Question",
     "Returned",
     "Seed",
@@ -31,6 +33,10 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1, description="What random ops dra
 Deadline = Annotated[
     float | None, Field(gt=0, description="Seconds, waiting included; the service has a default and a maximum.")
 ]
+PROGRAM = {"type": "object", "title": "Program"}
+"""Stands for the schema of programs until the OpenAPI document is put together."""
+ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(PROGRAM)]
+"""Read by the core, which tells all problems of a program at once."""
 
 
 class Question(Strict):
@@ -74,7 +80,7 @@ class GradientsRequest(Question):
 class InlineGradientsRequest(GradientsRequest):
     """The same, with the program itself or the id of a registered one."""
 
-    program: Annotated[dict[str, Any] | None, Field(json_schema_extra={"$ref": "#/components/schemas/Program"})] = None
+    program: ProgramDocument | None = None
     program_id: str | None = Field(None, max_length=64)
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.schemas.gradients import Deadline, Fetch, Name, Returned, Seed, Timed
+from service.schemas.gradients import Deadline, Fetch, Name, ProgramDocument, Returned, Seed, Timed
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensor, Tensors
 
@@ -55,7 +55,7 @@ class CreateSession(Strict):
     """A program to train. In a safetensors body the tensors of the file are the first parameters."""
 
     program_id: str | None = Field(None, max_length=64)
-    program: Annotated[dict[str, Any] | None, Field(json_schema_extra={"$ref": "#/components/schemas/Program"})] = None
+    program: ProgramDocument | None = None
     loss: Name = Field(examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
     no_grad_set: list[Name] = Field([])
