@@ -1,21 +1,28 @@
-"""All that these examples need of a client: plain HTTP and JSON, with the numbers of a tensor as base64.
+"""All that these examples need of a client: plain HTTP, with tensors as safetensors files.
 
-Nothing here is special to Python. Any language that can send a POST can do the same.
+A request with tensors is one file: its tensors are the feeds and parameters under their names, and everything else
+is JSON text in its metadata, under `request`. The answer is such a file too, with the JSON under `response`. Any
+language that can send a POST can do the same; without a safetensors library, with the tensors in JSON instead.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
+import json
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import httpx
 import numpy as np
+from safetensors.numpy import load, save
 
-__all__ = ["Backpass", "Session", "arguments", "decode", "encode"]
+__all__ = ["Backpass", "Refused", "Session", "arguments"]
 
 Program = dict[str, Any]
+Arrays = dict[str, np.ndarray]
+
+SAFETENSORS = "application/x-safetensors"
 
 
 def arguments(description: str | None, **numbers: int) -> argparse.Namespace:
@@ -27,25 +34,28 @@ def arguments(description: str | None, **numbers: int) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def encode(array: Any) -> dict[str, Any]:
-    array = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    b64 = base64.b64encode(little.tobytes()).decode()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "b64": b64}
+def packed(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+    """A safetensors file of `tensors`, with `request` as JSON in its metadata."""
+    # order="C", because the file holds the bytes row by row; ascontiguousarray would make a scalar an array of one
+    arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    return save(arrays, {"request": json.dumps(request)})
 
 
-def decode(tensor: Mapping[str, Any]) -> np.ndarray:
-    dtype = np.dtype(tensor["dtype"])
-    flat = np.frombuffer(base64.b64decode(tensor["b64"]), dtype) if "b64" in tensor else np.array(tensor["data"], dtype)
-    return flat.reshape(tensor["shape"])
+def unpacked(content: bytes) -> tuple[dict[str, Any], Arrays]:
+    """(what the answer says, its tensors). A file begins with the length of its JSON header."""
+    (length,) = struct.unpack_from("<Q", content)
+    metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return json.loads(metadata["response"]), load(content)
 
 
-def encode_all(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode(array) for name, array in arrays.items()}
+def group(tensors: Arrays, prefix: str) -> Arrays:
+    """The tensors named `prefix`/<name>, by that name."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
-def decode_all(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: decode(tensor) for name, tensor in tensors.items()}
+class Refused(RuntimeError):
+    """The service said no; the message is its explanation, with the place of each problem."""
 
 
 class Backpass:
@@ -61,12 +71,20 @@ class Backpass:
         self.http.close()
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON answer. Raises RuntimeError with the service's own explanation if it refuses."""
-        answer = self.http.request(method, path, json=body)
-        if answer.is_error:
-            problem = answer.json()
-            raise RuntimeError(f"{method} {path}: {answer.status_code} {problem['title']}: {problem.get('detail', '')}")
+        """Send JSON, get JSON; None where the answer is empty. Raises Refused."""
+        answer = _accepted(self.http.request(method, path, json=body))
         return answer.json() if answer.content else None
+
+    def exchange(
+        self, method: str, path: str, tensors: Mapping[str, Any] | None = None, **request: Any
+    ) -> tuple[dict[str, Any], Arrays]:
+        """Send tensors and JSON members, get (JSON members, tensors). Raises Refused."""
+        headers = {"accept": SAFETENSORS}
+        if method == "GET":
+            return unpacked(_accepted(self.http.request(method, path, headers=headers)).content)
+        headers["content-type"] = SAFETENSORS
+        content = packed(tensors or {}, request)
+        return unpacked(_accepted(self.http.request(method, path, content=content, headers=headers)).content)
 
     def register(self, program: Program) -> str:
         """The id under which the service keeps `program`; the same program always has the same id."""
@@ -79,50 +97,61 @@ class Backpass:
         feeds: Mapping[str, Any],
         parameters: Mapping[str, Any],
         fetch: Iterable[str] = (),
-    ) -> tuple[float, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> tuple[float, Arrays, Arrays]:
         """(loss, gradients, fetched) of the program with that id; nothing is kept by the service."""
-        body = {"loss": loss, "feeds": encode_all(feeds), "parameters": encode_all(parameters), "fetch": list(fetch)}
-        answer = self.call("POST", f"/v1/programs/{program}/gradients", body)
-        return decode(answer["loss"]).item(), decode_all(answer["gradients"]), decode_all(answer["fetched"])
+        path = f"/v1/programs/{program}/gradients"
+        _, tensors = self.exchange("POST", path, {**feeds, **parameters}, loss=loss, fetch=list(fetch))
+        return tensors["loss"].item(), group(tensors, "grad"), group(tensors, "fetch")
 
-    @staticmethod
-    def initial(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What a session starts from: these parameters."""
-        return {"parameters": encode_all(parameters)}
+    def session(self, program: str, parameters: Mapping[str, Any] | None = None, **settings: Any) -> Session:
+        """A session: the service keeps parameters and optimizer state. `with service.session(...)` deletes it.
 
-    def session(self, program: str, **settings: Any) -> Session:
-        """A session: the service keeps parameters and optimizer state. `with service.session(...)` deletes it."""
-        return Session(self, self.call("POST", "/v1/sessions", {"program_id": program, **settings})["id"])
+        parameters: the first ones; those that are not given are drawn as `settings` say.
+        """
+        content = packed(parameters or {}, {"program_id": program, **settings})
+        answer = self.http.post("/v1/sessions", content=content, headers={"content-type": SAFETENSORS})
+        return Session(self, _accepted(answer).json()["id"])
 
 
 class Session:
-    """One model in training. Its calls carry a number each, so that one sent twice is done once."""
+    """One model in training. Its steps carry a number each, so that one sent twice is done once."""
 
     def __init__(self, service: Backpass, id: str) -> None:
-        self.service, self.id, self.seq = service, id, 1
+        self.service, self.path, self.seq = service, f"/v1/sessions/{id}", 1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.service.call("DELETE", f"/v1/sessions/{self.id}")
+        self.service.call("DELETE", self.path)
 
-    def step(self, feeds: Mapping[str, Any], fetch: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    def step(self, feeds: Mapping[str, Any], fetch: Sequence[str] = ()) -> Arrays:
         """Forward, backward, update. The fetched values, with the loss under "loss"."""
-        body = {"seq": self.seq, "feeds": encode_all(feeds), "fetch": list(fetch)}
-        answer = self.service.call("POST", f"/v1/sessions/{self.id}/steps", body)
-        self.seq = answer["next_seq"]
-        return {"loss": decode(answer["loss"]), **decode_all(answer["fetched"])}
+        said, tensors = self.service.exchange("POST", f"{self.path}/steps", feeds, seq=self.seq, fetch=list(fetch))
+        self.seq = said["next_seq"]
+        return {"loss": tensors["loss"], **group(tensors, "fetch")}
 
-    def gradients(self, feeds: Mapping[str, Any]) -> tuple[float, dict[str, np.ndarray]]:
+    def gradients(self, feeds: Mapping[str, Any]) -> tuple[float, Arrays]:
         """(loss, gradients) at the present parameters, which stay as they are."""
-        answer = self.service.call("POST", f"/v1/sessions/{self.id}/gradients", {"feeds": encode_all(feeds)})
-        return decode(answer["loss"]).item(), decode_all(answer["gradients"])
+        _, tensors = self.service.exchange("POST", f"{self.path}/gradients", feeds)
+        return tensors["loss"].item(), group(tensors, "grad")
 
-    def evaluate(self, feeds: Mapping[str, Any], fetch: Sequence[str]) -> dict[str, np.ndarray]:
+    def evaluate(self, feeds: Mapping[str, Any], fetch: Sequence[str]) -> Arrays:
         """Forward only."""
-        body = {"feeds": encode_all(feeds), "fetch": list(fetch)}
-        return decode_all(self.service.call("POST", f"/v1/sessions/{self.id}/evaluations", body)["fetched"])
+        _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", feeds, fetch=list(fetch))
+        return group(tensors, "fetch")
 
-    def parameters(self) -> dict[str, np.ndarray]:
-        return decode_all(self.service.call("GET", f"/v1/sessions/{self.id}/parameters")["parameters"])
+    def parameters(self) -> Arrays:
+        return self.service.exchange("GET", f"{self.path}/parameters")[1]
+
+
+def _accepted(answer: httpx.Response) -> httpx.Response:
+    """`answer`, if it is a good one. Raises Refused with what the problem document says."""
+    if not answer.is_error:
+        return answer
+    request = f"{answer.request.method} {answer.request.url.path}"
+    if "json" not in answer.headers.get("content-type", ""):
+        raise Refused(f"{request}: {answer.status_code} {answer.reason_phrase}")
+    problem = answer.json()
+    places = "".join(f"\n  {each['pointer']}: {each['detail']}" for each in problem.get("errors", []))
+    raise Refused(f"{request}: {answer.status_code} {problem['title']}: {problem.get('detail', '')}{places}")

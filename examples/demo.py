@@ -17,8 +17,8 @@ from pathlib import Path
 
 import httpx
 
-import digits
-from client import Backpass
+from examples import digits
+from examples.client import Backpass
 
 START, STOP = 60.0, 45.0  # seconds the service has to become ready, and to end
 

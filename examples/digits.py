@@ -3,7 +3,7 @@
 1797 digits of 8 x 8 pixels (UCI, as scikit-learn ships them); a random 450 are the test set. The parameters and the
 optimizer's state live in a session of the service: each step sends 64 digits and gets the loss back.
 
-    python examples/digits.py --url http://127.0.0.1:8080
+    python -m examples.digits --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from tqdm import tqdm
 
-from client import Backpass, Session, arguments
-from programs import digits_convnet, digits_mlp
+from examples.client import Backpass, Session, arguments
+from examples.models import digits_convnet, digits_mlp
 
 TARGET = 0.95
 BATCH = 64
@@ -78,7 +78,7 @@ def show_curve(curve: list[float]) -> None:
 
 def show_gradients(gradients: dict[str, np.ndarray]) -> None:
     """For each parameter its shape, the norm of its gradient, and the gradient's four largest elements."""
-    for name, gradient in gradients.items():
+    for name, gradient in sorted(gradients.items()):
         largest = sorted(gradient.ravel(), key=abs, reverse=True)[:4]
         some = "  ".join(f"{value:+.1e}" for value in largest)
         shape = "x".join(map(str, gradient.shape))

@@ -3,7 +3,7 @@
 Every weight is a scalar variable of the program: a computational graph drawn out in full, as one does on paper to
 learn backpropagation. Two inputs, tanh neurons, one linear output.
 
-    python examples/regression.py --url http://127.0.0.1:8080
+    python -m examples.regression --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from client import Backpass, arguments
-from programs import scalar_network
+from examples.client import Backpass, arguments
+from examples.models import scalar_network
 
 SIZES = (2, 8, 8, 1)
 
@@ -48,7 +48,7 @@ def main() -> int:
         optimizer = {"type": "sgd", "learning_rate": 0.5}
         known = service.register(program)
         losses = []
-        with service.session(known, loss="loss", optimizer=optimizer, init=service.initial(parameters)) as session:
+        with service.session(known, parameters, loss="loss", optimizer=optimizer) as session:
             for step in range(given.steps):
                 losses.append(session.step(data)["loss"].item())
                 if step % 20 == 0 or step == given.steps - 1:

@@ -4,7 +4,7 @@ The text is the help pages that ship with CPython (`pydoc_data.topics`, about ha
 the program runs as many trips as the fed number `n` says, here another one with every step, and its backward pass is
 a loop of as many trips.
 
-    python examples/rnn_text.py --url http://127.0.0.1:8080
+    python -m examples.rnn_text --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydoc_data import topics
 import numpy as np
 from tqdm import tqdm
 
-from client import Backpass, Session, arguments
-from programs import character_rnn
+from examples.client import Backpass, Session, arguments
+from examples.models import character_rnn
 
 BATCH, HIDDEN = 32, 128
 SHORTEST, LONGEST = 16, 32

@@ -3,7 +3,7 @@
 Sends the program once, shows the backward pass that the service wrote for it, then asks for one gradient and checks
 it against the formula on paper.
 
-    python examples/tape.py --url http://127.0.0.1:8080
+    python -m examples.tape --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from client import Backpass, arguments
-from programs import tape
+from examples.client import Backpass, arguments
+from examples.models import tape
 
 
 def line(op: dict[str, Any]) -> str:
-    read = ", ".join(name for names in op["inputs"].values() for name in names)
+    read = ", ".join(name for names in op.get("inputs", {}).values() for name in names)
     written = ", ".join(name for names in op["outputs"].values() for name in names)
     return f"{op['type']:<28s} {read}  ->  {written}"
 

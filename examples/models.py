@@ -1,14 +1,17 @@
 """The programs of the examples, as the JSON documents that the service takes.
 
 A program is a list of blocks; a block declares its feeds, parameters and states, and lists its ops in order. The
-helpers below only save quotation marks.
+helpers below only save quotation marks. `python -m examples.models` writes them out again as examples/programs/*.json,
+each ready to be the body of POST /v1/programs.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-__all__ = ["character_rnn", "digits_convnet", "digits_mlp", "scalar_network", "tape"]
+__all__ = ["character_rnn", "digits_convnet", "digits_mlp", "scalar_network", "stored", "tape", "text_of"]
 
 Op = dict[str, Any]
 Var = dict[str, Any]
@@ -207,3 +210,38 @@ def tape(dtype: str = "float64") -> Program:
         op("softmax_with_cross_entropy", "loss", slot="loss", logits="pred", label="label", attrs={"axis": 0}),
     ]
     return {"blocks": [block(ops, variables)]}
+
+
+# --- as files ----------------------------------------------------------------------------------------------------
+
+FOLDER = Path(__file__).with_name("programs")
+
+
+def stored() -> dict[str, Program]:
+    """The programs that are kept as files, by name."""
+    return {
+        "digits_mlp": digits_mlp(),
+        "digits_convnet": digits_convnet(),
+        "rnn_text": character_rnn(characters=103, batch=32, hidden=128),
+        "regression": scalar_network(),
+        "tape": tape(),
+    }
+
+
+def text_of(program: Program) -> str:
+    """The body that registers `program`, with a line for each variable and each op."""
+    blocks = []
+    for each in program["blocks"]:
+        lists = []
+        for member in ("vars", "ops"):
+            lines = ",".join(f"\n     {json.dumps(item)}" for item in each[member])
+            lists.append(f'   "{member}": [{lines}]')
+        head = f'  {{"idx": {each["idx"]}, "parent_idx": {each["parent_idx"]}'
+        blocks.append(",\n".join([head, *lists]) + "}")
+    return '{"program": {"blocks": [\n' + ",\n".join(blocks) + "]}}\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, program in stored().items():
+        (FOLDER / f"{name}.json").write_text(text_of(program))

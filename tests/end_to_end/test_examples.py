@@ -1,0 +1,159 @@
+"""Every example, as its reader would run it: as a process of its own, against a service that really listens."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from examples import models, regression
+from examples.client import Backpass, Refused
+from examples.demo import running_service
+from tests.end_to_end.scalar_engine import Number, backward, mean_squared_error, network
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_service(device="cpu", workers="2") as address:
+        yield address
+
+
+def run_example(name: str, url: str, *options: str) -> str:
+    """What the example prints; it must succeed by its own measure."""
+    command = [sys.executable, "-m", f"examples.{name}", "--url", url, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_both_networks_learn_the_digits(url: str) -> None:
+    printed = run_example("digits", url)
+
+    reached = {name: float(value) for name, value in re.findall(r"^(\w+): test accuracy ([\d.]+)", printed, re.M)}
+    assert reached.keys() == {"mlp", "convnet"}
+    assert min(reached.values()) >= 0.95
+    assert "d loss / d w1" in printed
+
+
+def test_the_character_rnn_learns_with_a_new_number_of_trips_each_step(url: str) -> None:
+    printed = run_example("rnn_text", url, "--steps", "150", "--characters", "12")
+
+    before, after = map(float, re.search(r"([\d.]+) -> ([\d.]+) bits", printed).groups())  # type: ignore[union-attr]
+    assert after < before - 1
+
+
+def test_two_hundred_steps_of_gradient_descent_fit_the_surface(url: str) -> None:
+    printed = run_example("regression", url)
+
+    assert re.search(r"loss 0\.\d+ -> 0\.0\d+ in 200 steps", printed)
+
+
+def test_the_tape_agrees_with_the_formula(url: str) -> None:
+    printed = run_example("tape", url)
+
+    assert printed.count("differs from the formula by") == 2
+
+
+def test_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: str) -> None:
+    data, weights = regression.surface(examples=16), regression.initial()
+    parameters = {name: Number(float(value)) for name, value in weights.items()}
+    points = zip(data["x0"], data["x1"], strict=True)
+    predicted = [network(parameters, regression.SIZES, [Number(a), Number(b)]) for a, b in points]
+    expected = mean_squared_error(predicted, data["y"])
+    backward(expected)
+
+    with Backpass(url) as service:
+        known = service.register(models.scalar_network(regression.SIZES))
+        loss, gradients, _ = service.gradients(known, "loss", data, weights)
+
+    assert math.isclose(loss, expected.value, rel_tol=1e-13)
+    assert gradients.keys() == parameters.keys()
+    found = np.array([gradients[name] for name in parameters])
+    np.testing.assert_allclose(found, [p.gradient for p in parameters.values()], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("gradients_*.json")), ids=lambda path: path.stem)
+def test_the_stored_requests_get_the_answers_stored_beside_them(url: str, path: Path) -> None:
+    answer = httpx.post(f"{url}/v1/gradients", content=path.read_bytes(), headers={"content-type": "application/json"})
+
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    expected = EXPECTED[path.stem]
+    np.testing.assert_allclose(found["loss"]["data"], expected["loss"], rtol=1e-12)
+    for name, gradient in expected["gradients"].items():
+        np.testing.assert_allclose(found["gradients"][name]["data"], gradient, rtol=1e-12)
+
+
+def _tanh_three_times(w: float) -> tuple[float, float]:
+    """h <- tanh(h w), three times from 1: the value, and its derivative by w from the product rule."""
+    h, slope = 1.0, 0.0
+    for _ in range(3):
+        slope = (slope * w + h) * (1 - math.tanh(h * w) ** 2)
+        h = math.tanh(h * w)
+    return h, slope
+
+
+LOOP = [_tanh_three_times(w) for w in (0.5, 0.7)]
+EXPECTED = {
+    # loss = mean((x w - y)^2) with x = [[1, 2], [3, 4]], w = [0.5, -0.25], y = [1, 0]: errors -1 and 0.5
+    "gradients_line": {"loss": [0.625], "gradients": {"w": [0.5, 0.0]}},
+    "gradients_loop": {"loss": [LOOP[0][0] + LOOP[1][0]], "gradients": {"w": [LOOP[0][1], LOOP[1][1]]}},
+}
+
+
+@pytest.mark.parametrize("name", models.stored())
+def test_the_stored_programs_are_those_that_the_examples_send(url: str, name: str) -> None:
+    path = ROOT / "examples" / "programs" / f"{name}.json"
+
+    answer = httpx.post(
+        f"{url}/v1/programs", content=path.read_bytes(), headers={"content-type": "application/json"}
+    ).raise_for_status()
+
+    assert path.read_text() == models.text_of(models.stored()[name])  # else: python -m examples.models
+    with Backpass(url) as service:
+        assert answer.json()["id"] == service.register(models.stored()[name])
+
+
+def test_a_refused_program_is_explained_with_the_place_of_each_problem(url: str) -> None:
+    wrong = models.tape()
+    wrong["blocks"][0]["ops"][1]["inputs"]["y"] = ["nowhere"]
+
+    with Backpass(url) as service, pytest.raises(Refused) as refusal:
+        service.register(wrong)
+
+    assert "/program/blocks/0/ops/1/inputs/y" in str(refusal.value)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_commands_of_the_readme_work_as_they_stand(url: str) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    script = "\n".join(block for block in blocks if "curl " in block).replace("http://127.0.0.1:8080", url)
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"status"' not in done.stdout  # no problem document among the answers
+
+
+def test_the_safetensors_example_of_the_documentation_works_as_it_stands(url: str, tmp_path: Path) -> None:
+    source = re.search(r"^```python\n(.*?)^```", (ROOT / "docs" / "tensors.md").read_text(), re.M | re.S)
+    assert source is not None
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    script = source[1].replace("http://127.0.0.1:8080", url)
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.625", "[0.5", "0.", "]", "True"]
