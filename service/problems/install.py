@@ -86,7 +86,7 @@ def install(app: FastAPI) -> None:
         response_class=Response,
         responses={
             200: {"content": {"application/json": {}, "text/html": {}}, "description": "As text/html when asked."},
-            **responses("not-found"),
+            **responses("not-found", "invalid-request"),
         },
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
+import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
 from core.registry import REGISTRY, Attr, Example, OpSpec
 from service import tensors

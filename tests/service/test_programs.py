@@ -70,7 +70,7 @@ def test_87_all_mistakes_are_reported_with_pointers_into_the_body(client):
     found = problem(client.post("/v1/programs", json={"program": document}), 422, "invalid-program")
 
     places = {(e["pointer"].split("/ops/")[1][0], e["code"]) for e in found["errors"]}
-    assert places == {("0", "unknown_op"), ("1", "bad_attr"), ("3", "unknown_variable")}
+    assert places == {("0", "unknown-op"), ("1", "bad-attr"), ("3", "unknown-variable")}
     assert all(e["pointer"].startswith("/program/blocks/0/ops/") for e in found["errors"])
 
 
@@ -78,7 +78,7 @@ def test_87_all_mistakes_are_reported_with_pointers_into_the_body(client):
 def test_94_names_of_ours_are_refused(client, name):
     found = problem(client.post("/v1/programs", json={"program": fresh(name)}), 422, "invalid-program")
 
-    assert {e["code"] for e in found["errors"]} == {"reserved_name"}
+    assert {e["code"] for e in found["errors"]} == {"reserved-name"}
 
 
 def test_94_an_answer_can_be_sent_back_and_differentiated_again(client):
@@ -96,7 +96,7 @@ def test_94_an_answer_can_be_sent_back_and_differentiated_again(client):
 def test_93_nested_blocks_up_to_the_limit(client):
     assert client.post("/v1/programs", json={"program": nested(200).document}).status_code in (200, 201)
     found = problem(client.post("/v1/programs", json={"program": nested(201).document}), 422, "invalid-program")
-    assert found["errors"][0]["code"] == "too_deep"
+    assert found["errors"][0]["code"] == "too-deep"
 
 
 def test_listing_is_paged_and_complete(client):
