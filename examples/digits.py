@@ -54,7 +54,7 @@ def train(session: Session, name: str, data: tuple[Digits, Digits], epochs: int,
     """The test accuracy after each epoch."""
     examples, test = data
     order = np.random.default_rng(0)
-    curve = []
+    curve: list[float] = []
     steps = epochs * (len(examples) // BATCH)
     with tqdm(total=steps, desc=name, unit="step", file=sys.stdout, ascii=" .:#", ncols=100, mininterval=0.5) as bar:
         for _ in range(epochs):

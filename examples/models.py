@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["character_rnn", "digits_convnet", "digits_mlp", "scalar_network", "stored", "tape", "text_of"]
+__all__ = ["character_rnn", "digits_convnet", "digits_mlp", "line", "scalar_network", "stored", "tape", "text_of"]
 
 Op = dict[str, Any]
 Var = dict[str, Any]
@@ -58,6 +58,21 @@ def classification(logits: str, label: str) -> list[Op]:
         op("cast", "hit/number", x="hit", attrs={"dtype": "float32"}),
         op("mean", "accuracy", x="hit/number"),
     ]
+
+
+# --- the line of the README --------------------------------------------------------------------------------------
+
+
+def line(dtype: str = "float64") -> Program:
+    """Mean squared error of x w, two weights, against y."""
+    variables = [feed("x", [-1, 2], dtype), feed("y", [-1], dtype), parameter("w", [2], dtype)]
+    ops = [
+        op("matmul", "line", x="x", y="w"),
+        op("sub", "error", x="line", y="y"),
+        op("square", "squared", x="error"),
+        op("mean", "loss", x="squared"),
+    ]
+    return {"blocks": [block(ops, variables)]}
 
 
 # --- digits ------------------------------------------------------------------------------------------------------
@@ -220,6 +235,7 @@ FOLDER = Path(__file__).with_name("programs")
 def stored() -> dict[str, Program]:
     """The programs that are kept as files, by name."""
     return {
+        "line": line(),
         "digits_mlp": digits_mlp(),
         "digits_convnet": digits_convnet(),
         "rnn_text": character_rnn(characters=103, batch=32, hidden=128),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -104,7 +105,7 @@ def _tanh_three_times(w: float) -> tuple[float, float]:
 
 
 LOOP = [_tanh_three_times(w) for w in (0.5, 0.7)]
-EXPECTED = {
+EXPECTED: dict[str, Any] = {
     # loss = mean((x w - y)^2) with x = [[1, 2], [3, 4]], w = [0.5, -0.25], y = [1, 0]: errors -1 and 0.5
     "gradients_line": {"loss": [0.625], "gradients": {"w": [0.5, 0.0]}},
     "gradients_loop": {"loss": [LOOP[0][0] + LOOP[1][0]], "gradients": {"w": [LOOP[0][1], LOOP[1][1]]}},
