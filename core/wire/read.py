@@ -122,17 +122,20 @@ class _Reader:
     def plain(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
         """An op whose meaning its declaration tells: closed control flow included."""
         spec = lookup(raw.type)
-        inputs = self.inputs(spec, env, block, raw)
         attrs = {k: self.closed_block(raw, k, v) if k in _block_attrs(spec) else v for k, v in raw.attrs.items()}
         if spec.takes_key and not self.raw.closed:
             attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
-            if "key" not in raw.inputs and KEY in env:
-                at = next(i for i, slot in enumerate(spec.inputs) if slot.name == "key")
-                inputs[at] = env[KEY]
         try:
-            op = b.builder.make(raw.type, *inputs, **attrs)
-        except ProgramError as error:
-            raise error.at(raw.location, f"{raw.pointer}/attrs") from None
+            attrs = spec.complete(attrs)
+        except ProgramError as error:  # told even if the inputs are wrong too
+            self.problems.add(error.code, error.message, f"{raw.pointer}/attrs", raw.location, error.suggestion)
+            self.inputs(spec, env, block, raw)
+            raise _Known from None
+        inputs = self.inputs(spec, env, block, raw)
+        if spec.takes_key and "key" not in raw.inputs and KEY in env:
+            at = next(i for i, slot in enumerate(spec.inputs) if slot.name == "key")
+            inputs[at] = env[KEY]
+        op = b.builder.make(raw.type, *inputs, **attrs)
         names = self.outputs(spec, raw)
         self.define(b, env, block, raw, op, names)
 
