@@ -55,7 +55,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
-    app.state.sessions = SessionRegistry(settings, engine)
+    app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     problems.install(app)
     middleware.install(app, app.state.metrics)
     for each in (gradients, sessions, programs, graph, ops, system):
@@ -68,12 +68,16 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.programs.open()
     await app.state.engine.start()
-    lag = asyncio.create_task(app.state.metrics.watch_event_loop())
+    watching = [
+        asyncio.create_task(app.state.metrics.watch_event_loop()),
+        asyncio.create_task(app.state.sessions.watch()),
+    ]
     try:
         await _register_samples(app)
         yield
     finally:
-        lag.cancel()
+        for task in watching:
+            task.cancel()
         await app.state.engine.stop()
         await app.state.programs.close()
 
