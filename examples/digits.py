@@ -112,7 +112,7 @@ def main() -> int:
         final = run(service, given.mlp_epochs, given.convnet_epochs)
     for name, accuracy in final.items():
         print(f"{name}: test accuracy {accuracy:.4f}, {'reached' if accuracy >= TARGET else 'below'} {TARGET}")
-    return 0 if all(accuracy >= TARGET for accuracy in final.values()) else 1
+    return 0 if final and all(accuracy >= TARGET for accuracy in final.values()) else 1
 
 
 if __name__ == "__main__":

@@ -46,6 +46,15 @@ def test_both_networks_learn_the_digits(url: str) -> None:
     assert "d loss / d w1" in printed
 
 
+def test_digits_that_are_not_learned_well_enough_are_a_failure(url: str) -> None:
+    command = [sys.executable, "-m", "examples.digits", "--url", url, "--mlp-epochs", "1", "--convnet-epochs", "0"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "below 0.95" in done.stdout
+
+
 def test_the_character_rnn_learns_with_a_new_number_of_trips_each_step(url: str) -> None:
     printed = run_example("rnn_text", url, "--steps", "150", "--characters", "12")
 
