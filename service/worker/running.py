@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from core.compile import Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.runtime.reference import RunLimits
@@ -80,7 +82,8 @@ def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]
     if not gradients:
         return {}
     xp = state.xp
-    squares = [xp.square(gradient.astype("float64")).sum() for gradient in gradients.values()]
+    with np.errstate(over="ignore"):  # a norm that overflows is infinite
+        squares = [xp.square(gradient.astype("float64")).sum() for gradient in gradients.values()]
     host = state.to_host(xp.stack(squares))
     return {name: math.sqrt(square) for name, square in zip(gradients, host.tolist(), strict=True)}
 

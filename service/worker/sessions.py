@@ -16,7 +16,7 @@ from core.compile import Executable, GradientQuery
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import Variable
-from core.optim import Optimizer
+from core.optim import Optimizer, state_types
 from service.worker.programs import Known, check_type, known_program
 from service.worker.running import answer_of, query_from, run
 from service.worker.state import WorkerState
@@ -90,8 +90,9 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     known = known_program(state, args)
     query = query_from(args["query"])
     optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
-    known.training(query, optimizer, args["clip_norm"], (), {})  # shows now what is wrong with the question
     variables = (*known.program.parameters, *known.program.states)
+    _check_slots(known, optimizer)
+    known.training(query, optimizer, args["clip_norm"], (), {})  # shows now what is wrong with the question
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(f"{v.name!r} is {v.type}; what a session keeps needs a fixed shape", "bad_query")
@@ -221,6 +222,16 @@ def _session(state: WorkerState, args: Mapping[str, Any]) -> Session:
     if session is None:
         raise ExecutionError("the worker does not hold this session", "session_unknown")
     return session
+
+
+def _check_slots(known: Known, optimizer: Optimizer) -> None:
+    """Raises ProgramError if a variable has the name under which optimiser state is kept."""
+    names = {v.name for v in known.program.variables}
+    for parameter in known.program.parameters:
+        for slot in state_types(optimizer, parameter.type):
+            if f"{parameter.name}/{slot}" in names:
+                message = f"{parameter.name}/{slot} is the {optimizer.type} state of {parameter.name!r}; rename it"
+                raise ProgramError(message, "reserved_name")
 
 
 def _count(session: Session, seq: int) -> None:

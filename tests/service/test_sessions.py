@@ -275,6 +275,13 @@ def test_a_session_that_cannot_be_is_refused(client, change, status, code):
     assert problem(answer, status, code or answer.json()["code"])["detail"]
 
 
+def test_a_variable_cannot_take_the_place_of_optimizer_state(client):
+    sketch = regression()
+    sketch.param("w/first", [1.0])
+    body = {"program": sketch.document, "loss": "loss", "optimizer": {"type": "adam"}}
+    assert problem(client.post("/v1/sessions", json=body), 422, "invalid-program")["reason"] == "reserved-name"
+
+
 @pytest.mark.parametrize(
     ("call", "body", "code"),
     [
