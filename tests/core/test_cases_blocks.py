@@ -374,3 +374,23 @@ def test_a_float_counter_gets_a_real_gradient():
     s.op("assign", "y", out="loss")
 
     expect(s, i=18.0, x=0.0)  # y = (i + 9)^2 at i = 0
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_each_branch_reads_back_what_it_kept_itself(taken):
+    s = base()
+    s.feed("c", taken, "bool")
+    with s.block() as yes:
+        s.op("exp", s.op("tanh", s.op("mul", "w", "x")), out="y")
+    with s.block() as no:
+        s.op("sin", s.op("sigmoid", s.op("add", "w", "x")), out="y")
+    s.branch("c", yes, no)
+    s.total("y")
+
+    w, x = s.values["w"], s.values["x"]
+    if taken:
+        slope = np.exp(np.tanh(w * x)) * (1 - np.tanh(w * x) ** 2)
+        expect(s, w=slope * x, x=slope * w)
+    else:
+        p = 1 / (1 + np.exp(-w - x))
+        expect(s, w=np.cos(p) * p * (1 - p), x=np.cos(p) * p * (1 - p))
