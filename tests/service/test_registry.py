@@ -1,0 +1,200 @@
+"""The registry of sessions against an engine that does what a test says: the cases that timing makes rare."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from service.calls import Calls
+from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, WorkerLost
+from service.exchange import Answer
+from service.problems import HttpProblem
+from service.replay import History
+from service.sessions import Session, SessionRegistry, Write
+from service.settings import Settings
+
+
+class Worker:
+    """An engine with one worker, whose sessions count their steps. `before` and `after` run around each step."""
+
+    def __init__(self) -> None:
+        self.events: Counter[tuple[str, str]] = Counter()
+        self.waiting = 0
+        self.calls: list[str] = []
+        self.held: dict[str, dict[str, int]] = {}
+        self.programs: set[str] = set()
+        self.before: Callable[[], Any] | None = None
+        self.after: Callable[[], Any] | None = None
+        self.lost: Callable[[str, str], None] = lambda worker, reason: None
+
+    def on_worker_lost(self, callback: Callable[[str, str], None]) -> None:
+        self.lost = callback
+
+    def workers(self) -> list[Any]:
+        return [type("Info", (), {"id": "wrk_1"})]
+
+    async def call(self, op: str, args: dict, tensors: Any = None, *, worker: Any = None, deadline: float) -> Reply:
+        self.calls.append(op)
+        if args.get("program_id") is not None and args["program_id"] not in self.programs:
+            if "document" not in args:
+                raise RemoteError("execution", "program_unknown", "not seen", {})
+            self.programs.add(args["program_id"])
+        if op == "session.create":
+            self.held[args["id"]] = {"version": 0, "step": 0, "seq": 0}
+            return Reply({"bytes": 0}, {}, {}, "wrk_1")
+        if op == "session.delete":
+            self.held.pop(args["id"], None)
+            return Reply({}, {}, {}, "wrk_1")
+        held = self.held[args["id"]]
+        if op == "session.step":
+            if self.before is not None:
+                await self._maybe(self.before())
+            held.update(version=held["version"] + 1, step=held["step"] + 1, seq=args["seq"])
+            if self.after is not None:
+                await self._maybe(self.after())
+        return Reply(dict(held), {}, {}, "wrk_1")
+
+    async def _maybe(self, result: Any) -> None:
+        if asyncio.iscoroutine(result):
+            await result
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def registry(worker: Worker) -> SessionRegistry:
+    return SessionRegistry(Settings(sessions=2, session_pipeline=1), worker)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def session(registry: SessionRegistry) -> Session:
+    return await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
+
+
+async def step(registry: SessionRegistry, session: Session, seq: int | None, body: str = "a") -> tuple[Answer, bool]:
+    async def render(reply: Reply) -> Answer:
+        return Answer(f"{body} {reply.result['seq']}".encode(), "text/plain")
+
+    return await registry.write(session, Write("session.step", {}, {}, seq, body), 5.0, render)
+
+
+async def refused(code: str, work: Any) -> HttpProblem:
+    with pytest.raises(HttpProblem) as caught:
+        await work
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_step_whose_answer_was_lost_is_not_done_again(registry, session, worker):
+    worker.after = failing(DeadlineExceeded("late", waited=False))
+    with pytest.raises(DeadlineExceeded):
+        await step(registry, session, 1)
+    worker.after = None
+
+    problem = await refused("sequence-conflict", step(registry, session, 1))
+
+    assert problem.extensions == {"expected_seq": 2, "weights_version": "e1.v1"}
+    assert (await step(registry, session, 2))[0].content == b"a 2"
+    assert worker.held[session.id]["step"] == 2
+
+
+async def test_a_step_that_was_stopped_in_time_can_be_sent_again(registry, session, worker):
+    worker.before = failing(DeadlineExceeded("late", waited=False))
+    with pytest.raises(DeadlineExceeded):
+        await step(registry, session, 1)
+    worker.before = None
+    assert (await step(registry, session, 1))[1] is False
+    assert worker.held[session.id]["step"] == 1
+
+
+async def test_a_client_that_goes_away_finds_its_answer_later(registry, session, worker):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+
+    worker.before = wait
+    first = asyncio.create_task(step(registry, session, 1))
+    await begun.wait()
+    first.cancel()
+    go_on.set()
+
+    answer, replayed = await step(registry, session, 1)
+
+    assert (answer.content, replayed) == (b"a 1", True)
+    assert worker.held[session.id]["step"] == 1
+
+
+async def test_a_lost_worker_ends_its_sessions_and_says_where_they_were(registry, session, worker):
+    await step(registry, session, 1)
+    worker.before = failing(WorkerLost("wrk_1", "killed"))
+    problem = await refused("worker-lost", step(registry, session, 2))
+    assert (problem.status, problem.retryable) == (503, True)
+    assert problem.extensions["expected_seq"] == 2
+    assert (await refused("gone", step(registry, session, 2))).status == 410
+    await registry.close(session.id)
+    assert worker.calls.count("session.delete") == 0
+    await refused("gone", step(registry, session, 2))
+
+
+async def test_lost_sessions_do_not_count_as_open(registry, session, worker):
+    await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
+    await refused("quota-exceeded", registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={}))
+    assert registry.uses_program("prg_1") != []
+    worker.lost("wrk_1", "killed")
+    assert registry.uses_program("prg_1") == []
+    await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
+
+
+async def test_a_session_whose_closing_failed_still_counts(registry, session, worker):
+    call = worker.call
+
+    async def busy(op: str, *args: Any, **more: Any) -> Reply:
+        if op == "session.delete":
+            raise NoCapacity("stopping")
+        return await call(op, *args, **more)
+
+    worker.call = busy
+    with pytest.raises(NoCapacity):
+        await registry.close(session.id)
+    assert registry.get(session.id) is session
+
+
+async def test_a_program_is_sent_only_to_a_worker_that_lacks_it(worker):
+    calls = Calls(worker)  # type: ignore[arg-type]
+    worker.held["s"] = {}
+    for _ in range(2):
+        await calls.with_program("any", "prg_2", {"blocks": []}, {"id": "s"}, deadline=1)
+    assert len(worker.calls) == 3
+
+
+async def test_large_answers_are_dropped_oldest_first():
+    history = History()
+    for seq in range(1, 5):
+        history.add(seq, "d", Answer(bytes(30 * 2**20), "x"))
+    kept = [history.get(seq) for seq in range(1, 5)]
+    assert [each is not None and each.answer is not None for each in kept] == [False, False, True, True]
+    assert all(each is not None and each.digest == "d" for each in kept)
