@@ -1,16 +1,20 @@
 """Random programs: nested control flow, overwritten and shadowed names, constant initial states.
 
+Hypothesis draws a seed, and the seed draws the program: Hypothesis itself prefers programs so small that they hardly
+hold two things at once.
+
 Every value is a float64 vector of two, kept small, so that any two names can meet in any op and finite differences
 stay sharp. Names come from a pool of five and are shared by all blocks on purpose.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["LEAVES", "programs"]
+__all__ = ["LEAVES", "programs", "written"]
 
 POOL = ("a", "b", "c", "d", "e")
 LEAVES = ("w", "v", "x")
@@ -21,15 +25,15 @@ BINARY = ("add", "sub", "mul", "maximum")
 class _Writer:
     """Draws the statements of one program."""
 
-    def __init__(self, draw: Any, depth: int) -> None:
+    def __init__(self, draw: random.Random, depth: int) -> None:
         self.draw = draw
         self.max_depth = depth
         self.blocks: list[dict[str, Any]] = []
         self.count = 0
-        self.budget = 14
+        self.budget = draw.randint(6, 24)
 
     def pick(self, options: Any) -> Any:
-        return self.draw(st.sampled_from(list(options)))
+        return self.draw.choice(list(options))
 
     def fresh(self, hint: str) -> str:
         self.count += 1
@@ -44,10 +48,10 @@ class _Writer:
         """Write statements; `visible` are the float names that have a value. Returns it with the new ones."""
         visible = set(visible)
         for name in POOL:  # sometimes a name of an outer block is made this block's own: it has no value yet
-            if depth and self.draw(st.integers(0, 9)) == 0:
+            if depth and self.draw.randrange(10) == 0:
                 block["vars"].append({"name": name, "dtype": "float64", "shape": [2]})
                 visible.discard(name)
-        for _ in range(self.draw(st.integers(1, 4))):
+        for _ in range(self.draw.randint(1, 5)):
             if self.budget <= 0:
                 break
             self.budget -= 1
@@ -62,7 +66,7 @@ class _Writer:
     def write_op(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         names = sorted(visible)
         out = self.pick(POOL)
-        if self.draw(st.booleans()):
+        if self.draw.random() < 0.5:
             self.op(block, self.pick(UNARY), out, self.pick(names))
         else:
             raw = self.fresh("t")
@@ -72,18 +76,18 @@ class _Writer:
 
     def write_const(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         out = self.pick(POOL)
-        value = self.draw(st.integers(-8, 8)) / 8
+        value = self.draw.randint(-8, 8) / 8
         self.op(block, "fill_constant", out, shape=[2], value=value, dtype="float64")
         visible.add(out)
 
     def condition(self, block: dict[str, Any], visible: set[str]) -> str:
         """A flag that was fed, or a comparison of data with a constant."""
-        if self.draw(st.booleans()):
+        if self.draw.random() < 0.5:
             return self.pick(("yes", "no"))
         total, bound, flag = self.fresh("s"), self.fresh("k"), self.fresh("f")
         self.op(block, "reduce_sum", total, self.pick(sorted(visible)))
         self.op(
-            block, "fill_constant", bound, shape=[], value=self.draw(st.integers(-8, 8)) / 8 + 0.03, dtype="float64"
+            block, "fill_constant", bound, shape=[], value=self.draw.randint(-8, 8) / 8 + 0.03, dtype="float64"
         )
         self.op(block, "less_than", flag, total, bound)
         return flag
@@ -91,7 +95,7 @@ class _Writer:
     def write_if(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         flag = self.condition(block, visible)
         indices, after = [], []
-        empty = self.draw(st.integers(0, 5))
+        empty = self.draw.randrange(6)
         for side in range(2):
             if empty == side:
                 indices.append(None)
@@ -112,10 +116,10 @@ class _Writer:
 
     def write_while(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
-        if self.draw(st.booleans()):
+        if self.draw.random() < 0.5:
             n = self.pick(("two", "none"))
         else:
-            self.op(block, "fill_constant", n, shape=[], value=self.draw(st.integers(0, 3)), dtype="int64")
+            self.op(block, "fill_constant", n, shape=[], value=self.draw.randint(0, 3), dtype="int64")
         self.op(block, "fill_constant", i, shape=[], value=0, dtype="int64")
         self.op(block, "less_than", go, i, n)
         inner = self.new_block(block["idx"])
@@ -125,10 +129,14 @@ class _Writer:
         block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": inner["idx"]}})
 
 
-@st.composite
-def programs(draw: Any, depth: int = 4) -> dict[str, Any]:
-    """A wire program with parameters w, v, feeds x, yes, no, two, none, and a scalar `loss`."""
-    writer = _Writer(draw, depth)
+def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
+    """Wire programs with parameters w, v, feeds x, yes, no, two, none, and a scalar `loss`."""
+    return st.integers(0, 2**48).map(lambda seed: written(seed, depth))
+
+
+def written(seed: int, depth: int = 4) -> dict[str, Any]:
+    """The program of that seed."""
+    writer = _Writer(random.Random(seed), depth)
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"
