@@ -12,8 +12,8 @@ import secrets
 import time
 from base64 import b32encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,11 @@ from service.engine.protocol import NO_TENSORS
 from service.exchange import Answer
 from service.metrics import Metrics
 from service.problems import HttpProblem, from_exception
-from service.replay import History
+from service.session import Session
 from service.settings import Settings
 
-__all__ = ["Session", "SessionRegistry", "Write"]
+__all__ = ["SessionRegistry", "Write"]
 
-EPOCH = 1
 REMEMBERED = 1000  # closed sessions whose end can still be told
 SWEEP_S = 5.0
 DELETE_S = 10.0
@@ -36,54 +35,6 @@ DELETE_S = 10.0
 T = TypeVar("T")
 Tensors = Mapping[str, np.ndarray]
 Render = Callable[[Reply], Awaitable[Answer]]
-
-
-@dataclass(slots=True)
-class Session:
-    """One session. created is in seconds since 1970; `used` is a value of time.monotonic(); about: for people."""
-
-    id: str
-    program_id: str
-    worker: str
-    lease_s: float
-    about: dict[str, Any]
-    created: float = field(default_factory=time.time)
-    used: float = field(default_factory=time.monotonic)
-    lost: str | None = None
-    version: int = 0
-    step: int = 0
-    seq: int = 0
-    history: History = field(default_factory=History)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
-    unsure: tuple[int, str] | None = None  # seq and digest of a call that may or may not have taken effect
-
-    @property
-    def state(self) -> Literal["ready", "busy", "lost"]:
-        if self.lost is not None:
-            return "lost"
-        return "busy" if self.turn.locked() else "ready"
-
-    @property
-    def weights_version(self) -> str:
-        return f"e{EPOCH}.v{self.version}"
-
-    @property
-    def etag(self) -> str:
-        return f'"{self.weights_version}"'
-
-    @property
-    def lease_left(self) -> float:
-        return self.used + self.lease_s - time.monotonic()
-
-    @property
-    def position(self) -> dict[str, Any]:
-        """Where a client that lost count can go on."""
-        return {"expected_seq": self.seq + 1, "weights_version": self.weights_version}
-
-    def adopt(self, result: Mapping[str, Any]) -> None:
-        """Take over what the worker says about its session."""
-        self.version, self.step, self.seq = result["version"], result["step"], result["seq"]
 
 
 @dataclass(frozen=True, slots=True)

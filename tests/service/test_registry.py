@@ -14,7 +14,8 @@ from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, Wor
 from service.exchange import Answer
 from service.problems import HttpProblem
 from service.replay import History
-from service.sessions import Session, SessionRegistry, Write
+from service.session import Session
+from service.sessions import SessionRegistry, Write
 from service.settings import Settings
 
 

@@ -1,0 +1,47 @@
+"""What the routes of one session share: finding it, reading the body, saying where the session is now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Path, Request, Response
+
+from service.body import Body, read_body, wants_tensorfile
+from service.engine import Reply
+from service.exchange import render
+from service.routes.common import sessions, settings
+from service.routes.documented import HOT_PROBLEMS
+from service.session import Session, version_text
+
+__all__ = ["AT", "IN_SESSION", "TIMING", "SessionId", "etag", "read_answer", "received", "shown"]
+
+SessionId = Annotated[str, Path(pattern=r"^ses_[a-z2-7]{26}$", description="Id of a session.")]
+
+IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
+TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
+AT = {"step": 1, "weights_version": "e1.v1"}
+
+
+async def received(request: Request, session_id: str) -> tuple[bool, Body, Session]:
+    """Whether a file is wanted back, the body, and the session; the cheapest refusals come first."""
+    as_file = wants_tensorfile(request)
+    session = sessions(request).get(session_id)
+    return as_file, await read_body(request, settings(request)), session
+
+
+async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> Response:
+    """The answer to a call that has no number, with its ETag. members: as of `render`."""
+    answer = await render(reply, shown(reply.result), as_file=as_file, headers={"ETag": etag(reply)}, members=members)
+    return answer.response()
+
+
+def shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker says, with its version in the form that clients see."""
+    plain = {name: value for name, value in result.items() if name not in ("version", "seq")}
+    return {**plain, "weights_version": version_text(result["version"])}
+
+
+def etag(reply: Reply) -> str:
+    """Of the parameters after the call."""
+    return f'"{version_text(reply.result["version"])}"'

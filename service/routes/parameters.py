@@ -1,0 +1,100 @@
+"""The parameters of a session: read and replaced, in the version that the ETag names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.body import wants_tensorfile
+from service.engine import Reply
+from service.exchange import given_tensors, render
+from service.problems import HttpProblem
+from service.routes.common import sessions, settings
+from service.routes.documented import accepts, answers
+from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
+from service.samples import REGRESSION_PARAMETERS
+from service.schemas import sessions as schemas
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get(
+    "/{session_id}/parameters",
+    summary="Read the parameters",
+    responses=answers(
+        schemas.ParametersAnswer,
+        {"parameters": REGRESSION_PARAMETERS, "states": {}, **AT, "timing_ms": TIMING},
+        *IN_SESSION,
+    )
+    | {304: {"description": "They are still those of If-None-Match."}},
+)
+async def get_parameters(
+    request: Request,
+    session_id: SessionId,
+    names: Annotated[list[str] | None, Query(max_length=1000, description="Only these.")] = None,
+) -> Response:
+    """Parameters and states, as JSON or as a safetensors file. The ETag is their version."""
+    as_file = wants_tensorfile(request)
+    session = sessions(request).get(session_id)
+    deadline = settings(request).step_deadline
+    if session.lost is None and session.unsure is None and _matches(request, "if-none-match", weak=True)(session.etag):
+        return Response(status_code=304, headers={"ETag": session.etag})
+    reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
+    states = reply.result.pop("states")
+    headers = {"ETag": etag(reply)}
+    if as_file:
+        answer = await render(reply, {**shown(reply.result), "states": states}, as_file=True, headers=headers)
+        return answer.response()
+    prefixed = {f"{'state' if name in states else 'parameter'}/{name}": a for name, a in reply.tensors.items()}
+    members: dict[str, Any] = {"parameters": {}, "states": {}}
+    reply = Reply(reply.result, prefixed, reply.timing_ms, reply.worker)
+    return (await render(reply, shown(reply.result), as_file=False, headers=headers, members=members)).response()
+
+
+@router.put(
+    "/{session_id}/parameters",
+    summary="Replace parameters",
+    responses=answers(
+        schemas.VersionAnswer,
+        {**AT, "timing_ms": TIMING},
+        "precondition-required",
+        "precondition-failed",
+        *IN_SESSION,
+    ),
+    openapi_extra=accepts(schemas.PutParameters, regression=("Both parameters", {"parameters": REGRESSION_PARAMETERS}))
+    | {
+        "parameters": [
+            {
+                "name": "If-Match",
+                "in": "header",
+                "required": True,
+                "schema": {"type": "string"},
+                "description": "ETag of the version that is replaced, or * for any.",
+                "example": "*",
+            }
+        ]
+    },
+)
+async def put_parameters(request: Request, session_id: SessionId) -> Response:
+    """Replace parameters and states: all that are sent, or none. Optimizer state stays."""
+    as_file, body, session = await received(request, session_id)
+    if "if-match" not in request.headers:
+        raise HttpProblem("precondition-required", "PUT needs If-Match, with an ETag or *", **session.position)
+    asked = schemas.PutParameters.model_validate(body.document)
+    members = {"/parameters": asked.parameters, "/states": asked.states}
+    given = await given_tensors(body, settings(request), members)
+    deadline = settings(request).step_deadline
+    reply = await sessions(request).replace(session, given, _matches(request, "if-match", weak=False), deadline)
+    return await read_answer(reply, as_file, {})
+
+
+def _matches(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
+    """Whether an ETag is among those of `header`; weak ones count only where RFC 9110 lets them."""
+    tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
+    if weak:
+        tags = [tag.removeprefix("W/") for tag in tags]
+    return lambda etag: "*" in tags or etag in tags

@@ -1,0 +1,135 @@
+"""What a session computes: steps, updates, gradients, evaluations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.engine import Reply
+from service.exchange import Answer, given_tensors, render
+from service.routes.common import sessions, settings
+from service.routes.documented import accepts, answers
+from service.routes.gradients import deadline_of
+from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
+from service.samples import REGRESSION_FEEDS
+from service.schemas import sessions as schemas
+from service.session import Session
+from service.sessions import Write
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+GRADIENTS = {
+    "w": {"dtype": "float32", "shape": [2, 1], "data": [-7.533333, -9.866667]},
+    "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
+}
+LOSS = {"dtype": "float32", "shape": [], "data": [1.61]}
+GIVEN = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
+
+
+@router.post(
+    "/{session_id}/steps",
+    summary="Train one step",
+    responses=answers(
+        schemas.StepAnswer,
+        {"loss": LOSS, "fetched": {}, "gradients": {}, "seq": 1, "next_seq": 2, **AT, **GIVEN},
+        "sequence-conflict",
+        "sequence-gap",
+        *IN_SESSION,
+    ),
+    openapi_extra=accepts(
+        schemas.StepRequest,
+        regression=("Any step, numbered by the service", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
+    ),
+)
+async def post_step(request: Request, session_id: SessionId) -> Response:
+    """Forward, backward, update. With a `seq` it can be sent again safely: it is done once, and answered the same."""
+    as_file, body, session = await received(request, session_id)
+    asked = schemas.StepRequest.model_validate(body.document)
+    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
+    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    write = Write("session.step", args, feeds, asked.seq, f"steps {body.digest}")
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}}
+    return await _written(request, session, write, asked.deadline_s, as_file, members)
+
+
+@router.post(
+    "/{session_id}/updates",
+    summary="Apply gradients",
+    responses=answers(
+        schemas.UpdateAnswer,
+        {"seq": 1, "next_seq": 2, **AT, "compiled": False, "timing_ms": TIMING},
+        "sequence-conflict",
+        "sequence-gap",
+        *IN_SESSION,
+    ),
+    openapi_extra=accepts(schemas.UpdateRequest, regression=("Gradients of both parameters", {"gradients": GRADIENTS})),
+)
+async def post_update(request: Request, session_id: SessionId) -> Response:
+    """Let the optimizer apply gradients that were computed elsewhere, or summed over several workers."""
+    as_file, body, session = await received(request, session_id)
+    asked = schemas.UpdateRequest.model_validate(body.document)
+    given = await given_tensors(body, settings(request), {"/gradients": asked.gradients})
+    args = {"require_finite": asked.require_finite}
+    write = Write("session.update", args, given, asked.seq, f"updates {body.digest}")
+    return await _written(request, session, write, asked.deadline_s, as_file, {})
+
+
+@router.post(
+    "/{session_id}/gradients",
+    summary="Gradients at the present parameters",
+    responses=answers(
+        schemas.SessionGradientsAnswer,
+        {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, **AT, **GIVEN},
+        *IN_SESSION,
+    ),
+    openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
+)
+async def post_session_gradients(request: Request, session_id: SessionId) -> Response:
+    """Forward and backward; parameters, states and optimizer stay as they are."""
+    as_file, body, session = await received(request, session_id)
+    asked = schemas.SessionGradientsRequest.model_validate(body.document)
+    args = {"fetch": asked.fetch, "returned": asked.return_gradients}
+    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    reply = await sessions(request).read(session, "session.gradients", args, feeds, deadline)
+    return await read_answer(reply, as_file, {"loss": None, "fetched": {}, "gradients": {}})
+
+
+@router.post(
+    "/{session_id}/evaluations",
+    summary="Evaluate",
+    responses=answers(
+        schemas.EvaluationAnswer,
+        {"fetched": {"loss": LOSS}, **AT, **GIVEN},
+        *IN_SESSION,
+    ),
+    openapi_extra=accepts(
+        schemas.EvaluationRequest,
+        regression=("Predictions", {"feeds": {"x": REGRESSION_FEEDS["x"]}, "fetch": ["prediction"]}),
+    ),
+)
+async def post_evaluation(request: Request, session_id: SessionId) -> Response:
+    """Forward only. Feeds that the fetched values do not depend on may be left out."""
+    as_file, body, session = await received(request, session_id)
+    asked = schemas.EvaluationRequest.model_validate(body.document)
+    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    args = {"fetch": asked.fetch or [session.about["loss"]]}
+    reply = await sessions(request).read(session, "session.evaluate", args, feeds, deadline)
+    return await read_answer(reply, as_file, {"fetched": {}})
+
+
+async def _written(
+    request: Request, session: Session, write: Write, deadline_s: float | None, as_file: bool, members: dict[str, Any]
+) -> Response:
+    deadline = deadline_of(deadline_s, settings(request))
+
+    async def answer(reply: Reply) -> Answer:
+        document = {**shown(reply.result), "seq": reply.result["seq"], "next_seq": reply.result["seq"] + 1}
+        return await render(reply, document, as_file=as_file, headers={"ETag": etag(reply)}, members=members)
+
+    found, replayed = await sessions(request).write(session, write, deadline, answer)
+    return found.response({"Idempotency-Replayed": "true"} if replayed else {})
