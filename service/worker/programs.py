@@ -97,10 +97,12 @@ class Known:
         return tuple(open_sizes)
 
     def _compiled(self, key: Hashable, compile: Callable[[], Executable]) -> Compiled:
-        found = self._executables.pop(key, None)
-        executable = found or _reading_only(compile())
+        found = _recall(self._executables, key)
+        if found is not None:
+            return Compiled(found, fresh=False)
+        executable = _reading_only(compile())
         _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
-        return Compiled(executable, fresh=found is None)
+        return Compiled(executable, fresh=True)
 
 
 def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
@@ -111,14 +113,15 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
     Raises ProgramError when the document is not a valid program.
     """
     id, document = args.get("program_id"), args.get("document")
-    found = None if id is None else state.programs.pop(id, None)
-    if found is None:
-        if document is None:
-            raise ExecutionError("this worker has not seen the program yet", "program_unknown")
-        found = Known(read_program(state, document))
+    found: Known | None = _recall(state.programs, id)
+    if found is not None:
+        return found
+    if document is None:
+        raise ExecutionError("this worker has not seen the program yet", "program_unknown")
+    known = Known(read_program(state, document))
     if id is not None:
-        _keep(state.programs, id, found, PROGRAM_ROOM, lambda known: op_count(known.program.block))
-    return found
+        _keep(state.programs, id, known, PROGRAM_ROOM, lambda each: op_count(each.program.block))
+    return known
 
 
 def read_program(state: WorkerState, document: Any) -> Program:
@@ -166,6 +169,14 @@ def _reading_only(executable: Executable) -> Executable:
     kept = [i for i, name in enumerate(block.params) if name in read]
     plan = replace(executable.plan, block=replace(block, params=tuple(block.params[i] for i in kept)))
     return replace(executable, plan=plan, inputs=tuple(executable.inputs[i] for i in kept))
+
+
+def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
+    """What is kept under `key`, moved to the end of `cache`: the start is what was not used for longest."""
+    found = cache.pop(key, None)
+    if found is not None:
+        cache[key] = found
+    return found
 
 
 def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight: Callable[[Kept], int]) -> None:
