@@ -11,7 +11,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType, Variable
-from core.ops.elementwise import as_dtype
+from core.ops.types import as_dtype
 
 __all__ = ["INITIALIZERS", "initial_parameters"]
 

@@ -1,17 +1,36 @@
 """Every op, declared. Importing this package fills the registry."""
 
-from core.ops import control, conv, creation, elementwise, index, linalg, loss, nn, norm, random, reduce, shape
+from core.ops import (
+    arithmetic,
+    control,
+    conv,
+    creation,
+    functions,
+    index,
+    linalg,
+    logic,
+    loss,
+    nn,
+    norm,
+    pool,
+    random,
+    reduce,
+    shape,
+)
 
 __all__ = [
+    "arithmetic",
     "control",
     "conv",
     "creation",
-    "elementwise",
+    "functions",
     "index",
     "linalg",
+    "logic",
     "loss",
     "nn",
     "norm",
+    "pool",
     "random",
     "reduce",
     "shape",

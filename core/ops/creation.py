@@ -6,7 +6,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import StackType, TensorType, Type
-from core.ops.elementwise import as_dtype
+from core.ops.types import as_dtype
 from core.registry import Dtype, Example, op
 
 __all__: list[str] = []

@@ -12,8 +12,7 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.ops.elementwise import as_dtype
-from core.ops.types import axis_of, matches, same_dtype
+from core.ops.types import as_dtype, axis_of, matches, same_dtype
 from core.registry import Dtype, Example, lookup, op
 
 __all__: list[str] = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.elementwise import as_dtype
+from core.ops.types import as_dtype
 from core.registry import Dtype, Example, op
 
 __all__ = ["philox"]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from core.errors import ProgramError, TypeMismatch
 from core.ir import StackType, TensorType, Type
 
 __all__ = [
+    "as_dtype",
     "axes_of",
     "axis_of",
     "broadcast",
     "broadcast_shapes",
+    "floating",
     "joined_type",
     "matches",
     "product",
+    "same",
     "same_dtype",
     "same_size",
 ]
@@ -109,3 +114,24 @@ def product(sizes: Iterable[int]) -> int:
         else:
             total *= n
     return -1 if unknown and total else total
+
+
+def same(x: Type, **attrs: object) -> Type:
+    """The type of an op that changes values only."""
+    return x
+
+
+def floating(x: TensorType, **attrs: object) -> TensorType:
+    """The type of a function that only makes sense on real numbers. Raises ProgramError (dtype_mismatch)."""
+    if not x.is_float:
+        raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
+    return x
+
+
+def as_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of that name; bfloat16 comes from ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)

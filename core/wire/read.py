@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from core.build import BlockBuilder, Value
+from core.build import Value
 from core.errors import ProgramError
 from core.headroom import headroom
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
@@ -24,6 +24,7 @@ from core.ops.types import joined_type, matches
 from core.registry import OpSpec, lookup
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar, parse
 from core.wire.scope import BLOCK_ATTRS, Scopes, inner_indices
+from core.wire.versions import Versions
 
 __all__ = ["KEY", "read"]
 
@@ -59,7 +60,7 @@ class _Reader:
 
     def program(self) -> Program:
         root = self.raw.blocks[0]
-        b = _Versions(BlockBuilder(), {})
+        b = Versions()
         env: Env = {}
         variables = []
         leaves = [v for v in root.vars.values() if v.role != "temporary"]
@@ -82,7 +83,7 @@ class _Reader:
             latest = dict(self.raw.names)
         return Program(b.build([]), tuple(variables), latest)
 
-    def ops(self, b: _Versions, env: Env, block: RawBlock) -> None:
+    def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. What is wrong is noted, and reading goes on."""
         for op in block.ops:
             self.ops_left -= 1
@@ -119,7 +120,7 @@ class _Reader:
 
     # --- ops without scopes ------------------------------------------------------------------------------------
 
-    def plain(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
+    def plain(self, b: Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
         """An op whose meaning its declaration tells: closed control flow included."""
         spec = lookup(raw.type)
         attrs = {k: self.closed_block(raw, k, v) if k in _block_attrs(spec) else v for k, v in raw.attrs.items()}
@@ -215,7 +216,7 @@ class _Reader:
 
     def define(
         self,
-        b: _Versions,
+        b: Versions,
         env: Env,
         block: RawBlock,
         raw: RawOp,
@@ -271,7 +272,7 @@ class _Reader:
             raise ProgramError(
                 f"{attr} of {raw.type} must be a block with params and results", "bad_attr", location=raw.location
             )
-        c = _Versions(BlockBuilder(), {})
+        c = Versions()
         env: Env = {}
         for name in block.params:
             var = block.vars.get(name)
@@ -309,7 +310,7 @@ class _Reader:
         index = raw.attrs[attr]
         return None if index is None else self.raw.blocks[index]
 
-    def while_(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
+    def while_(self, b: Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
         """A `while` becomes a `loop` whose first carried value is the condition."""
         condition = self.condition(env, block, raw)
         if condition.type.dtype != "bool":
@@ -352,7 +353,7 @@ class _Reader:
         )
         self.define_all(b, env, block, raw, op, carried)
 
-    def if_else(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
+    def if_else(self, b: Versions, env: Env, block: RawBlock, raw: RawOp) -> None:
         """Merged are the names that a branch overwrites, and new ones that both branches write."""
         condition = self.condition(env, block, raw)
         branches = [self.inner(raw, attr) for attr in ("true_block", "false_block")]
@@ -402,7 +403,7 @@ class _Reader:
 
         With `optional`, those may be missing, and what comes back is the block and the variable of each result.
         """
-        c = _Versions(BlockBuilder(), {})
+        c = Versions()
         env: Env = {n: c.param(n, t, False) for n, t in types.items()}
         if block is not None:
             hidden = {n: env.pop(n) for n in block.vars if n in env}
@@ -469,7 +470,7 @@ class _Reader:
                     pointer=pointer,
                 )
 
-    def define_all(self, b: _Versions, env: Env, block: RawBlock, raw: RawOp, op: Op, names: list[str]) -> None:
+    def define_all(self, b: Versions, env: Env, block: RawBlock, raw: RawOp, op: Op, names: list[str]) -> None:
         """Like `define`, for the names that a control-flow op writes without naming them as outputs."""
         op = b.builder.typed(op)
         finals = []
@@ -484,64 +485,6 @@ class _Reader:
 
 class _Known(Exception):
     """The op at hand cannot be read because of a problem that has been noted already."""
-
-
-class _Versions:
-    """A block builder that numbers the definitions of each name.
-
-    A parameter keeps its name, later versions are ``x@VER@1``, ``x@VER@2``. Of any other name the last version keeps
-    the name, and earlier ones are ``x@VER@0`` and so on; that is settled when the block is built.
-    """
-
-    def __init__(self, builder: BlockBuilder, counts: dict[str, int]) -> None:
-        self.builder = builder
-        self.counts = counts
-        self.leaves: set[str] = set()
-
-    def param(self, name: str, type: Type, stopped: bool) -> Value:
-        self.leaves.add(name)
-        self.counts[name] = 1
-        if stopped:
-            self.builder.stopped.add(name)
-        return self.builder.param(type, name)
-
-    def new_version(self, name: str, type: Type, declared: RawVar | None) -> str:
-        """A variable for the next definition of `name`. `stop_gradient` is about the first definition."""
-        count = self.counts.get(name, 0)
-        self.counts[name] = count + 1
-        variable = name if count == 0 else f"{name}@VER@{count}"
-        self.builder.types[variable] = type
-        if count == 0 and declared is not None and declared.stop_gradient:
-            self.builder.stopped.add(variable)
-        return variable
-
-    def final_names(self) -> dict[str, str]:
-        renamed = {}
-        for name, count in self.counts.items():
-            if count > 1 and name not in self.leaves:
-                renamed[name] = f"{name}@VER@0"
-                renamed[f"{name}@VER@{count - 1}"] = name
-        return renamed
-
-    def build(self, results: Iterable[Value]) -> Block:
-        block = self.builder.build(results)
-        defined = {*block.params, *(n for op in block.ops for n in op.outputs)}
-        types = {n: t for n, t in block.types.items() if n in defined}
-        new = self.final_names()
-        if not new:
-            return replace(block, types=types)
-
-        def named(names: Iterable[str]) -> tuple[str, ...]:
-            return tuple([new.get(n, n) for n in names])
-
-        ops = tuple(replace(op, inputs=named(op.inputs), outputs=named(op.outputs)) for op in block.ops)
-        return Block(
-            block.params,
-            ops,
-            named(block.results),
-            {new.get(n, n): t for n, t in types.items()},
-            frozenset(named(block.stopped)),
-        )
 
 
 def _block_attrs(spec: OpSpec) -> set[str]:

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 from base64 import b32encode
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ import orjson
 __all__ = ["ProgramStore", "StoreFull", "StoredProgram", "program_id"]
 
 T = TypeVar("T")
+
+RECENT = 64  # programs at hand; one may be as large as a JSON body
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS programs (
@@ -61,6 +64,7 @@ class ProgramStore:
         self._limit = limit
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._recent: OrderedDict[str, StoredProgram] = OrderedDict()
 
     async def open(self) -> None:
         """Raises OSError or sqlite3.Error if the directory cannot be used."""
@@ -103,7 +107,17 @@ class ProgramStore:
         return StoredProgram(id, document, signature, created), True
 
     async def get(self, id: str) -> StoredProgram | None:
-        return await self._run(self._get, id)
+        """The program of that id. Those asked for lately are at hand without a thread or a disk."""
+        found = self._recent.get(id)
+        if found is None:
+            found = await self._run(self._get, id)
+            if found is not None:
+                self._recent[id] = found
+                if len(self._recent) > RECENT:
+                    self._recent.popitem(last=False)
+        else:
+            self._recent.move_to_end(id)
+        return found
 
     def _get(self, db: sqlite3.Connection, id: str) -> StoredProgram | None:
         row = db.execute("SELECT id, document, signature, created FROM programs WHERE id = ?", (id,)).fetchone()
@@ -121,6 +135,7 @@ class ProgramStore:
 
     async def delete(self, id: str) -> bool:
         """Whether there was such a program."""
+        self._recent.pop(id, None)
         return await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
 
     async def writable(self) -> bool:

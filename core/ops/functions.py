@@ -1,0 +1,248 @@
+"""Mathematical functions and activations, element by element."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ops.types import floating
+from core.registry import Example, composite, lookup, op
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+
+
+@op(elementwise=True)
+def exp(xp, x):
+    """``out = e ** x``."""
+    return xp.exp(x)
+
+
+exp.infer(floating)
+exp.vjp(lambda ct, out, x: ct * out)
+exp.example(lambda: [Example((A,), (np.exp(A),))])
+
+
+@op(elementwise=True)
+def expm1(xp, x):
+    """``out = e ** x - 1``, exact for small x."""
+    return xp.expm1(x)
+
+
+expm1.infer(floating)
+expm1.vjp(lambda ct, out, x: ct * (out + 1.0))
+expm1.example(lambda: [Example((A,), (np.expm1(A),))])
+
+
+@op(elementwise=True)
+def log(xp, x):
+    """The natural logarithm. At 0 it is -inf and its gradient inf."""
+    return xp.log(x)
+
+
+log.infer(floating)
+log.vjp(lambda ct, out, x: ct / x)
+log.example(lambda: [Example((np.abs(A),), (np.log(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def log1p(xp, x):
+    """``out = log(1 + x)``, exact for small x."""
+    return xp.log1p(x)
+
+
+log1p.infer(floating)
+log1p.vjp(lambda ct, out, x: ct / (x + 1.0))
+log1p.example(lambda: [Example((np.abs(A),), (np.log1p(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def sqrt(xp, x):
+    """The square root. Its gradient at 0 is inf."""
+    return xp.sqrt(x)
+
+
+sqrt.infer(floating)
+sqrt.vjp(lambda ct, out, x: ct * 0.5 / out)
+sqrt.example(lambda: [Example((np.abs(A),), (np.sqrt(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def rsqrt(xp, x):
+    """``out = 1 / sqrt(x)``. At 0 it is inf."""
+    return xp.divide(x.dtype.type(1), xp.sqrt(x))
+
+
+rsqrt.infer(floating)
+rsqrt.vjp(lambda ct, out, x: ct * -0.5 * out / x)
+rsqrt.example(lambda: [Example((np.abs(A),), (1 / np.sqrt(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def square(xp, x):
+    """``out = x * x``."""
+    return xp.multiply(x, x)
+
+
+@square.infer
+def square_infer(x):
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    return x
+
+
+square.vjp(lambda ct, out, x: ct * 2.0 * x)
+square.example(lambda: [Example((A,), (A * A,))])
+
+
+@op(elementwise=True)
+def sin(xp, x):
+    """The sine; x in radians."""
+    return xp.sin(x)
+
+
+sin.infer(floating)
+sin.vjp(lambda ct, out, x: ct * lookup("cos")(x))
+sin.example(lambda: [Example((A,), (np.sin(A),))])
+
+
+@op(elementwise=True)
+def cos(xp, x):
+    """The cosine; x in radians."""
+    return xp.cos(x)
+
+
+cos.infer(floating)
+cos.vjp(lambda ct, out, x: -(ct * lookup("sin")(x)))
+cos.example(lambda: [Example((A,), (np.cos(A),))])
+
+
+@op(elementwise=True)
+def tanh(xp, x):
+    """The hyperbolic tangent."""
+    return xp.tanh(x)
+
+
+tanh.infer(floating)
+tanh.vjp(lambda ct, out, x: ct * (1.0 - lookup("square")(out)))
+tanh.example(lambda: [Example((A,), (np.tanh(A),))])
+
+
+@op(elementwise=True)
+def sigmoid(xp, x):
+    """``out = 1 / (1 + exp(-x))``, without overflow at either end."""
+    half = x.dtype.type(0.5)
+    return xp.add(xp.multiply(xp.tanh(xp.multiply(x, half)), half), half)
+
+
+sigmoid.infer(floating)
+sigmoid.vjp(lambda ct, out, x: ct * out * (1.0 - out))
+sigmoid.example(lambda: [Example((A,), (1 / (1 + np.exp(-A)),))])
+
+
+@op(elementwise=True)
+def erf(xp, x):
+    """The error function, ``2 / sqrt(pi) * integral of exp(-t^2) from 0 to x``."""
+    if xp.__name__ == "cupy":
+        from cupyx.scipy.special import erf as special
+    else:
+        from scipy.special import erf as special
+    return special(x).astype(x.dtype, copy=False)
+
+
+erf.infer(floating)
+erf.vjp(lambda ct, out, x: ct * lookup("exp")(-lookup("square")(x)) * (2.0 / math.sqrt(math.pi)))
+erf.example(lambda: [Example((A,), (np.vectorize(math.erf)(A),))])
+
+
+@op(elementwise=True)
+def relu(xp, x):
+    """``out = max(x, 0)``. The gradient at 0 is 0."""
+    return xp.maximum(x, x.dtype.type(0))
+
+
+relu.infer(floating)
+
+
+@relu.vjp
+def relu_vjp(ct, out, x):
+    return ct * lookup("cast")(lookup("greater_than")(x, lookup("fill_zeros_like")(x)), dtype=x.dtype)
+
+
+relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
+
+
+@op(elementwise=True)
+def clip(xp, x, *, min: float = -math.inf, max: float = math.inf):
+    """x held between `min` and `max`. The gradient is 1 inside and on the bounds, 0 beyond."""
+    kind = x.dtype.type
+    return xp.minimum(xp.maximum(x, kind(min)), kind(max))
+
+
+@clip.infer
+def clip_infer(x, *, min, max):
+    if not min <= max:
+        raise ProgramError(f"min {min} is above max {max}", "bad_attr")
+    return floating(x)
+
+
+@clip.vjp
+def clip_vjp(ct, out, x, *, min, max):
+    return ct * lookup("cast")(lookup("equal")(out, x), dtype=x.dtype)
+
+
+clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max": 2.0})])
+
+
+@op(elementwise=True)
+def softplus(xp, x):
+    """``out = log(1 + exp(x))``, without overflow."""
+    return xp.logaddexp(x, x.dtype.type(0))
+
+
+softplus.infer(floating)
+softplus.vjp(lambda ct, out, x: ct * lookup("sigmoid")(x))
+softplus.example(lambda: [Example((A,), (np.log1p(np.exp(A)),))])
+
+
+@composite
+def leaky_relu(x, *, alpha: float = 0.02):
+    """``out = x`` where x > 0, else ``alpha * x``. The gradient at 0 is `alpha`."""
+    positive = lookup("greater_than")(x, lookup("fill_zeros_like")(x))
+    return lookup("where")(positive, x, x * alpha)
+
+
+leaky_relu.example(lambda: [Example((A,), (np.where(A > 0, A, 0.1 * A),), {"alpha": 0.1})])
+
+
+@composite
+def gelu(x, *, approximate: bool = False):
+    """``out = x * P(N <= x)`` for a standard normal N; `approximate` takes the tanh form (Hendrycks, Gimpel 2016)."""
+    if approximate:
+        inner = (x + x * lookup("square")(x) * 0.044715) * math.sqrt(2.0 / math.pi)
+        return x * 0.5 * (1.0 + lookup("tanh")(inner))
+    return x * 0.5 * (1.0 + lookup("erf")(x * math.sqrt(0.5)))
+
+
+gelu.example(
+    lambda: [
+        Example((A,), (A * 0.5 * (1 + np.vectorize(math.erf)(A / math.sqrt(2))),)),
+        Example(
+            (A,),
+            (A * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (A + 0.044715 * A**3))),),
+            {"approximate": True},
+        ),
+    ]
+)
+
+
+@composite
+def silu(x):
+    """``out = x * sigmoid(x)``, also called swish."""
+    return x * lookup("sigmoid")(x)
+
+
+silu.example(lambda: [Example((A,), (A / (1 + np.exp(-A)),))])

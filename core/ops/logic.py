@@ -1,0 +1,157 @@
+"""Comparisons, logic, and the choice between two values, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ir import TensorType
+from core.ops.types import broadcast
+from core.registry import Example, lookup, op
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+B = np.array([2.0, 0.25, -1.0])
+
+
+def _compare(x: TensorType, y: TensorType) -> TensorType:
+    return TensorType(broadcast(x, y).shape, "bool")
+
+
+def _logical(*types: TensorType) -> TensorType:
+    for each in types:
+        if each.dtype != "bool":
+            raise ProgramError(f"needs bool inputs, not {each}", "dtype_mismatch")
+    return broadcast(*types)
+
+
+_BOOL = "its result is bool"
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def equal(xp, x, y):
+    """``x == y``, as bool."""
+    return xp.equal(x, y)
+
+
+equal.infer(_compare)
+equal.example(lambda: [Example((A, A[:1]), (A[:1] == A,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def not_equal(xp, x, y):
+    """``x != y``, as bool."""
+    return xp.not_equal(x, y)
+
+
+not_equal.infer(_compare)
+not_equal.example(lambda: [Example((A, A[:1]), (A[:1] != A,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def less_than(xp, x, y):
+    """``x < y``, as bool."""
+    return xp.less(x, y)
+
+
+less_than.infer(_compare)
+less_than.example(lambda: [Example((A, B), (A < B,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def less_equal(xp, x, y):
+    """``x <= y``, as bool."""
+    return xp.less_equal(x, y)
+
+
+less_equal.infer(_compare)
+less_equal.example(lambda: [Example((A, B), (A <= B,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def greater_than(xp, x, y):
+    """``x > y``, as bool."""
+    return xp.greater(x, y)
+
+
+greater_than.infer(_compare)
+greater_than.example(lambda: [Example((A, B), (A > B,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def greater_equal(xp, x, y):
+    """``x >= y``, as bool."""
+    return xp.greater_equal(x, y)
+
+
+greater_equal.infer(_compare)
+greater_equal.example(lambda: [Example((A, B), (A >= B,))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def logical_and(xp, x, y):
+    """True where both are."""
+    return xp.logical_and(x, y)
+
+
+logical_and.infer(_logical)
+logical_and.example(lambda: [Example((A > 0, B > 0), ((A > 0) & (B > 0),))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def logical_or(xp, x, y):
+    """True where either is."""
+    return xp.logical_or(x, y)
+
+
+logical_or.infer(_logical)
+logical_or.example(lambda: [Example((A > 0, B > 0), ((A > 0) | (B > 0),))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def logical_xor(xp, x, y):
+    """True where just one is."""
+    return xp.logical_xor(x, y)
+
+
+logical_xor.infer(_logical)
+logical_xor.example(lambda: [Example((A > 0, B > 0), ((A > 0) ^ (B > 0),))])
+
+
+@op(elementwise=True, no_gradient=_BOOL)
+def logical_not(xp, x):
+    """True where x is not."""
+    return xp.logical_not(x)
+
+
+logical_not.infer(_logical)
+logical_not.example(lambda: [Example((A > 0,), (A <= 0,))])
+
+
+@op(elementwise=True)
+def where(xp, condition, x, y):
+    """x where `condition` (bool) holds, else y. Shapes broadcast.
+
+    The gradient of the side not selected is 0 at that place. A NaN or infinity *inside the computation* of the side
+    not selected still spoils its gradient (0 times inf): mask that computation's input too.
+    """
+    return xp.where(condition, x, y)
+
+
+@where.infer
+def where_infer(condition, x, y):
+    if condition.dtype != "bool":
+        raise ProgramError(f"the condition must be bool, not {condition}", "dtype_mismatch")
+    both = broadcast(x, y)
+    return TensorType(broadcast(TensorType(condition.shape, both.dtype), both).shape, both.dtype)
+
+
+@where.vjp
+def where_vjp(ct, out, condition, x, y):
+    zero = lookup("fill_zeros_like")(ct)
+    choose = lookup("where")
+    return None, choose(condition, ct, zero), choose(condition, zero, ct)
+
+
+where.example(lambda: [Example((A > 0, A, B), (np.where(A > 0, A, B),))])

@@ -1,0 +1,70 @@
+"""Single assignment: every definition of a name becomes a variable of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from core.build import BlockBuilder, Value
+from core.ir import Block, Type
+from core.wire.document import RawVar
+
+__all__ = ["Versions"]
+
+
+class Versions:
+    """A block builder that numbers the definitions of each name.
+
+    A parameter keeps its name, later versions are ``x@VER@1``, ``x@VER@2``. Of any other name the last version keeps
+    the name, and earlier ones are ``x@VER@0`` and so on; that is settled when the block is built.
+    """
+
+    def __init__(self) -> None:
+        self.builder = BlockBuilder()
+        self.counts: dict[str, int] = {}
+        self.leaves: set[str] = set()
+
+    def param(self, name: str, type: Type, stopped: bool) -> Value:
+        self.leaves.add(name)
+        self.counts[name] = 1
+        if stopped:
+            self.builder.stopped.add(name)
+        return self.builder.param(type, name)
+
+    def new_version(self, name: str, type: Type, declared: RawVar | None) -> str:
+        """A variable for the next definition of `name`. `stop_gradient` is about the first definition."""
+        count = self.counts.get(name, 0)
+        self.counts[name] = count + 1
+        variable = name if count == 0 else f"{name}@VER@{count}"
+        self.builder.types[variable] = type
+        if count == 0 and declared is not None and declared.stop_gradient:
+            self.builder.stopped.add(variable)
+        return variable
+
+    def final_names(self) -> dict[str, str]:
+        renamed = {}
+        for name, count in self.counts.items():
+            if count > 1 and name not in self.leaves:
+                renamed[name] = f"{name}@VER@0"
+                renamed[f"{name}@VER@{count - 1}"] = name
+        return renamed
+
+    def build(self, results: Iterable[Value]) -> Block:
+        block = self.builder.build(results)
+        defined = {*block.params, *(n for op in block.ops for n in op.outputs)}
+        types = {n: t for n, t in block.types.items() if n in defined}
+        new = self.final_names()
+        if not new:
+            return replace(block, types=types)
+
+        def named(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple([new.get(n, n) for n in names])
+
+        ops = tuple(replace(op, inputs=named(op.inputs), outputs=named(op.outputs)) for op in block.ops)
+        return Block(
+            block.params,
+            ops,
+            named(block.results),
+            {new.get(n, n): t for n, t in types.items()},
+            frozenset(named(block.stopped)),
+        )
