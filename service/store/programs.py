@@ -135,8 +135,9 @@ class ProgramStore:
 
     async def delete(self, id: str) -> bool:
         """Whether there was such a program."""
+        found = await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
         self._recent.pop(id, None)
-        return await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
+        return found
 
     async def writable(self) -> bool:
         """Whether something can be written now, for the readiness check."""
