@@ -9,7 +9,9 @@ MAKEFLAGS  += --no-builtin-rules --no-print-directory
 
 VENV   := .venv
 BIN    := $(VENV)/bin
+PINNED := $(VENV)/.pinned
 STAMP  := $(VENV)/.ready
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
 JOBS   ?= auto
@@ -18,19 +20,22 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 # The newest Python of the supported ones that is here; `make PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
-	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
 .PHONY: help demo serve examples test test-all check format bench openapi lock image clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): requirements/dev.txt requirements/build.txt pyproject.toml
+$(PINNED): requirements/dev.txt requirements/build.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=..." >&2; exit 1; }
 	@echo "making $(VENV) with $$("$(PYTHON)" --version) (once; about a minute)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PIP) --require-hashes -r requirements/build.txt -r requirements/dev.txt
+	@touch $@
+
+$(STAMP): $(PINNED) pyproject.toml
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop the service
@@ -65,7 +70,7 @@ openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
 
 lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	@$(PIP) uv==0.13.8
 	@compile() { $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--generate-hashes --no-header --no-annotate "$$@"; }; \
 	compile --upgrade --no-config pyproject.toml -o requirements/run.txt; \
