@@ -1,0 +1,76 @@
+"""The container's health check."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from service.probe import failure, main
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[int]:
+    """The port of a server that gives every request the same answer."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_ready_service_passes() -> None:
+    with answering(200, b"{}") as port:
+        assert failure("127.0.0.1", port) is None
+
+
+def test_one_that_is_not_ready_fails_and_says_why() -> None:
+    with answering(503, b'{"status": "starting"}') as port:
+        assert failure("127.0.0.1", port) == f'127.0.0.1:{port} answers 503: {{"status": "starting"}}'
+
+
+def test_an_answer_that_is_no_json_cannot_break_the_line() -> None:
+    with answering(502, b"<html>\nBad\x1b[31m") as port:
+        found = failure("127.0.0.1", port)
+
+    assert found is not None
+    assert "\n" not in found
+    assert "\x1b" not in found
+
+
+def test_nobody_listening_fails() -> None:
+    with answering(200, b"") as port:
+        pass
+
+    assert failure("127.0.0.1", port) is not None
+
+
+def test_the_address_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(200, b"{}") as port:
+        monkeypatch.setenv("BACKPASS_HOST", "0.0.0.0")
+        monkeypatch.setenv("BACKPASS_PORT", str(port))
+
+        assert main([]) == 0
+
+
+def test_an_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKPASS_PORT", "1")
+    with answering(200, b"{}") as port:
+        assert main([f"127.0.0.1:{port}"]) == 0
