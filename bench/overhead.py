@@ -66,7 +66,8 @@ def main() -> None:
     peer_command = [sys.executable, "-m", "uvicorn", "bench.overhead:empty", "--log-level", "warning", "--port"]
     own_command = [sys.executable, "-m", "service", "serve", "--log-level", "warning", "--port"]
     with served(peer_command, "/docs") as peer, served(own_command, "/healthz/ready") as own:
-        registered = json.loads(post(own, "/v1/programs", json.dumps({"program": PROGRAM}).encode(), "application/json"))
+        registration = json.dumps({"program": PROGRAM}).encode()
+        registered = json.loads(post(own, "/v1/programs", registration, "application/json"))
         path = f"/v1/programs/{registered['id']}/gradients"
         times: dict[str, list[float]] = {"peer": [], "own": [], "compute": []}
         for i in range(calls + 20):
@@ -80,8 +81,8 @@ def main() -> None:
     print(f"body of {len(body) / 1000:.0f} KB, {calls} calls each, medians in ms")
     print(f"  empty FastAPI POST       {median['peer']:.3f}")
     print(f"  one-shot gradient        {median['own']:.3f}, of which compute {median['compute']:.3f}")
-    without = median["own"] - median["compute"]
-    print(f"  ratio without compute    {without / median['peer']:.2f} (with compute {median['own'] / median['peer']:.2f})")
+    ratio = {"without": (median["own"] - median["compute"]) / median["peer"], "with": median["own"] / median["peer"]}
+    print(f"  ratio without compute    {ratio['without']:.2f} (with compute {ratio['with']:.2f})")
 
 
 @contextlib.contextmanager
