@@ -86,9 +86,7 @@ class _Writer:
             return self.pick(("yes", "no"))
         total, bound, flag = self.fresh("s"), self.fresh("k"), self.fresh("f")
         self.op(block, "reduce_sum", total, self.pick(sorted(visible)))
-        self.op(
-            block, "fill_constant", bound, shape=[], value=self.draw.randint(-8, 8) / 8 + 0.03, dtype="float64"
-        )
+        self.op(block, "fill_constant", bound, shape=[], value=self.draw.randint(-8, 8) / 8 + 0.03, dtype="float64")
         self.op(block, "less_than", flag, total, bound)
         return flag
 

@@ -15,9 +15,7 @@ from service.settings import Settings
 FILE = Path(__file__).parent.parent.parent / "openapi" / "openapi.json"
 DOCUMENT = create_app(Settings.model_construct()).openapi()
 OPERATIONS = [
-    (path, method, operation)
-    for path, methods in DOCUMENT["paths"].items()
-    for method, operation in methods.items()
+    (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
 NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 
