@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,9 @@ def _serve(chosen: argparse.Namespace) -> int:
             timeout_graceful_shutdown=round(settings.graceful_shutdown),
         )
     )
+    # uvicorn raises the signal that ended it once more; being told to stop, and stopping in good order, is no failure
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     server.run()
     return 0 if server.started else 1
 

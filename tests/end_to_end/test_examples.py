@@ -62,7 +62,7 @@ def test_the_character_rnn_learns_with_a_new_number_of_trips_each_step(url: str)
     assert after < before - 1
 
 
-def test_two_hundred_steps_of_gradient_descent_fit_the_surface(url: str) -> None:
+def test_36_two_hundred_steps_of_gradient_descent_fit_the_surface(url: str) -> None:
     printed = run_example("regression", url)
 
     assert re.search(r"loss 0\.\d+ -> 0\.0\d+ in 200 steps", printed)
@@ -74,7 +74,7 @@ def test_the_tape_agrees_with_the_formula(url: str) -> None:
     assert printed.count("differs from the formula by") == 2
 
 
-def test_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: str) -> None:
+def test_36_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: str) -> None:
     data, weights = regression.surface(examples=16), regression.initial()
     parameters = {name: Number(float(value)) for name, value in weights.items()}
     points = zip(data["x0"], data["x1"], strict=True)
