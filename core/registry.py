@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -256,8 +255,8 @@ def convert(annotation: Any, value: Any) -> Any:
             return tuple(convert(args[0], each) for each in value)
         raise ValueError(f"must be a list of {args[0].__name__}")
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) > 1e308 and not math.isinf(value):
-            raise ValueError("must be a number within float64")
+        if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
+            raise ValueError("must be a number that float64 holds exactly")
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         if -(2**63) <= value < 2**63:

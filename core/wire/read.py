@@ -478,7 +478,7 @@ class _Reader:
             type = b.builder.types[temporary]
             if name != KEY:
                 self.check_write(block, env, raw, name, type)
-            finals.append(b.new_version(name, type, None))
+            finals.append(b.new_version(name, type, self.declared(block, name)))
         b.builder.ops.append(replace(op, outputs=tuple(finals)))
         env.update((n, b.builder.value(f)) for n, f in zip(names, finals, strict=True))
 

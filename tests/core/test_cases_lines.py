@@ -621,3 +621,27 @@ def test_nan_never_comes_from_the_side_of_a_branch_that_is_not_taken():
     s.total("y")
 
     assert not math.isnan(float(grads(s)["w"][0]))
+
+
+def test_stop_gradient_holds_for_a_variable_that_branches_define():
+    s = one()
+    s.feed("c", True, "bool")
+    s.declare("y", stop_gradient=True)
+    with s.block() as yes:
+        s.op("square", "w", out="y")
+    with s.block() as no:
+        s.op("tanh", "w", out="y")
+    s.branch("c", yes, no)
+    s.total(s.op("mul", "y", "w"))
+
+    close(grads(s)["w"], np.array(W) ** 2)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**60) - 1, 10**400])
+def test_a_constant_that_would_be_rounded_is_refused(value):
+    s = one()
+    s.raw({"type": "fill_constant", "outputs": {"out": ["k"]}, "attrs": {"value": value, "dtype": "int64"}})
+
+    with pytest.raises(ProgramError) as error:
+        read(s.document)
+    assert [p.code for p in error.value.problems] == ["bad_attr"]
