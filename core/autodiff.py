@@ -73,11 +73,28 @@ class Adjoint:
         self.b = BlockBuilder.like(block)
         self.b.ops = []
         self.origin: dict[str, str] = {}
+        self._inner: list[Adjoint] = []
         self._known = set(block.types)
         self._parts: dict[str, list[_Part]] = {}
         self._done: dict[str, Value] = {}
         self._names: dict[str, str] = {}
         self._late: dict[int, list[Op]] = defaultdict(list)
+
+    def inside(self, block: Block) -> Adjoint:
+        """The backward pass of an inner block of one of the ops."""
+        inner = Adjoint(block, depends=self.depends)
+        self._inner.append(inner)
+        return inner
+
+    def origins(self) -> dict[str, str]:
+        """`origin`, with that of all inner blocks; where names meet, the outer one counts."""
+        found: dict[str, str] = {}
+        level = [self]
+        while level:
+            for each in level:
+                found = each.origin | found
+            level = [inner for each in level for inner in each._inner]
+        return found
 
     def seed(self, name: str) -> Value:
         """A new parameter that takes the cotangent of `name`."""

@@ -15,7 +15,7 @@ from core.autodiff import Adjoint, Dependence, live
 from core.build import Value
 from core.errors import Location, ProgramError
 from core.headroom import headroom
-from core.ir import Block, Program, StackType, TensorType, inner_blocks
+from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks
 from core.missing import reason_for
 from core.wire.write import write
 
@@ -197,11 +197,12 @@ def _backward(
 
     n = len(a.primal)
     written = {name: i for i, op in enumerate(forward.ops) for name in op.outputs}
-    origin = {g: v for g, v in a.origin.items() if g in written or g in found_names.values()}
+    present = {*written, *_names_inside(adjoint_ops)}
+    origin = {g: v for g, v in a.origin.items() if g in written}
     return Backward(
         program=replace(program, block=forward),
         params_grads=tuple((name, found_names.get(variables[name])) for name in wanted),
-        grad_to_var=origin | _inner_origins(adjoint_ops),
+        grad_to_var={g: v for g, v in a.origins().items() if g in present},
         grad_info_map={v: (g, 0) for g, v in origin.items() if "@RENAME@" not in g},
         forward_of=tuple((n + i, op.location) for i, op in enumerate(adjoint_ops)),
         roles=_roles(forward, n, targets),
@@ -313,17 +314,14 @@ def _roles(block: Block, forward: int, targets: list[str]) -> tuple[int, ...]:
     return tuple(roles)
 
 
-def _inner_origins(ops: Sequence[Any]) -> dict[str, str]:
-    """Gradients inside the blocks of the backward pass, by the names they have there."""
-    found: dict[str, str] = {}
-    level: list[Any] = list(ops)
+def _names_inside(ops: Sequence[Op]) -> set[str]:
+    """The variables of all blocks inside `ops`."""
+    found: set[str] = set()
+    level = list(ops)
     while level:
         blocks = [inner for op in level for _, inner in inner_blocks(op)]
         for block in blocks:
-            for name in block.types:
-                base, mark, _ = name.partition("@GRAD")
-                if mark:
-                    found.setdefault(name, base)
+            found.update(block.types)
         level = [op for block in blocks for op in block.ops]
     return found
 

@@ -64,11 +64,10 @@ class _Side:
 
     adjoint: Adjoint
     ops: tuple[Op, ...]
-    found: dict[str, Value]
     reads: list[str]
 
     @classmethod
-    def of(cls, a: Adjoint, found: dict[str, Value], results: Sequence[str]) -> _Side:
+    def of(cls, a: Adjoint, results: Sequence[str]) -> _Side:
         """Keep the ops that `results` need, and make here what is as cheap to make as to keep."""
         names = [a.final(r) for r in results]
         kept = [_without_reading(a, each) for each in live(a.ops(), names)]
@@ -76,7 +75,7 @@ class _Side:
         read = [n for n in reads(kept, names, a.b.types) if a.is_primal(n)]
         again = dict.fromkeys(id(constants[n]) for n in read if n in constants)
         made = [each for each in a.primal if id(each) in again]
-        return cls(a, (*made, *kept), found, [n for n in read if n not in constants])
+        return cls(a, (*made, *kept), [n for n in read if n not in constants])
 
 
 def _without_reading(a: Adjoint, op: Op) -> Op:
@@ -92,7 +91,7 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
     """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
-    inner = [Adjoint(block, depends=a.depends) for block in blocks]
+    inner = [a.inside(block) for block in blocks]
     cotangents = [[each.seed(each.block.results[i]) for i in seeded] for each in inner]
     found = []
     for each, given in zip(inner, cotangents, strict=True):
@@ -108,7 +107,7 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
     for each, f in zip(inner, found, strict=True):
         names = [each.block.params[i] for i in reached]
         returned.append([f.get(n) or each.b.zeros_like(each.b.value(n)) for n in names])
-        sides.append(_Side.of(each, f, [v.name for v in returned[-1]]))
+        sides.append(_Side.of(each, [v.name for v in returned[-1]]))
 
     operands = [i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)]
     kept = [[n for n in s.reads if n not in s.adjoint.block.params] for s in sides]
@@ -294,7 +293,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     tracked = _tracked(a, op, cts, wanted)
     seeded = [j for j in range(n, len(cts)) if cts[j] is not None]
 
-    inner = Adjoint(body, depends=a.depends)
+    inner = a.inside(body)
     from_carried = {i: inner.b.param(body.types[body.params[i]]) for i in tracked}
     from_stacks = {j: inner.seed(body.results[j]) for j in seeded}
     seeds = [(body.results[i], ct) for i, ct in (from_carried | from_stacks).items()]
@@ -308,7 +307,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     next_sums = [b.emit("sum", total, found[body.params[i]]) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
     returned = [*next_cts, *next_sums, *(found[body.params[i]] for i in elements)]
-    side = _Side.of(inner, found, [v.name for v in returned])
+    side = _Side.of(inner, [v.name for v in returned])
 
     read_captured = [i for i in range(n, n + m) if body.params[i] in side.reads]
     read_elements = [i for i in range(n + m, len(body.params)) if body.params[i] in side.reads]
