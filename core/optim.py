@@ -171,13 +171,13 @@ def _fourth_adam_step(p, g, m, v, shrink=1.0):
 M, V = np.array([0.2, -0.1]), np.array([0.3, 0.4])
 adam.example(
     lambda: [
-        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G)),
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G), smooth=False),
         Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V)),
     ]
 )
 adamw.example(
     lambda: [
-        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5)),
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5), smooth=False),
         Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V, 1 - 1e-5)),
     ]
 )

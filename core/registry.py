@@ -63,11 +63,15 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes, and the outputs they must give (none given for random ops, which only laws can check)."""
+    """Inputs, attributes, and the outputs they must give (none given for random ops, which only laws can check).
+
+    smooth: central differences are the gradient here. False at a tie, on a bound, and where results are rounded.
+    """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...] = ()
     attrs: dict[str, Any] = field(default_factory=dict)
+    smooth: bool = True
 
 
 @dataclass(slots=True, eq=False)

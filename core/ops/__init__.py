@@ -1,37 +1,7 @@
-"""Every op, declared. Importing this package fills the registry."""
+"""Every op, declared. Importing this package imports each of its modules, and so fills the registry."""
 
-from core.ops import (
-    arithmetic,
-    control,
-    conv,
-    creation,
-    functions,
-    index,
-    linalg,
-    logic,
-    loss,
-    nn,
-    norm,
-    pool,
-    random,
-    reduce,
-    shape,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "arithmetic",
-    "control",
-    "conv",
-    "creation",
-    "functions",
-    "index",
-    "linalg",
-    "logic",
-    "loss",
-    "nn",
-    "norm",
-    "pool",
-    "random",
-    "reduce",
-    "shape",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -175,6 +175,6 @@ sigmoid_cross_entropy_with_logits.example(
     lambda: [
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0),)),
         Example((X[0], np.array([1.0, -1.0, 0.5])), (np.array([_bce(1.0, 1.0), 0.0, _bce(3.0, 0.5)]) / 2,),
-                {"ignore_index": -1.0, "normalize": True}),
+                {"ignore_index": -1.0, "normalize": True}, smooth=False),
     ]
 )  # fmt: skip
