@@ -209,16 +209,12 @@ def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str,
 def _infer(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
     _check_count(spec, inputs)
     for slot, each in zip(spec.inputs, inputs, strict=False):
-        if each is not None and not isinstance(each, TensorType) and spec.name not in STACK_OPS:
+        if each is not None and not isinstance(each, TensorType) and not spec.stacks:
             raise ProgramError(f"{spec.name} takes arrays, but {slot.name} is a {each}", "type_mismatch")
     if spec.infer_rule is not None:
         return as_tuple(spec.infer_rule(*inputs, **attrs))
     assert spec.kind == "composite", f"{spec.name} states no types"
     return expansion(spec, inputs, attrs).result_types
-
-
-STACK_OPS = frozenset({"sum", "fill_zeros_like", "assign"})
-"""Ops that act on what a loop recorded as well as on arrays."""
 
 
 def _check_count(spec: OpSpec, inputs: tuple[Type | None, ...]) -> None:

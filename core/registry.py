@@ -25,15 +25,43 @@ from typing import Any, Literal
 from core.errors import ProgramError
 from core.ir import DTYPES, Block
 
-__all__ = ["REGISTRY", "Attr", "Dtype", "Example", "OpSpec", "Slot", "as_tuple", "composite", "lookup", "op"]
+__all__ = [
+    "CONSTRUCTS",
+    "REGISTRY",
+    "Attr",
+    "BlockIndex",
+    "Dtype",
+    "Example",
+    "LocalName",
+    "OpSpec",
+    "Slot",
+    "as_tuple",
+    "composite",
+    "construct",
+    "lookup",
+    "op",
+]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 assert typing.get_args(Dtype) == DTYPES
 
 Rule = Callable[..., Any]
-Kind = Literal["primitive", "composite", "control"]
+Kind = Literal["primitive", "composite", "control", "construct"]
 
 REGISTRY: dict[str, OpSpec] = {}
+"""Every op of the core, by name."""
+
+CONSTRUCTS: dict[str, OpSpec] = {}
+"""Every op that exists on the wire only: the reader turns it into ops of the core."""
+
+
+class BlockIndex(int):
+    """Attribute type of a construct: the index of an inner block that shares the names around it."""
+
+
+class LocalName(str):
+    """Attribute type of a construct: a name that exists in the inner block only."""
+
 
 EXACT = frozenset({bool, str, Block})
 """Attribute types of which every value is right as it is."""
@@ -88,6 +116,7 @@ class OpSpec:
     body: Rule
     elementwise: bool = False
     broadcasts: bool = False
+    stacks: bool = False
     no_gradient: str | None = None
     unavailable: str | None = None
     infer_rule: Rule | None = None
@@ -165,6 +194,7 @@ def op(
     outputs: tuple[str, ...] | str = ("out",),
     elementwise: bool = False,
     broadcasts: bool = False,
+    stacks: bool = False,
     control: bool = False,
     no_gradient: str | None = None,
     unavailable: str | None = None,
@@ -174,6 +204,7 @@ def op(
     outputs:      names of the output slots; a bare string names one variadic slot.
     elementwise:  works element by element with broadcasting.
     broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; elementwise ops do.
+    stacks:       takes what a loop recorded, or a tensor array, as well as plain arrays.
     no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
     unavailable:  why a gradient that should exist is not offered; asking for it is an error.
     """
@@ -183,12 +214,14 @@ def op(
             outputs=outputs,
             elementwise=elementwise,
             broadcasts=broadcasts,
+            stacks=stacks,
             control=control,
             no_gradient=no_gradient,
             unavailable=unavailable,
         )
     spec = _declare("control" if control else "primitive", kernel, outputs, skip=1)
     spec.elementwise, spec.broadcasts = elementwise, broadcasts or elementwise
+    spec.stacks = stacks
     spec.no_gradient, spec.unavailable = no_gradient, unavailable
     return spec
 
@@ -202,9 +235,26 @@ def composite(body: Rule | None = None, *, outputs: tuple[str, ...] = ("out",), 
     return spec
 
 
-def _declare(kind: Kind, body: Rule, outputs: tuple[str, ...] | str, skip: int) -> OpSpec:
+def construct(*, inputs: tuple[Slot, ...], outputs: tuple[str, ...] = ("out",)) -> Any:
+    """Declare an op of the wire from the function ``(reader, site, **attrs)`` that reads it.
+
+    Its keyword-only parameters are the attributes, its docstring the documentation, as with any op. Its output slots
+    take any number of names.
+    """
+
+    def declare(function: Rule) -> OpSpec:
+        spec = _declare("construct", function, outputs, skip=2, table=CONSTRUCTS)
+        spec.inputs, spec.variadic_outputs = inputs, True
+        return spec
+
+    return declare
+
+
+def _declare(
+    kind: Kind, body: Rule, outputs: tuple[str, ...] | str, skip: int, table: dict[str, OpSpec] = REGISTRY
+) -> OpSpec:
     name = body.__name__.rstrip("_")
-    if name in REGISTRY:
+    if name in table:
         raise ValueError(f"op {name!r} is declared twice")
     hints = typing.get_type_hints(body)
     parameters = list(inspect.signature(body).parameters.values())[skip:]
@@ -214,7 +264,7 @@ def _declare(kind: Kind, body: Rule, outputs: tuple[str, ...] | str, skip: int) 
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
     )
     attrs = tuple(Attr(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY)
-    spec = REGISTRY[name] = OpSpec(
+    spec = table[name] = OpSpec(
         name=name,
         kind=kind,
         doc=inspect.getdoc(body) or "",
@@ -266,6 +316,10 @@ def convert(annotation: Any, value: Any) -> Any:
         if -(2**63) <= value < 2**63:
             return value
         raise ValueError("must be an integer within int64")
+    if annotation is BlockIndex and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if annotation is LocalName and isinstance(value, str):
+        return value
     if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
         return value
     raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")

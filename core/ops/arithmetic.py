@@ -262,7 +262,7 @@ cast.vjp(lambda ct, out, x, *, dtype: lookup("cast")(ct, dtype=x.dtype) if x.typ
 cast.example(lambda: [Example((A,), (A.astype("float32"),), {"dtype": "float32"}, smooth=False)])
 
 
-@op(elementwise=True)
+@op(elementwise=True, stacks=True)
 def assign(xp, x):
     """``out = x``: another name for the same value."""
     return x

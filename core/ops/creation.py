@@ -44,11 +44,11 @@ fill_constant.example(
 )
 
 
-@op(no_gradient=_CONSTANT)
+@op(stacks=True, no_gradient=_CONSTANT)
 def fill_zeros_like(xp, x):
     """Zeros of the shape and dtype of x (of what a loop recorded: of each element)."""
     if isinstance(x, list):
-        return [fill_zeros_like.body(xp, each) for each in x]
+        return [None if each is None else fill_zeros_like.body(xp, each) for each in x]
     return xp.zeros(x.shape, x.dtype)
 
 

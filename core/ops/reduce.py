@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 
 from core.errors import ProgramError
@@ -162,14 +164,15 @@ argmax.example(lambda: [Example((X,), (X.argmax(-1),)), Example((X,), (X.argmax(
 # --- sums ------------------------------------------------------------------------------------------------------
 
 
-@op(elementwise=True)
+@op(elementwise=True, stacks=True)
 def sum_(xp, *x):
     """The sum of a list of arrays of one dtype, added in the order given. Shapes broadcast.
 
-    What loops recorded is added element by element.
+    Stacks and tensor arrays are added element by element; an element that is missing in one of them counts as zero.
     """
     if isinstance(x[0], list):
-        return [sum_.body(xp, *each) for each in zip(*x, strict=True)]
+        present = ([e for e in each if e is not None] for each in zip_longest(*x))
+        return [sum_.body(xp, *each) if each else None for each in present]
     total = x[0]
     for each in x[1:]:
         total = xp.add(total, each)
