@@ -226,11 +226,18 @@ def op(
     return spec
 
 
-def composite(body: Rule | None = None, *, outputs: tuple[str, ...] = ("out",), no_gradient: str | None = None) -> Any:
+def composite(
+    body: Rule | None = None,
+    *,
+    outputs: tuple[str, ...] = ("out",),
+    stacks: bool = False,
+    no_gradient: str | None = None,
+) -> Any:
     """Declare an op as a function of symbols, written in other ops. Types, gradient and code follow from it."""
     if body is None:
-        return lambda function: composite(function, outputs=outputs, no_gradient=no_gradient)
+        return lambda function: composite(function, outputs=outputs, stacks=stacks, no_gradient=no_gradient)
     spec = _declare("composite", body, outputs, skip=0)
+    spec.stacks = stacks
     spec.no_gradient = no_gradient
     return spec
 
