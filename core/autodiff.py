@@ -79,6 +79,7 @@ class Adjoint:
         self._done: dict[str, Value] = {}
         self._names: dict[str, str] = {}
         self._late: dict[int, list[Op]] = defaultdict(list)
+        self._readers: dict[str, list[Op]] = defaultdict(list)
 
     def inside(self, block: Block) -> Adjoint:
         """The backward pass of an inner block of one of the ops."""
@@ -95,6 +96,14 @@ class Adjoint:
                 found = each.origin | found
             level = [inner for each in level for inner in each._inner]
         return found
+
+    def readers(self, name: str) -> list[Op]:
+        """The ops of the block that read `name`."""
+        if not self._readers:
+            for op in self.block.ops:
+                for each in op.inputs:
+                    self._readers[each].append(op)
+        return self._readers.get(name, [])
 
     def seed(self, name: str) -> Value:
         """A new parameter that takes the cotangent of `name`."""

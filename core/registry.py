@@ -36,6 +36,7 @@ __all__ = [
     "OpSpec",
     "Slot",
     "as_tuple",
+    "block_attrs",
     "composite",
     "construct",
     "lookup",
@@ -295,6 +296,15 @@ def lookup(name: str) -> OpSpec:
 def as_tuple(result: Any) -> tuple[Any, ...]:
     """Rules and kernels with one output may return it bare."""
     return result if isinstance(result, tuple) else (result,)
+
+
+def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
+    """The attributes of `spec` that hold a block, or several; of a construct (`kind` BlockIndex), that name them."""
+
+    def holds(annotation: Any) -> bool:
+        return annotation is kind or any(holds(a) for a in typing.get_args(annotation))
+
+    return tuple(a.name for a in spec.attrs if holds(a.type))
 
 
 def convert(annotation: Any, value: Any) -> Any:

@@ -12,7 +12,7 @@ from core.compile import GradientQuery, Outputs, compile_gradient
 from core.registry import lookup
 from core.wire import read
 
-__all__ = ["Sketch", "close", "grads", "step"]
+__all__ = ["Sketch", "check", "close", "grads", "step"]
 
 
 class Sketch:
@@ -23,6 +23,7 @@ class Sketch:
         self.at = 0
         self.count = 0
         self.values: dict[str, np.ndarray] = {}
+        self.functions: dict[str, Any] = {}
 
     def _leaf(self, role: str, name: str, value: Any, dtype: str, **more: Any) -> str:
         array = np.asarray(value, dtype=dtype)
@@ -97,12 +98,16 @@ class Sketch:
         attrs = {"true_block": true_block, "false_block": false_block}
         self.raw({"type": "if_else", "inputs": {"condition": [condition]}, "attrs": attrs, **more})
 
+    def construct(self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], /, **attrs: Any) -> None:
+        """Append an op of the wire with its slots by name; a single name may stand for a list of one."""
+        self.raw({"type": type, "inputs": dict(inputs), "outputs": dict(outputs), "attrs": attrs})
+
     def total(self, name: str, out: str = "loss") -> str:
         return self.op("reduce_sum", name, out=out)
 
     @property
     def document(self) -> dict[str, Any]:
-        return {"blocks": self.blocks}
+        return {"blocks": self.blocks} | ({"functions": self.functions} if self.functions else {})
 
 
 def step(sketch: Sketch, fetch: Sequence[str] = (), values: Mapping[str, Any] | None = None, **query: Any) -> Outputs:
@@ -118,3 +123,51 @@ def grads(sketch: Sketch, **query: Any) -> dict[str, np.ndarray]:
 
 def close(found: Any, wanted: Any, tolerance: float = 5e-8) -> None:
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, np.ndarray]:
+    """The gradients of `loss` by all float64 parameters, after comparing them with central differences.
+
+    The gradient of their squared norm, second order, is compared too. `options` as of `step`.
+    """
+    from core.backward import append_backward
+    from core.compile import compile_forward
+    from core.wire import write
+
+    program = read(sketch.document)
+    names = [v.name for v in program.parameters]
+    run = compile_forward(program, ["loss"])
+
+    def loss(values: Mapping[str, np.ndarray]) -> float:
+        return float(run.step(values).fetched["loss"])
+
+    first = step(sketch, **options).gradients
+    for name in names:
+        close(first[name], _differences(loss, sketch.values, name), tolerance)
+    backward = append_backward(program, "loss")
+    again = read(write(backward.program))
+    targets = list(backward.gradients.values())
+    seeded = compile_gradient(
+        again, GradientQuery(targets=tuple(targets), inputs=tuple(names), target_gradients=(True,) * len(targets))
+    )
+    seeds = {f"target_gradients/{i}": first[n] for i, n in enumerate(backward.gradients)}
+    second = seeded.step(sketch.values | seeds).gradients
+    grad = compile_gradient(program, GradientQuery(loss="loss"))
+
+    def half_norm(values: Mapping[str, np.ndarray]) -> float:
+        return sum(float(np.sum(g * g)) for g in grad.step(values).gradients.values()) / 2
+
+    for name, value in second.items():
+        close(value, _differences(half_norm, sketch.values, name), 10 * tolerance)
+    return first
+
+
+def _differences(f: Any, values: Mapping[str, np.ndarray], name: str, step: float = 1e-6) -> np.ndarray:
+    out = np.zeros(values[name].shape)
+    for index in np.ndindex(out.shape):
+        moved = values[name].copy()
+        moved[index] += step
+        up = f({**values, name: moved})
+        moved[index] -= 2 * step
+        out[index] = (up - f({**values, name: moved})) / (2 * step)
+    return out

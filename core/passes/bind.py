@@ -49,6 +49,11 @@ def _inside(op: Op, types: list[Any]) -> Op:
     if op.type == "if_else":
         blocks = {k: _retyped(op.attrs[k], types[1:]) for k in ("true_block", "false_block")}
         return replace(op, attrs={**op.attrs, **blocks})
+    if op.type == "call":
+        block, gradient = _retyped(op.attrs["block"], types), op.attrs["gradient"]
+        if gradient is not None:
+            gradient = _retyped(gradient, [*types, *block.result_types, *block.result_types])
+        return replace(op, attrs={**op.attrs, "block": block, "gradient": gradient})
     if op.type != "loop":
         return op
     n, m = op.attrs["carried"], op.attrs["captured"]

@@ -1,4 +1,4 @@
-"""Put the expansion of every composite in its place, in inner blocks too."""
+"""Put the expansion of every composite, and the body of every call, in its place, in inner blocks too."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ def expand_composites(block: Block) -> Block:
             inner = expand_composites(expansion(spec, types, op.attrs))
             with b.at(op.location):
                 outs = b.inline(inner, [None if n == HOLE else b.value(n) for n in inputs])
+            renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
+        elif op.type == "call":
+            with b.at(op.location):
+                outs = b.inline(expand_composites(op.attrs["block"]), [b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         else:
             attrs = {k: expand_composites(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}

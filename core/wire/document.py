@@ -110,6 +110,17 @@ class RawProgram:
     blocks: tuple[RawBlock, ...]
     closed: bool
     names: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, RawFunction] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RawFunction:
+    """A program that another one calls; a result of a gradient may be None."""
+
+    program: RawProgram
+    results: tuple[str | None, ...]
+    gradient: str | None
+    pointer: str
 
 
 def is_reserved(name: str) -> bool:
@@ -137,37 +148,67 @@ class _Reader:
         self.problems = problems
         self.limits = limits
         self.closed = False
+        self.depth = 0
 
-    def program(self, document: Any) -> RawProgram | None:
-        members = self.members(document, "", {"blocks"}, {"version", "form", "names"})
+    def program(self, document: Any, at: str = "") -> RawProgram | None:
+        """The program whose JSON pointer is `at`."""
+        members = self.members(document, at, {"blocks"}, {"version", "form", "names", "functions"})
         if members.get("version", 1) != 1 or isinstance(members.get("version"), bool):
-            self.problems.add("bad_program", "version must be 1", "/version")
+            self.problems.add("bad_program", "version must be 1", f"{at}/version")
         form = members.get("form", "open")
         if form not in ("open", "closed"):
-            self.problems.add("bad_program", 'form must be "open" or "closed"', "/form")
+            self.problems.add("bad_program", 'form must be "open" or "closed"', f"{at}/form")
         self.closed = form == "closed"
         raw_blocks = members.get("blocks")
         if not isinstance(raw_blocks, list) or not raw_blocks:
-            self.problems.add("bad_program", "blocks must be a list with at least one block", "/blocks")
+            self.problems.add("bad_program", "blocks must be a list with at least one block", f"{at}/blocks")
             return None
         if len(raw_blocks) > self.limits.max_blocks:
-            self.too_many("blocks", len(raw_blocks), self.limits.max_blocks)
+            self.too_many("blocks", len(raw_blocks), self.limits.max_blocks, at)
             return None
         for what, limit in (("ops", self.limits.max_ops), ("vars", self.limits.max_vars)):
             total = sum(len(b[what]) for b in raw_blocks if isinstance(b, dict) and isinstance(b.get(what), list))
             if total > limit:
-                self.too_many(what, total, limit)
+                self.too_many(what, total, limit, at)
                 return None
-        blocks = [self.block(b, i, f"/blocks/{i}") for i, b in enumerate(raw_blocks)]
+        blocks = [self.block(b, i, f"{at}/blocks/{i}") for i, b in enumerate(raw_blocks)]
         names = members.get("names", {})
         pairs = names.items() if isinstance(names, dict) else [(None, None)]
         if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
-            self.problems.add("bad_program", "names must map names to names", "/names")
+            self.problems.add("bad_program", "names must map names to names", f"{at}/names")
             names = {}
-        return RawProgram(tuple(blocks), self.closed, dict(names))
+        functions = self.functions(members.get("functions", {}), f"{at}/functions")
+        return RawProgram(tuple(blocks), form == "closed", dict(names), functions)
 
-    def too_many(self, what: str, count: int, limit: int) -> None:
-        self.problems.add("limit_exceeded", f"{count} {what}, but at most {limit} are allowed", "/blocks")
+    def functions(self, raw: Any, at: str) -> dict[str, RawFunction]:
+        if not isinstance(raw, dict):
+            self.problems.add("bad_program", "functions must be an object", at)
+            return {}
+        if len(raw) > self.limits.max_blocks:
+            self.too_many("functions", len(raw), self.limits.max_blocks, at)
+            return {}
+        outer, found = self.closed, {}
+        for name, each in raw.items():
+            pointer = f"{at}/{_escaped(str(name))[:64]}"
+            members = self.members(each, pointer, {"program", "results"}, {"gradient"})
+            if self.depth or not members:
+                self.problems.add("bad_program", "a function has no functions of its own", pointer)
+                continue
+            self.depth += 1
+            program = self.program(members.get("program"), f"{pointer}/program")
+            self.depth -= 1
+            listed = self.list(members.get("results", []), f"{pointer}/results")
+            results = tuple(None if n is None else self.name(n, f"{pointer}/results/{i}") for i, n in enumerate(listed))
+            gradient = members.get("gradient")
+            if gradient is not None and gradient not in raw:
+                self.problems.add("unknown_function", f"there is no function {gradient!r}", f"{pointer}/gradient")
+            elif program is not None:
+                found[name] = RawFunction(program, results, gradient, pointer)
+        self.closed = outer
+        return found
+
+    def too_many(self, what: str, count: int, limit: int, at: str) -> None:
+        self.problems.add("limit_exceeded", f"{count} {what}, but at most {limit} are allowed", f"{at}/blocks")
 
     def block(self, raw: Any, position: int, pointer: str) -> RawBlock:
         members = self.members(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from types import NoneType
+from typing import get_args
 
-from core.registry import REGISTRY
+from core.ir import Block
+from core.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
 
-__all__ = ["BLOCK_ATTRS", "Scopes", "Touched", "inner_indices"]
-
-BLOCK_ATTRS: dict[str, tuple[str, ...]] = {
-    "while": ("sub_block",),
-    "if_else": ("true_block", "false_block"),
-    "loop": ("sub_block",),
-}
-"""The attributes of control-flow ops that name blocks by index."""
+__all__ = ["Scopes", "Touched", "inner_indices", "local_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +94,41 @@ class Scopes:
             draws |= spec is not None and spec.takes_key and "key" not in op.inputs
             for _, inner in inner_indices(op):
                 if isinstance(inner, int) and self.program.blocks[inner].params is None:
-                    below = self._touched[inner]
-                    reads.update((n, None) for n in below.reads)
-                    writes.update((n, None) for n in below.writes)
+                    below, local = self._touched[inner], local_names(op)
+                    reads.update((n, None) for n in below.reads if n not in local)
+                    writes.update((n, None) for n in below.writes if n not in local)
                     draws |= below.draws
         own = block.vars if block.idx else {}
         return Touched(tuple(n for n in reads if n not in own), tuple(n for n in writes if n not in own), draws)
 
 
 def inner_indices(op: RawOp) -> list[tuple[str, object]]:
-    """The (attribute, index) pairs with which `op` names blocks; a branch may be null."""
-    attrs = BLOCK_ATTRS.get(op.type, ())
-    optional = op.type == "if_else"
-    return [(a, op.attrs[a]) for a in attrs if a in op.attrs and not (optional and op.attrs[a] is None)]
+    """The (attribute, index) pairs with which `op` names blocks; one that may be null can be left out."""
+    found: list[tuple[str, object]] = []
+    for attr, optional in _naming(op.type):
+        value = op.attrs.get(attr)
+        if isinstance(value, list):
+            found += [(f"{attr}/{i}", each) for i, each in enumerate(value)]
+        elif attr in op.attrs and not (optional and value is None):
+            found.append((attr, value))
+    return found
+
+
+def local_names(op: RawOp) -> frozenset[str]:
+    """The names that `op` gives to its inner block alone."""
+    spec = CONSTRUCTS.get(op.type)
+    given = [op.attrs.get(a) for a in (block_attrs(spec, LocalName) if spec else ())]
+    lists = (value if isinstance(value, list) else [value] for value in given)
+    return frozenset(name for names in lists for name in names if isinstance(name, str))
+
+
+@cache
+def _naming(type: str) -> tuple[tuple[str, bool], ...]:
+    """(attribute, whether it may be null) of those that name blocks, in either form of the op."""
+    found = {}
+    for table, kind in ((REGISTRY, Block), (CONSTRUCTS, BlockIndex)):
+        if type in table:
+            for name in block_attrs(table[type], kind):
+                attr = next(a for a in table[type].attrs if a.name == name)
+                found[name] = NoneType in get_args(attr.type)
+    return tuple(found.items())

@@ -13,7 +13,7 @@ from pydantic import Field
 
 import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
-from core.registry import REGISTRY, Attr, Example, OpSpec
+from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, LocalName, OpSpec
 from service import tensors
 from service.body import JSON
 from service.problems import HttpProblem, responses
@@ -29,15 +29,19 @@ SCHEMAS: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
-    Block: {"type": "integer", "description": "Index of an inner block."},
+    Block: {"type": "integer", "description": "Index of an inner block with params and results."},
+    BlockIndex: {"type": "integer", "description": "Index of an inner block."},
+    LocalName: {"type": "string", "description": "A name in the inner block."},
 }
+CATALOGUE: dict[str, OpSpec] = REGISTRY | CONSTRUCTS
+"""By name; where an op of the core is written in another way on the wire, the latter."""
 
 
 class OpSummary(Strict):
     """One op."""
 
     type: str
-    kind: str = Field(description="primitive, composite (written in other ops) or control.")
+    kind: str = Field(description="primitive, composite (written in other ops), control, or construct (of the wire).")
     summary: str
     differentiable: bool
 
@@ -62,8 +66,7 @@ class OpDetail(OpSummary):
 @router.get("", summary="List all ops", response_model=OpCatalogue)
 async def list_ops() -> Response:
     """Every op type that a program may use."""
-    ops = [_summary(REGISTRY[name]) for name in sorted(REGISTRY)]
-    ops.append({"type": "while", "kind": "control", "summary": WHILE_TEXT.splitlines()[0], "differentiable": True})
+    ops = [_summary(CATALOGUE[name]) for name in sorted(CATALOGUE)]
     return Response(tensors.dumps({"ops": ops}), media_type=JSON, headers=CACHE)
 
 
@@ -74,9 +77,7 @@ async def get_op(
     type: Annotated[str, Path(max_length=64, description="Name of the op.", examples=["matmul"])],
 ) -> Response:
     """Its slots, attributes, documentation and examples."""
-    if type == "while":
-        return Response(tensors.dumps(WHILE_DETAIL), media_type=JSON, headers=CACHE)
-    spec = REGISTRY.get(type)
+    spec = CATALOGUE.get(type)
     if spec is None:
         raise HttpProblem("not-found", "there is no op of this name; GET /v1/ops lists all")
     return Response(tensors.dumps(_detail(spec)), media_type=JSON, headers=CACHE)
@@ -133,31 +134,3 @@ def _example(example: Example) -> dict[str, Any]:
         "outputs": [shown(x) for x in example.outputs],
         "attributes": {k: list(v) if isinstance(v, tuple) else v for k, v in example.attrs.items()},
     }
-
-
-WHILE_TEXT = """Run the inner block `sub_block` again and again while `condition` (one bool) is true.
-
-The block may read and overwrite the variables around it; it must write the condition. A variable that it overwrites is
-carried from trip to trip. Its gradient runs the trips that ran forward, last to first; no trip at all is legal. In an
-answer it becomes a `loop`, whose operands and results are explicit."""
-
-WHILE_DETAIL: dict[str, Any] = {
-    "type": "while",
-    "kind": "control",
-    "summary": WHILE_TEXT.splitlines()[0],
-    "differentiable": True,
-    "documentation": WHILE_TEXT,
-    "inputs": [
-        {"name": "condition", "optional": False, "variadic": False},
-        {"name": "x", "optional": True, "variadic": True},
-    ],
-    "outputs": [{"name": "out", "variadic": True}],
-    "attributes": {
-        "type": "object",
-        "properties": {"sub_block": SCHEMAS[Block]},
-        "required": ["sub_block"],
-        "additionalProperties": False,
-    },
-    "no_gradient": None,
-    "examples": [],
-}

@@ -1,0 +1,309 @@
+"""Control flow on the wire: constructs whose inner blocks share the names around them, read into closed ops.
+
+Each is declared by the function that reads it. What an inner block reads and overwrites of the names around it is
+worked out here; it becomes operands and results of a `loop` or an `if_else`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from core.build import BlockBuilder, Value
+from core.errors import ProgramError
+from core.ir import INTEGERS, Block, Op, TensorType, Type
+from core.ops.control import BranchMemory, LoopMemory
+from core.ops.types import joined_type
+from core.registry import BlockIndex, Slot, construct
+from core.wire.reader import Reader
+from core.wire.site import KEY, Known, Site
+
+__all__ = ["carry_types", "overwritten"]
+
+CONDITION = Slot("condition")
+LISTED = Slot("x", optional=True, variadic=True)
+INDEX = "@INDEX"
+
+
+@construct(inputs=(CONDITION, LISTED))
+def while_(
+    r: Reader,
+    at: Site,
+    *,
+    sub_block: BlockIndex,
+    is_test: bool = False,
+    memory: LoopMemory = "store",
+    checkpoints: tuple[str, ...] = (),
+) -> None:
+    """Run the inner block `sub_block` again and again while `condition` (one bool) is true.
+
+    The block may read and overwrite the variables around it; it must write the condition. A variable that it overwrites
+    is carried from trip to trip. Its gradient runs the trips that ran forward, last to first; no trip at all is legal.
+    `x` and `out` may list what the block reads and writes, and are then checked. `memory` says what is kept for the
+    backward pass, as with `loop`. In an answer this becomes a `loop`, whose operands and results are explicit.
+    """
+    condition = r.operand(at, "condition")
+    if condition.type.dtype != "bool":
+        raise ProgramError(f"the condition must be one bool, not {condition.type}", "bad_condition")
+    body = r.raw.blocks[sub_block]
+    touched = r.scopes.touched(body.idx)
+    go = at.raw.inputs["condition"][0]
+    carried = [go, *(n for n in overwritten(r, at, touched.writes) if n != go)]
+    if go not in touched.writes:
+        raise ProgramError(f"the body never writes the condition {go!r}", "condition_not_updated")
+    if touched.draws:
+        carried.append(KEY)
+    captured = [n for n in touched.reads if n in at.env and n not in carried]
+    _check_listed(at, [*carried, *captured], carried)
+    operands = at.known([*carried, *captured])
+    types = {n: v.type for n, v in zip((*carried, *captured), operands, strict=True)}
+    inner = carry_types(r, body.idx, types, carried, carried)
+    op = at.b.make(
+        "loop",
+        *operands,
+        sub_block=inner,
+        carried=len(carried),
+        captured=len(captured),
+        condition=True,
+        is_test=is_test,
+        memory=memory,
+        checkpoints=checkpoints,
+    )
+    r.define(at, at.b.typed(op), carried)
+
+
+def overwritten(r: Reader, at: Site, writes: Iterable[str]) -> list[str]:
+    """Those of the names written in an inner block that exist around it. Raises ProgramError for a feed."""
+    found = [n for n in writes if n in at.env]
+    for name in found:
+        if (root := r.raw.blocks[0].vars.get(name)) is not None and root.role == "feed":
+            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed")
+    return found
+
+
+def carry_types(r: Reader, index: int, types: dict[str, Type], carried: Sequence[str], results: Sequence[str]) -> Block:
+    """The body of a loop, read with carried types that hold before and after every trip.
+
+    A size that a trip changes becomes unknown, and the body is read again. `results` begins with what becomes of the
+    carried values.
+    """
+    types = dict(types)
+    while True:
+        inner, names = r.open_block(r.raw.blocks[index], types, results)
+        inner = replace(inner, results=tuple(names[n] for n in results))
+        joined = {
+            n: joined_type(types[n], t, "carry_dtype_changed", f"{n!r} changes its type in the body of the loop")
+            for n, t in zip(carried, inner.result_types, strict=False)
+        }
+        if all(joined[n] == types[n] for n in carried):
+            return inner
+        types |= joined
+
+
+# --- branches --------------------------------------------------------------------------------------------------
+
+
+@construct(inputs=(CONDITION, LISTED))
+def if_else(
+    r: Reader,
+    at: Site,
+    *,
+    true_block: BlockIndex | None = None,
+    false_block: BlockIndex | None = None,
+    memory: BranchMemory = "store",
+    checkpoints: tuple[str, ...] = (),
+) -> None:
+    """Run the inner block `true_block` if `condition` (one bool) is true, else `false_block`; either may be null.
+
+    A name that both write, or that existed before, is visible afterwards. The branch not taken runs neither forwards
+    nor backwards: its gradient is a real zero. `x` and `out` may list what the blocks read and write.
+    """
+    condition = r.operand(at, "condition")
+    merged = _merge(r, at, [true_block, false_block])
+    _check_listed(at, merged.read, None)
+    op = at.b.make(
+        "if_else",
+        condition,
+        *at.known(merged.read),
+        true_block=merged.blocks[0],
+        false_block=merged.blocks[1],
+        memory=memory,
+        checkpoints=checkpoints,
+    )
+    r.define(at, at.b.typed(op), merged.visible)
+
+
+@construct(inputs=(Slot("condition", variadic=True), LISTED))
+def conditional_block(r: Reader, at: Site, *, sub_block: BlockIndex, is_scalar_condition: bool = True) -> None:
+    """Run the inner block `sub_block` if `condition` is true: an `if_else` without the other side.
+
+    With `is_scalar_condition` false the conditions are arrays of any kind, and the block runs if none is empty. What
+    the block overwrites must have existed before: where it does not run, the old value stays.
+    """
+    if is_scalar_condition:
+        condition = r.operand(at, "condition")
+    else:
+        condition = at.b.constant(True, "bool")
+        for each in r.operands(at, "condition"):
+            some = at.b.emit("greater_than", at.b.emit("size", each), at.b.constant(0, "int64"))
+            condition = at.b.emit("logical_and", condition, some)
+    merged = _merge(r, at, [sub_block, None])
+    _check_listed(at, merged.read, None)
+    op = at.b.make(
+        "if_else", condition, *at.known(merged.read), true_block=merged.blocks[0], false_block=merged.blocks[1]
+    )
+    r.define(at, at.b.typed(op), merged.visible)
+
+
+@construct(inputs=(Slot("index"), LISTED))
+def switch_case(
+    r: Reader, at: Site, *, branches: tuple[BlockIndex, ...], default_block: BlockIndex | None = None
+) -> None:
+    """Run the inner block `branches[index]`; for any other index `default_block`, or, if that is null, the last branch.
+
+    A name that all of them write, or that existed before, is visible afterwards.
+    """
+    index = r.operand(at, "index")
+    if not isinstance(index.type, TensorType) or index.dtype not in INTEGERS or any(n != 1 for n in index.shape):
+        raise ProgramError(f"the index must be one integer, not {index.type}", "bad_condition")
+    if not branches:
+        raise at.refuse("switch_case needs at least one branch", "bad_attr", "attrs/branches")
+    index = at.b.emit("cast", at.b.emit("reshape", index, shape=()), dtype="int64")
+    _select(r, at, index, [*branches] if default_block is None else [*branches, default_block])
+
+
+@construct(inputs=(Slot("conditions", variadic=True), LISTED))
+def case(r: Reader, at: Site, *, branches: tuple[BlockIndex, ...], default_block: BlockIndex | None = None) -> None:
+    """Run the block of `branches` whose condition is the first that is true; where none is, `default_block`.
+
+    If that is null the last branch runs. A name that all blocks write, or that existed before, is visible afterwards.
+    """
+    conditions = r.operands(at, "conditions")
+    if not branches or len(conditions) != len(branches):
+        raise at.refuse(f"{len(conditions)} conditions for {len(branches)} branches", "bad_attr", "attrs/branches")
+    index = at.b.constant(len(branches), "int64")
+    for i, each in reversed(list(enumerate(conditions))):
+        if not isinstance(each.type, TensorType) or each.dtype != "bool" or any(n != 1 for n in each.shape):
+            raise ProgramError(f"each condition must be one bool, not {each.type}", "bad_condition")
+        index = at.b.emit("where", at.b.emit("reshape", each, shape=()), at.b.constant(i, "int64"), index)
+    _select(r, at, index, [*branches] if default_block is None else [*branches, default_block])
+
+
+def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | None]) -> None:
+    """Run the branch numbered `index` (int64); the last one if there is none of that number."""
+    merged = _merge(r, at, branches)
+    _check_listed(at, merged.read, None)
+    last = at.b.constant(len(branches) - 1, "int64")
+    zero = at.b.constant(0, "int64")
+    inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
+    index = at.b.emit("where", inside, index, last)
+    blocks = merged.blocks if len(merged.blocks) > 1 else merged.blocks * 2
+    op = _halved(at.b, index, at.known(merged.read), blocks, 0)
+    r.define(at, at.b.typed(op), merged.visible)
+
+
+def _halved(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Sequence[Block], first: int) -> Op:
+    """The `if_else` that finds the block numbered `index`, the first of `blocks` having the number `first`."""
+    half = len(blocks) // 2
+    lower = b.emit("less_than", index, b.constant(first + half, "int64"))
+    sides = (_half(blocks[:half], first), _half(blocks[half:], first + half))
+    return b.make("if_else", lower, index, *operands, true_block=sides[0], false_block=sides[1])
+
+
+def _half(blocks: Sequence[Block], first: int) -> Block:
+    """A block that takes the index and the operands of `blocks`, and runs the right one of them."""
+    if len(blocks) == 1:
+        only = blocks[0]
+        return replace(only, params=(INDEX, *only.params), types={INDEX: TensorType((), "int64"), **only.types})
+    b = BlockBuilder()
+    index = b.param(TensorType((), "int64"), INDEX)
+    operands = [b.param(t, n) for n, t in zip(blocks[0].params, blocks[0].param_types, strict=True)]
+    return b.build(b.append(_halved(b, index, operands, blocks, first)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Branches read with one signature: the names they read, and those that are visible afterwards."""
+
+    read: list[str]
+    visible: list[str]
+    blocks: list[Block]
+
+
+def _merge(r: Reader, at: Site, branches: Sequence[BlockIndex | None]) -> _Merged:
+    """Merged are the names that a branch overwrites, and new ones that all branches write."""
+    bodies = [None if i is None else r.raw.blocks[i] for i in branches]
+    touched = [r.scopes.touched(x.idx) for x in bodies if x is not None]
+    written = list(dict.fromkeys(n for t in touched for n in t.writes))
+    merged = overwritten(r, at, written)
+    read = dict.fromkeys([*merged, *(n for t in touched for n in t.reads if n in at.env)])
+    if any(t.draws for t in touched):
+        read[KEY] = None
+    types = {n: v.type for n, v in zip(read, at.known(list(read)), strict=True)}
+    fresh = [n for n in written if n not in at.env and all(n in t.writes for t in touched) and None not in bodies]
+    wanted = at.raw.outputs.get("out")
+    before = len(r.problems.found)
+    closed = []
+    for body in bodies:  # all of them, so that the mistakes of all are told
+        try:
+            closed.append(r.open_block(body, types, [*merged, *fresh], optional=fresh))
+        except Known:
+            continue
+    if len(r.problems.found) > before or len(closed) < len(bodies):
+        raise Known
+    shared = [n for n in fresh if all(n in names for _, names in closed)]
+    agreed = [n for n in shared if _joinable([block.types[names[n]] for block, names in closed])]
+    visible = [*merged, *agreed]
+    if wanted is not None:
+        _check_out(at, wanted, merged, agreed, [n for n in shared if n not in agreed])
+        visible = [*merged, *(n for n in agreed if n in wanted)]
+    return _Merged(list(read), visible, [replace(x, results=tuple(names[n] for n in visible)) for x, names in closed])
+
+
+def _joinable(types: Sequence[Type]) -> bool:
+    try:
+        for each in types[1:]:
+            joined_type(types[0], each, "branch_mismatch", "")
+    except ProgramError:
+        return False
+    return True
+
+
+def _check_listed(at: Site, needed: list[str], written: list[str] | None) -> None:
+    """What the client listed as read and written must cover what the blocks really read and write."""
+    given_elsewhere = {n for slot, names in at.raw.inputs.items() if slot != "x" for n in names} | {KEY}
+    for place, given, real in (
+        ("inputs/x", at.raw.inputs.get("x"), needed),
+        ("outputs/out", at.raw.outputs.get("out"), written),
+    ):
+        for name in real if given is not None and real is not None else ():
+            if name not in (given or ()) and name not in given_elsewhere:
+                verb = "reads" if place == "inputs/x" else "writes"
+                raise at.refuse(
+                    f"the block {verb} {name!r}, which is not listed in {place[place.index('/') + 1 :]}",
+                    "bad_slot",
+                    place,
+                    "leave the list out: it is worked out",
+                )
+
+
+def _check_out(at: Site, wanted: Iterable[str], merged: list[str], agreed: list[str], clashing: list[str]) -> None:
+    for name in wanted:
+        if name in clashing:
+            raise at.refuse(f"the branches give {name!r} different dtypes or ranks", "branch_mismatch", "outputs/out")
+        if name not in merged and name not in agreed:
+            raise at.refuse(
+                f"{name!r} is not written by both branches and has no value before", "branch_mismatch", "outputs/out"
+            )
+
+
+# --- blocks without a life of their own ------------------------------------------------------------------------
+
+
+@construct(inputs=(LISTED,))
+def net(r: Reader, at: Site, *, sub_block: BlockIndex) -> None:
+    """Run the ops of the inner block `sub_block` once, in its place, as if they stood here: a composite op.
+
+    Variables that the block declares are its own; any other name that it writes is visible afterwards.
+    """
+    r.scope(at.versions, at.env, r.raw.blocks[sub_block])

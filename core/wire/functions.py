@@ -1,0 +1,85 @@
+"""Functions on the wire: programs that a program names and calls, with gradients of the client's own if need be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.errors import ProgramError
+from core.ir import Block, TensorType
+from core.passes.bind import bind
+from core.registry import Slot, construct
+from core.wire.document import RawFunction
+from core.wire.reader import Reader
+from core.wire.scope import Scopes
+from core.wire.site import Known, Site
+
+__all__: list[str] = []
+
+
+@construct(inputs=(Slot("x", optional=True, variadic=True),))
+def call(r: Reader, at: Site, *, function: str) -> None:
+    """Run the function of that name, one of the program's ``functions``, on `x`.
+
+    A function is a program whose feeds are its parameters, and a list of ``results``, variables of its block 0. If it
+    names another function as its ``gradient``, that one is its vector-Jacobian product: it takes the operands, the
+    results and a cotangent for each result, and its own results are the cotangents of the operands, null for none.
+    """
+    operands = r.operands(at, "x")
+    raw = _named(r, at, function)
+    block, _ = _block(r, at, function, raw, [v.type for v in operands], raw.results)
+    gradient: Block | None = None
+    inputs: tuple[int, ...] = ()
+    if raw.gradient is not None:
+        rule = _named(r, at, raw.gradient)
+        types = [*(v.type for v in operands), *block.result_types, *block.result_types]
+        gradient, inputs = _block(r, at, raw.gradient, rule, types, rule.results)
+    op = at.b.typed(at.b.make("call", *operands, block=block, gradient=gradient, inputs=inputs))
+    names = at.raw.outputs.get("out", ())
+    if len(names) != len(op.outputs):
+        raise at.refuse(f"{function} has {len(op.outputs)} results, but {len(names)} are named", "bad_slot", "outputs")
+    r.define(at, op, names)
+
+
+def _named(r: Reader, at: Site, name: str) -> RawFunction:
+    if name not in r.raw.functions:
+        known = ", ".join(sorted(r.raw.functions)) or "none"
+        raise at.refuse(
+            f"the program has no function {name!r}", "unknown_function", "attrs/function", f"its functions: {known}"
+        )
+    return r.raw.functions[name]
+
+
+def _block(
+    r: Reader, at: Site, name: str, raw: RawFunction, types: list, results: tuple[str | None, ...]
+) -> tuple[Block, tuple[int, ...]]:
+    """The block of a function for operands of `types`, and the positions of the results that are not null.
+
+    Raises ProgramError, or Known where the function itself is wrong.
+    """
+    before = len(r.problems.found)
+    inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits)
+    program = inner.program()
+    if len(r.problems.found) > before:
+        raise Known
+    for variable in program.variables:
+        if variable.role != "feed":
+            what = "random ops" if variable.role == "key" else f"the {variable.role} {variable.name!r}"
+            raise at.refuse(f"a function may have no {what}: only feeds", "bad_function", "attrs/function")
+    if len(program.feeds) != len(types):
+        raise at.refuse(
+            f"{name!r} takes {len(program.feeds)} values, but {len(types)} are given", "bad_slot", "inputs/x"
+        )
+    sizes = {}
+    for feed, type in zip(program.feeds, types, strict=True):
+        if not isinstance(type, TensorType) or type.dtype != feed.type.dtype:
+            raise at.refuse(f"{name!r} takes {feed.name!r} as {feed.type}, but is given {type}", "type_mismatch")
+        if type.is_static:
+            sizes[feed.name] = type.shape
+    block = bind(program.block, sizes)
+    given = [n for n in results if n is not None]
+    variables = [program.latest.get(n, n) for n in given]
+    for each, found in zip(given, variables, strict=True):
+        if found not in block.types:
+            raise ProgramError(f"{name!r} has no variable {each!r}", "unknown_variable", pointer=raw.pointer)
+    numbers = tuple(i for i, n in enumerate(results) if n is not None)
+    return replace(block, results=tuple(variables)), numbers

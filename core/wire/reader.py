@@ -1,0 +1,334 @@
+"""Reading blocks: names resolved, versions numbered, types inferred, every problem noted on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.build import Value
+from core.errors import ProgramError
+from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
+from core.ops.types import matches
+from core.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
+from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
+from core.wire.scope import Scopes, inner_indices
+from core.wire.site import KEY, Env, Known, Site
+from core.wire.versions import Versions
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Reads the blocks of one program, noting what is wrong as it goes."""
+
+    def __init__(self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits) -> None:
+        self.raw = raw
+        self.scopes = scopes
+        self.problems = problems
+        self.limits = limits
+        # a loop whose carried sizes change is read again with those sizes unknown; nesting multiplies that
+        self.ops_left = 20 * limits.max_ops
+
+    def program(self) -> Program:
+        root = self.raw.blocks[0]
+        b = Versions()
+        env: Env = {}
+        variables = []
+        leaves = [v for v in root.vars.values() if v.role != "temporary"]
+        for var in leaves:
+            type = TensorType(var.shape or (), var.dtype or "float32")
+            env[var.name] = b.param(var.name, type, var.stop_gradient)
+            variables.append(Variable(var.name, type, var.role, var.trainable))  # type: ignore[arg-type]
+        if self.scopes.touched(0).draws and not self.raw.closed:
+            type = TensorType((), "int64")
+            env[KEY] = b.param(KEY, type, False)
+            variables.append(Variable(KEY, type, "key", False))
+        for block in self.raw.blocks[1:]:
+            for var in block.vars.values():
+                if var.role != "temporary":
+                    self.problems.add("bad_var", f"a {var.role} must be declared in block 0", f"{var.pointer}/role")
+        self.ops(b, env, root)
+        latest = {v.name: env[v.name].name for v in variables if env[v.name] and env[v.name].name != v.name}  # type: ignore[union-attr]
+        latest.pop(KEY, None)
+        if self.raw.closed:
+            latest = dict(self.raw.names)
+        return Program(b.build([]), tuple(variables), latest)
+
+    def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
+        """Append the ops of `block`, reading and updating `env`. What is wrong is noted, and reading goes on."""
+        for raw in block.ops:
+            self.ops_left -= 1
+            if self.ops_left < 0:
+                raise ProgramError(
+                    "the program takes too long to read: its loops change sizes at many depths", "too_deep"
+                )
+            at = Site(b, env, block, raw)
+            construct = None if self.raw.closed or self._is_closed(raw) else CONSTRUCTS.get(raw.type)
+            try:
+                with b.builder.at(raw.location):
+                    if construct is None:
+                        self.plain(at)
+                    else:
+                        construct.body(self, at, **self.construct_attrs(construct, at))
+            except Known:
+                self._poison(env, raw)
+            except ProgramError as error:
+                for each in error.problems:
+                    pointer = each.pointer if error.pointer else raw.pointer
+                    self.problems.add(each.code, each.message, pointer, each.location, each.suggestion)
+                self._poison(env, raw)
+
+    def _poison(self, env: Env, op: RawOp) -> None:
+        env.update((name, None) for name in op.written_names())
+        for _, inner in inner_indices(op):
+            if isinstance(inner, int) and 0 < inner < len(self.raw.blocks):
+                env.update((name, None) for name in self.scopes.touched(inner).writes)
+
+    def _is_closed(self, raw: RawOp) -> bool:
+        """A control-flow op in the form that we return: the blocks it names have parameters and results."""
+        return any(isinstance(i, int) and self.raw.blocks[i].params is not None for _, i in inner_indices(raw))
+
+    def construct_attrs(self, spec: OpSpec, at: Site) -> dict[str, Any]:
+        """The attributes of a construct, its slots checked too."""
+        for given, slots, which in (
+            (at.raw.inputs, {s.name for s in spec.inputs}, "input"),
+            (at.raw.outputs, set(spec.outputs), "output"),
+        ):
+            for slot in given.keys() - slots:
+                raise at.refuse(f"{spec.name} has no {which} slot {slot!r}", "bad_slot", f"{which}s")
+        try:
+            return spec.complete(at.raw.attrs)
+        except ProgramError as error:
+            raise at.refuse(error.message, error.code, "attrs", error.suggestion) from None
+
+    # --- ops without scopes ------------------------------------------------------------------------------------
+
+    def plain(self, at: Site) -> None:
+        """An op whose meaning its declaration tells: closed control flow included."""
+        raw = at.raw
+        spec = lookup(raw.type)
+        inner = block_attrs(spec)
+        attrs = {k: self.closed_block(at, k, v) if k in inner and v is not None else v for k, v in raw.attrs.items()}
+        if spec.takes_key and not self.raw.closed:
+            attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
+        try:
+            attrs = spec.complete(attrs)
+        except ProgramError as error:  # told even if the inputs are wrong too
+            self.problems.add(error.code, error.message, f"{raw.pointer}/attrs", raw.location, error.suggestion)
+            self.inputs(spec, at)
+            raise Known from None
+        inputs = self.inputs(spec, at)
+        if spec.takes_key and "key" not in raw.inputs and KEY in at.env:
+            inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
+        names = self.outputs(spec, raw)
+        op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
+        if len(names) != len(op.outputs):
+            found = f"{op.type} has {len(op.outputs)} outputs, but {len(names)} are named"
+            raise at.refuse(found, "bad_slot", "outputs")
+        self.define(at, op, names)
+
+    def inputs(self, spec: OpSpec, at: Site) -> list[Value | None]:
+        """The values of the input slots, in the order of the declaration."""
+        slots = {s.name for s in spec.inputs}
+        for unknown in at.raw.inputs.keys() - slots:
+            raise at.refuse(
+                f"{spec.name} has no input slot {unknown!r}",
+                "bad_slot",
+                "inputs",
+                f"its slots are {', '.join(sorted(slots)) or 'none'}",
+            )
+        values: list[Value | None] = []
+        missing = False
+        for slot in spec.inputs:
+            names = at.raw.inputs.get(slot.name, ())
+            if len(names) > 1 and not slot.variadic:
+                raise at.refuse(
+                    f"slot {slot.name!r} of {spec.name} takes one name, not {len(names)}",
+                    "bad_slot",
+                    f"inputs/{slot.name}",
+                )
+            if not names and not slot.variadic:
+                if not slot.optional:
+                    raise at.refuse(f"{spec.name} needs the input {slot.name!r}", "bad_slot")
+                values.append(None)
+            for i, name in enumerate(names):
+                value = self.lookup(at, name, f"inputs/{slot.name}/{i}", slot.name)
+                missing |= value is None
+                values.append(value)
+        if missing:
+            raise Known
+        return values
+
+    def operands(self, at: Site, slot: str) -> list[Value]:
+        """The values that a construct is given in `slot`."""
+        found = [self.lookup(at, n, f"inputs/{slot}/{i}", slot) for i, n in enumerate(at.raw.inputs.get(slot, ()))]
+        if None in found:
+            raise Known
+        return [v for v in found if v is not None]
+
+    def operand(self, at: Site, slot: str) -> Value:
+        """The one value that a construct is given in `slot`."""
+        if len(at.raw.inputs.get(slot, ())) != 1:
+            raise at.refuse(f"{at.raw.type} needs one {slot}", "bad_slot", "inputs")
+        return self.operands(at, slot)[0]
+
+    def lookup(self, at: Site, name: str, place: str, slot: str) -> Value | None:
+        """The current version of `name`; None, with the problem noted, if there is none."""
+        if name in at.env:
+            return at.env[name]
+        location = replace(at.raw.location, slot=slot, variable=name)
+        pointer = f"{at.raw.pointer}/{place}"
+        if name in at.block.vars or any(name in op.written_names() for op in at.block.ops):
+            self.problems.add("use_before_definition", f"{name!r} is read before any op writes it", pointer, location)
+        else:
+            self.problems.add("unknown_variable", f"there is no variable {name!r} here", pointer, location)
+        at.env[name] = None
+        return None
+
+    def outputs(self, spec: OpSpec, raw: RawOp) -> tuple[str | None, ...]:
+        """The client's names for the outputs; None for those left out (all of a variadic slot)."""
+        for slot in raw.outputs.keys() - set(spec.outputs):
+            raise ProgramError(
+                f"{spec.name} has no output slot {slot!r}",
+                "bad_slot",
+                pointer=f"{raw.pointer}/outputs",
+                suggestion=f"its slots are {', '.join(spec.outputs)}",
+            )
+        if not raw.written_names():
+            if spec.kind == "control":
+                return ()
+            raise ProgramError(f"{spec.name} writes nothing: name its output", "bad_slot")
+        if spec.variadic_outputs:
+            return raw.outputs[spec.outputs[0]]
+        names = []
+        for slot in spec.outputs:
+            given = raw.outputs.get(slot, ())
+            if len(given) > 1:
+                raise ProgramError(
+                    f"slot {slot!r} of {spec.name} takes one name, not {len(given)}",
+                    "bad_slot",
+                    pointer=f"{raw.pointer}/outputs/{slot}",
+                )
+            names.append(given[0] if given else None)
+        if len({n for n in names if n}) < sum(n is not None for n in names):
+            raise ProgramError(f"{spec.name} writes one name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
+        return tuple(names)
+
+    def define(self, at: Site, op: Op, names: Sequence[str | None]) -> None:
+        """Append `op`, whose types are known, and make its outputs the current versions of `names`.
+
+        An output without a name is read by nothing but what the reader itself adds.
+        """
+        finals = []
+        for temporary, name in zip(op.outputs, names, strict=True):
+            type = at.b.types[temporary]
+            if name is None:
+                finals.append(temporary)
+                continue
+            if name != KEY:
+                self.check_write(at, name, type)
+            finals.append(at.versions.new_version(name, type, self.declared(at.block, name)))
+            if self.raw.closed and finals[-1] != name:
+                raise ProgramError(f"{name!r} is written twice in a closed block", "not_single_assignment")
+        at.b.ops.append(replace(op, outputs=tuple(finals)))
+        at.env.update((n, at.b.value(f)) for n, f in zip(names, finals, strict=True) if n is not None)
+
+    def check_write(self, at: Site, name: str, type: Type) -> None:
+        location = replace(at.raw.location, variable=name)
+        root = self.raw.blocks[0].vars.get(name)
+        if root is not None and root.role == "feed" and not (at.block.idx and name in at.block.vars):
+            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed", location=location)
+        declared = self.declared(at.block, name)
+        if declared is None:
+            return
+        wanted = _declared_type(declared, type)
+        if wanted is not None and not matches(type, wanted):
+            raise ProgramError(
+                f"{name!r} is declared as {wanted}, but {at.raw.type} gives {type}", "type_mismatch", location=location
+            )
+
+    def declared(self, block: RawBlock, name: str) -> RawVar | None:
+        """The declaration that `name` has in `block`, or in the nearest block around it that has one."""
+        at = block
+        while name not in at.vars and at.idx and at.params is None:
+            at = self.raw.blocks[at.parent_idx]
+        return at.vars.get(name)
+
+    # --- inner blocks ------------------------------------------------------------------------------------------
+
+    def closed_block(self, at: Site, attr: str, index: Any) -> Block:
+        """The closed block that a closed control-flow op names."""
+        raw = at.raw
+        block = self.raw.blocks[index] if isinstance(index, int) and 0 < index < len(self.raw.blocks) else None
+        if block is None or block.params is None or block.results is None:
+            raise ProgramError(
+                f"{attr} of {raw.type} must be a block with params and results", "bad_attr", location=raw.location
+            )
+        c = Versions()
+        env: Env = {}
+        for name in block.params:
+            var = block.vars.get(name)
+            if var is None or var.dtype is None or var.shape is None:
+                raise ProgramError(f"parameter {name!r} of block {block.idx} needs a declared type", "bad_var")
+            env[name] = c.param(name, _full_type(var), var.stop_gradient)
+        self.ops(c, env, block)
+        inside = Site(c, env, block, raw)
+        results = [self.lookup(inside, n, f"results/{i}", "results") for i, n in enumerate(block.results)]
+        if None in results:
+            raise Known
+        return c.build([v for v in results if v is not None])
+
+    def open_block(
+        self,
+        block: RawBlock | None,
+        types: Mapping[str, Type],
+        results: Sequence[str],
+        optional: Iterable[str] = (),
+    ) -> tuple[Block, dict[str, str]]:
+        """Read an inner block with parameters `types`; it, and the variable that holds the last version of each result.
+
+        An `optional` result may be missing; one that is not there or wrong raises Known.
+        """
+        before = len(self.problems.found)
+        c = Versions()
+        env: Env = {n: c.param(n, t, False) for n, t in types.items()}
+        if block is not None:
+            self.scope(c, env, block)
+            if KEY in results:
+                key = env[KEY]
+                assert key is not None
+                env[KEY] = c.builder.emit("next_key", key)
+        names = {}
+        for name in results:
+            value = env.get(name)
+            if value is not None:
+                names[name] = value.name
+            elif name not in optional:
+                raise Known
+        if len(self.problems.found) > before:
+            raise Known
+        renamed = c.final_names()
+        return c.build([]), {n: renamed.get(v, v) for n, v in names.items()}
+
+    def scope(self, b: Versions, env: Env, block: RawBlock) -> None:
+        """The ops of a block whose own variables hide those around it, and are gone after it."""
+        hidden = {n: env.pop(n) for n in block.vars if n in env}
+        self.ops(b, env, block)
+        for n in block.vars:
+            env.pop(n, None)
+        env |= hidden
+
+
+def _full_type(var: RawVar) -> Type:
+    type: Type = TensorType(var.shape or (), var.dtype or "float32")
+    for _ in range(var.stack_depth):
+        type = StackType(type)
+    return type
+
+
+def _declared_type(var: RawVar, found: Type) -> Type | None:
+    """What the declaration says, its silences filled in from what was found."""
+    if isinstance(found, StackType) or var.stack_depth:
+        return _full_type(var) if var.dtype is not None and var.shape is not None else None
+    return TensorType(found.shape if var.shape is None else var.shape, found.dtype if var.dtype is None else var.dtype)

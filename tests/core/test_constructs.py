@@ -1,0 +1,424 @@
+"""Constructs of the wire: what they mean, and gradients of first and second order against differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.errors import ExecutionError, ProgramError
+from core.wire import read, write
+from tests.programs import Sketch, check, close, grads, step
+
+X = [[1.0, 2.0], [0.5, -1.0], [-1.0, 0.3]]
+
+
+def test_every_answer_reads_back_as_the_same_program():
+    for sketch in (elman("all"), cases(1), rows([True, False, True]), array_in_a_loop(), custom(-1.0)):
+        program = read(sketch.document)
+        assert read(write(program)) == program
+
+
+# --- recurrence ------------------------------------------------------------------------------------------------
+
+
+def elman(outputs: str, reverse: bool = False, kind: str = "recurrent", rows: int = 3) -> Sketch:
+    """h := tanh(h @ W + x) over the rows of X, and a loss over all states or the last one."""
+    s = Sketch()
+    s.param("W", [[0.5, 0.1], [-0.2, 0.7]])
+    s.param("h0", [0.2, -0.3])
+    s.feed("X", np.asarray(X)[:rows])
+    with s.block() as body:
+        before = "p" if kind == "recurrent" else "h"
+        s.op("tanh", s.op("add", s.op("matmul", before, "W"), "x"), out="h")
+        s.op("square", "h", out="y")
+    if kind == "recurrent":
+        s.construct(
+            "recurrent",
+            {"inputs": "X", "initial_states": "h0"},
+            {"outputs": "ys", "final_states": "last"},
+            sub_block=body,
+            ex_states=["p"],
+            states=["h"],
+            step_inputs=["x"],
+            step_outputs=["y"],
+            reverse=reverse,
+        )
+    else:
+        s.construct(
+            "scan",
+            {"initial": "h0", "sequences": "X"},
+            {"final": "last", "stacked": "ys"},
+            sub_block=body,
+            states=["h"],
+            elements=["x"],
+            outputs=["y"],
+            reverse=reverse,
+        )
+    s.total("ys" if outputs == "all" else "last")
+    return s
+
+
+RECURRENT = [
+    ("all", False, [[0.09936558, 0.18371989], [0.52476056, -0.22508209]], [0.32832622, -0.0016628]),
+    ("all", True, [[-0.42690186, 0.3883997], [-0.13261106, -0.23043636]], None),
+    ("last", False, [[0.65357684, 1.0182952], [0.06848657, 0.23042083]], None),
+]
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "scan"])
+@pytest.mark.parametrize(("outputs", "reverse", "dW", "dh0"), RECURRENT)
+def test_70_a_recurrent_net(outputs, reverse, dW, dh0, kind):
+    found = check(elman(outputs, reverse, kind))
+
+    close(found["W"], dW)
+    if dh0 is not None:
+        close(found["h0"], dh0)
+
+
+def test_what_is_stacked_lines_up_with_the_sequence_it_came_from():
+    forward, backward = (step(elman("all", reverse), ["ys"]).fetched["ys"] for reverse in (False, True))
+
+    h = np.array([0.2, -0.3])
+    W = np.array([[0.5, 0.1], [-0.2, 0.7]])
+    for x, y in zip(X, forward, strict=True):
+        h = np.tanh(h @ W + x)
+        close(y, h * h)
+    h = np.array([0.2, -0.3])
+    for x, y in zip(X[::-1], backward[::-1], strict=True):
+        h = np.tanh(h @ W + x)
+        close(y, h * h)
+
+
+def test_no_step_is_legal():
+    found = step(elman("all", rows=0), ["ys", "last"])
+
+    assert found.fetched["ys"].shape == (0, 2)
+    close(found.fetched["last"], [0.2, -0.3])
+    close(found.gradients["W"], np.zeros((2, 2)))
+    close(grads(elman("last", rows=0))["h0"], [1, 1])
+
+
+def test_72_a_state_that_nobody_updates_and_one_that_starts_at_zero():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("fixed", [0.3, -0.4])
+    s.feed("X", X)
+    with s.block() as body:
+        s.op("tanh", s.op("add", s.op("mul", "h", "w"), s.op("mul", "m", "x")), out="next")
+    s.construct(
+        "recurrent",
+        {"inputs": "X", "initial_states": ["fixed", s.const(0.0, [2])]},
+        {"outputs": "ys"},
+        sub_block=body,
+        ex_states=["m", "h"],
+        states=["m", "next"],
+        step_inputs=["x"],
+        step_outputs=["next"],
+    )
+    s.total("ys")
+
+    found = check(s)
+
+    u = Sketch()  # unrolled by hand
+    u.param("w", [0.5, 0.7])
+    u.param("fixed", [0.3, -0.4])
+    h, total = u.const(0.0, [2]), u.const(0.0)
+    for i, x in enumerate(X):
+        u.feed(f"x{i}", x)
+        h = u.op("tanh", u.op("add", u.op("mul", h, "w"), u.op("mul", "fixed", f"x{i}")))
+        total = u.op("add", total, u.op("reduce_sum", h))
+    u.op("assign", total, out="loss")
+    for name, value in grads(u).items():
+        close(found[name], value)
+
+
+def test_a_scan_may_count_steps_and_overwrite_what_is_around_it():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("assign", "w", out="total")
+    with s.block() as body:
+        s.op("mul", "h", "w", out="h")
+        s.op("add", "total", "h", out="total")
+    s.construct("scan", {"initial": "w"}, {}, sub_block=body, states=["h"], length=3)
+    s.total("total")
+    w = np.array([0.5, 0.7])
+
+    close(check(s)["w"], 1 + 2 * w + 3 * w**2 + 4 * w**3)
+
+
+def test_sequences_of_different_lengths_are_refused():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    for name, rows in (("a", 3), ("b", 2)):
+        s.feed(name, np.ones((rows, 2)))
+        s.blocks[0]["vars"][-1]["shape"] = [-1, 2]
+    with s.block() as body:
+        s.op("mul", s.op("add", "x", "y"), "w", out="z")
+    s.construct(
+        "scan", {"sequences": ["a", "b"]}, {"stacked": "zs"}, sub_block=body, elements=["x", "y"], outputs=["z"]
+    )
+    s.total("zs")
+
+    with pytest.raises((ExecutionError, ProgramError)) as error:
+        grads(s)
+    assert error.value.code == "shape_mismatch"
+
+
+def test_a_recurrence_that_keeps_nothing_has_no_gradient():
+    s = elman("all")
+    s.blocks[0]["ops"][0]["attrs"]["is_train"] = False
+
+    with pytest.raises(ProgramError) as error:
+        grads(s)
+    assert error.value.code == "is_test_loop"
+
+
+# --- branches --------------------------------------------------------------------------------------------------
+
+
+def cases(index: int) -> Sketch:
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.feed("k", index, "int64")
+    s.op("assign", "w", out="total")
+    blocks = []
+    for factor in (2.0, 3.0, 5.0, 7.0):
+        with s.block() as block:
+            s.op("scale", s.op("square", "w"), out="y", scale=factor)
+            if factor == 5.0:
+                s.op("add", "total", "y", out="total")
+        blocks.append(block)
+    s.construct("switch_case", {"index": "k"}, {}, branches=blocks[:3], default_block=blocks[3])
+    s.total(s.op("add", "y", "total"))
+    return s
+
+
+@pytest.mark.parametrize(("index", "factor"), [(0, 2), (1, 3), (2, 10), (7, 7), (-1, 7)])
+def test_43_switch_case_takes_the_default_for_any_other_index(index, factor):
+    close(check(cases(index))["w"], 1 + 2 * factor * np.array([0.5, 0.7]))
+
+
+@pytest.mark.parametrize(("values", "factor"), [((1, 1), 2), ((0, 1), 3), ((0, 0), 5)])
+def test_case_takes_the_first_true_condition(values, factor):
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    conditions = [s.feed(f"c{i}", bool(v), "bool") for i, v in enumerate(values)]
+    blocks = []
+    for each in (2.0, 3.0, 5.0):
+        with s.block() as block:
+            s.op("scale", "w", out="y", scale=each)
+        blocks.append(block)
+    s.construct("case", {"conditions": conditions}, {"out": "y"}, branches=blocks[:2], default_block=blocks[2])
+    s.total("y")
+
+    close(check(s)["w"], [factor, factor])
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_conditional_block_leaves_the_old_value_where_it_does_not_run(taken):
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.feed("c", taken, "bool")
+    s.op("scale", "w", out="y", scale=3.0)
+    with s.block() as block:
+        s.op("square", "y", out="y")
+    s.construct("conditional_block", {"condition": "c"}, {}, sub_block=block)
+    s.total("y")
+
+    close(check(s)["w"], 18 * np.array([0.5, 0.7]) if taken else [3, 3])
+
+
+def rows(mask: list[bool]) -> Sketch:
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("x", [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    s.feed("mask", mask, "bool")
+    with s.block() as yes:
+        s.op("mul", "r", "w", out="y")
+    with s.block() as no:
+        s.op("square", s.op("mul", "r", "w"), out="y")
+    s.construct(
+        "if_else_rows", {"condition": "mask", "x": "x"}, {"out": "y"}, true_block=yes, false_block=no, rows=["r"]
+    )
+    s.total("y")
+    return s
+
+
+@pytest.mark.parametrize("mask", [[True, False, True], [True] * 3, [False] * 3])
+def test_each_row_goes_through_the_branch_of_its_own_condition(mask):
+    found = check(rows(mask))
+
+    w, x, m = np.array([0.5, 0.7]), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]), np.array(mask)[:, None]
+    close(found["w"], np.where(m, x, 2 * x * x * w).sum(0))
+    close(found["x"], np.where(m, w + 0 * x, 2 * x * w * w))
+
+
+@pytest.mark.parametrize(
+    ("mask", "dx"), [([True, False, True], [0.27454109, 0.22362207]), ([True, True, True], [0, 0])]
+)
+def test_45_the_parameter_of_a_branch_that_gets_no_row_has_a_real_zero(mask, dx):
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("v", [1.0, 2.0])
+    s.feed("X", [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    s.feed("mask", mask, "bool")
+    with s.block() as yes:
+        s.op("mul", "r", "w", out="y")
+    with s.block() as no:
+        s.op("tanh", s.op("mul", "r", "v"), out="y")
+    s.construct(
+        "if_else_rows", {"condition": "mask", "x": "X"}, {"out": "y"}, true_block=yes, false_block=no, rows=["r"]
+    )
+    s.total("y")
+
+    found = grads(s)
+
+    close(found["v"], dx)
+    if mask == [True, False, True]:
+        close(found["w"], [0.6, 0.8])
+
+
+# --- composite ops and functions -------------------------------------------------------------------------------
+
+
+def test_a_net_runs_its_ops_as_if_they_stood_there():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("x", [1.0, 2.0])
+    with s.block() as block:
+        s.declare("t")
+        s.op("mul", "x", "w", out="t")
+        s.op("mul", "t", "w", out="y")
+    s.construct("net", {}, {}, sub_block=block)
+    s.total("y")
+
+    close(check(s)["w"], 2 * np.array([0.5, 0.7]) * [1, 2])
+
+
+def custom(slope: float, gradient: bool = True) -> Sketch:
+    """loss = sum(f(2 w)), f(x) = x * x, with a gradient that claims slope * x * ct instead of 2 x ct."""
+
+    def program(*feeds: str) -> Sketch:
+        inner = Sketch()
+        for name in feeds:
+            inner.feed(name, [0.0, 0.0])
+        return inner
+
+    f, rule = program("x"), program("x", "y", "dy")
+    f.op("mul", "x", "x", out="y")
+    rule.op("scale", rule.op("mul", "x", "dy"), out="dx", scale=slope)
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.functions = {"f": {"program": f.document, "results": ["y"], "gradient": "df" if gradient else None}}
+    s.functions["df"] = {"program": rule.document, "results": ["dx"]}
+    s.construct("call", {"x": s.op("scale", "w", scale=2.0)}, {"out": "y"}, function="f")
+    s.total("y")
+    return s
+
+
+def test_a_function_has_the_gradient_of_its_block_unless_it_names_another():
+    w = np.array([0.5, 0.7])
+
+    close(check(custom(0.0, gradient=False))["w"], 8 * w)
+    close(check(custom(2.0))["w"], 8 * w)
+    close(grads(custom(-1.0))["w"], -4 * w)
+
+
+def test_what_is_wrong_with_a_function_is_told_with_its_place():
+    s = custom(2.0)
+    s.functions["f"]["results"] = ["nothing"]
+    s.functions["df"]["program"]["blocks"][0]["ops"][0]["type"] = "mull"
+    with pytest.raises(ProgramError) as error:
+        read(s.document)
+    assert error.value.code == "unknown_variable"
+
+    s = custom(2.0)
+    s.functions["df"]["program"]["blocks"][0]["ops"][0]["type"] = "mull"
+    with pytest.raises(ProgramError) as error:
+        read(s.document)
+    assert error.value.problems[0].pointer == "/functions/df/program/blocks/0/ops/0"
+
+    s = custom(2.0)
+    s.blocks[0]["ops"][1]["attrs"]["function"] = "g"
+    with pytest.raises(ProgramError) as error:
+        read(s.document)
+    assert error.value.code == "unknown_function"
+
+
+# --- tensor arrays ---------------------------------------------------------------------------------------------
+
+
+def array_in_a_loop() -> Sketch:
+    """h := tanh(h * w) for three trips, each written to an array; then element 1 once more, and the sum of all."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("create_array", out="A", shape=[2], dtype="float64")
+    s.const(1.0, [2], out="h")
+    s.const(0, dtype="int64", out="t")
+    with s.repeat(3):
+        s.op("tanh", s.op("mul", "h", "w"), out="h")
+        s.op("array_write", "h", "t", "A", out="A")
+        s.op("increment", "t", out="t", step=1)
+    s.op("array_read", "A", s.const(1, dtype="int64"), out="again")
+    s.op("mul", s.op("reduce_sum", s.op("array_stack", "A"), axes=[0]), "again", out="product")
+    s.total("product")
+    return s
+
+
+def test_arrays_written_in_a_loop_and_read_outside():
+    found = check(array_in_a_loop())
+
+    u = Sketch()
+    u.param("w", [0.5, 0.7])
+    h, hs = u.const(1.0, [2]), []
+    for _ in range(3):
+        h = u.op("tanh", u.op("mul", h, "w"))
+        hs.append(h)
+    u.total(u.op("mul", u.op("sum", hs), hs[1]))
+    close(found["w"], grads(u)["w"])
+
+
+def test_a_value_read_in_the_loop_and_outside_counts_twice():
+    s = Sketch()
+    s.param("x", [[1.0, 2.0], [3.0, 4.0]])
+    s.param("w", [0.5, 0.7])
+    s.op("array_unstack", "x", out="A")
+    s.const(0.0, [2], out="total")
+    s.const(0, dtype="int64", out="t")
+    with s.repeat(2):
+        s.op("array_read", "A", "t", out="row")
+        s.op("add", "total", s.op("mul", "row", "w"), out="total")
+        s.op("increment", "t", out="t", step=1)
+    s.op("add", "total", s.op("square", s.op("array_read", "A", s.const(0, dtype="int64"))), out="total")
+    s.total("total")
+
+    found = check(s)
+    close(found["x"], [[0.5 + 2 * 1, 0.7 + 2 * 2], [0.5, 0.7]])
+
+
+def test_a_write_leaves_the_older_version_as_it_was():
+    s = Sketch()
+    s.param("x", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    s.param("v", [7.0, 8.0])
+    s.op("array_unstack", "x", out="A")
+    s.op("array_stack", "A", out="before")
+    s.op("array_write", s.op("square", "v"), s.const(1, dtype="int64"), "A", out="A")
+    s.op("array_stack", "A", out="after")
+    s.total(s.op("mul", "before", "after"))
+
+    found = check(s)
+    close(found["x"], [[2, 4], [49, 64], [10, 12]])
+    close(found["v"], [2 * 7 * 3, 2 * 8 * 4])
+
+
+def test_an_array_read_past_its_end_is_an_error_with_its_place():
+    s = Sketch()
+    s.param("x", [[1.0, 2.0]])
+    s.op("array_unstack", "x", out="A")
+    s.op("array_read", "A", s.const(1, dtype="int64"), out="y")
+    s.total("y")
+
+    with pytest.raises(ExecutionError) as error:
+        grads(s)
+    assert error.value.code == "index_out_of_range"
+    assert error.value.location is not None and error.value.location.type == "array_read"
