@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from core.build import BlockBuilder, Value, expansion
 from core.errors import CoreError, Location, NotDifferentiable
+from core.hooks import Hooks, block_index
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.registry import OpSpec, as_tuple, lookup
 
@@ -63,10 +64,23 @@ class Adjoint:
     b:       builder that knows every primal variable and collects the adjoint ops.
     primal:  the ops of the block; a rule of a control-flow op may replace its own with one that returns more.
     origin:  cotangent variable -> primal variable, for every name this class gives.
+    hooks:   what is done to cotangents on the way.
+    recorded: "block:name" -> the cotangent of that variable, which a hook wants returned.
     """
 
-    def __init__(self, block: Block, cut: Collection[str] = (), depends: Dependence | None = None) -> None:
+    def __init__(
+        self,
+        block: Block,
+        cut: Collection[str] = (),
+        depends: Dependence | None = None,
+        hooks: Hooks | None = None,
+        root: bool = True,
+    ) -> None:
         self.block = block
+        self.hooks = hooks or Hooks()
+        self.recorded: dict[str, Value] = {}
+        self._hooked = self.hooks.table(block, root)
+        self._index = 0 if root else block_index(block)
         self.primal = list(block.ops)
         self.depends = depends or Dependence()
         self.cut = block.stopped.union(cut)
@@ -83,7 +97,7 @@ class Adjoint:
 
     def inside(self, block: Block) -> Adjoint:
         """The backward pass of an inner block of one of the ops."""
-        inner = Adjoint(block, depends=self.depends)
+        inner = Adjoint(block, depends=self.depends, hooks=self.hooks, root=False)
         self._inner.append(inner)
         return inner
 
@@ -190,6 +204,10 @@ class Adjoint:
         return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)
 
     def _contribute(self, name: str, ct: Value) -> None:
+        for n in self._hooked.get(name, ()):
+            if self.hooks.hooks[n].when == "each_contribution":
+                (ct,) = self.b.append(self.hooks.hooks[n].emit(self.b, ct.name, self.b.location))
+                self._apply_hook(n, name, ct)
         self._parts.setdefault(name, []).append(_Part(ct, len(self.b.ops), self.b.location))
 
     def _complete(self, name: str) -> Value | None:
@@ -200,15 +218,32 @@ class Adjoint:
         if parts is None:
             return None
         final = self._free(gradient_name(name))
+        hooked = [n for n in self._hooked.get(name, ()) if self.hooks.hooks[n].when == "after_accumulation"]
+        whole = self._free(f"{final}@WHOLE") if hooked else final
         if len(parts) == 1:
-            self._done[name] = self._christen(parts[0], final, name)
-            return self._done[name]
-        named = [self._christen(p, self._free(f"{final}@RENAME@{i}"), name) for i, p in enumerate(parts)]
-        total = Op("sum", tuple(v.name for v in named), (final,), {}, parts[-1].location)
-        self._late[parts[-1].position].append(self.b.typed(total))
-        self.origin[final] = name
-        self._done[name] = self.b.value(final)
-        return self._done[name]
+            total = self._christen(parts[0], whole, name)
+        else:
+            named = [self._christen(p, self._free(f"{final}@RENAME@{i}"), name) for i, p in enumerate(parts)]
+            op = Op("sum", tuple(v.name for v in named), (whole,), {}, parts[-1].location)
+            total = self._insert(op, parts[-1], name)
+        for n in hooked:
+            out = final if n == hooked[-1] else self._free(f"{final}@HOOK@{n}")
+            op = replace(self.hooks.hooks[n].emit(self.b, total.name, parts[-1].location), outputs=(out,))
+            total = self._insert(op, parts[-1], name)
+            self._apply_hook(n, name, total)
+        self._done[name] = total
+        return total
+
+    def _insert(self, op: Op, part: _Part, primal: str) -> Value:
+        """Put an op that makes a cotangent of `primal` right behind `part`."""
+        self._late[part.position].append(self.b.typed(op))
+        self.origin[op.outputs[0]] = primal
+        return self.b.value(op.outputs[0])
+
+    def _apply_hook(self, number: int, primal: str, ct: Value) -> None:
+        self.hooks.applied.append((number, f"{self._index}:{primal}"))
+        if self.hooks.hooks[number].do == "record":
+            self.recorded[f"{self._index}:{primal.split('@VER@')[0]}"] = ct
 
     def _christen(self, part: _Part, name: str, primal: str) -> Value:
         """Give a part its name. What already has one, or is not ours to name, is passed on by an `assign`."""

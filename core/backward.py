@@ -6,22 +6,47 @@ tables that tell what each gradient belongs to, when it is final, and why a grad
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from core.autodiff import Adjoint, Dependence, live
-from core.build import Value
+from core.build import BlockBuilder, Value
 from core.errors import Location, ProgramError
 from core.headroom import headroom
+from core.hooks import Hook, Hooks, block_index
 from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks
 from core.missing import reason_for
+from core.ops.control import LoopMemory
+from core.passes.chunk import chunk_loops
+from core.passes.recompute import Recomputed, even_cuts, recompute
 from core.wire.write import write
 
-__all__ = ["Backward", "Unconnected", "append_backward", "gradients"]
+__all__ = ["Backward", "Options", "Unconnected", "append_backward", "gradients"]
 
 Unconnected = Literal["null", "zeros", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How gradients are computed, whichever are asked for.
+
+    no_grad_set: variables through which nothing flows; ``"1:h"`` names a variable of block 1.
+    unconnected: what stands for a gradient that does not exist: null, real zeros, or an error.
+    hooks:       what is done to gradients on the way.
+    checkpoints: variables at which the forward part is cut: between them it is run again in the backward pass, and
+                 only they and what else crosses a cut are kept. ``"1:h"`` names one inside a loop or branch. "auto"
+                 cuts block 0 into about as many segments as each has ops.
+    loop_memory: what loops keep that do not say so themselves.
+    """
+
+    no_grad_set: Collection[str] = ()
+    unconnected: Unconnected = "null"
+    hooks: tuple[Hook, ...] = ()
+    checkpoints: tuple[str, ...] | Literal["auto"] = ()
+    loop_memory: LoopMemory = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +62,9 @@ class Backward:
     ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
     missing:        requested name -> why it has no gradient.
     rewrites:       what had to change in the forward part, in sentences.
+    recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.
+    hooked:         (number of the hook, "block:name" whose gradient it acts on), in the order of the ops.
+    checkpoints:    variables of the forward part that are kept where it is cut.
     """
 
     program: Program
@@ -48,6 +76,9 @@ class Backward:
     ready_at: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     rewrites: tuple[str, ...] = ()
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    hooked: tuple[tuple[int, str], ...] = ()
+    checkpoints: tuple[str, ...] = ()
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -71,6 +102,9 @@ class Backward:
             "ready_at": dict(self.ready_at),
             "missing": dict(self.missing),
             "rewrites": list(self.rewrites),
+            "recorded": dict(self.recorded),
+            "hooked": [list(pair) for pair in self.hooked],
+            "checkpoints": list(self.checkpoints),
         }
 
 
@@ -78,18 +112,15 @@ def append_backward(
     program: Program,
     loss: str,
     parameter_list: Sequence[str] | None = None,
-    no_grad_set: Collection[str] = (),
-    unconnected: Unconnected = "null",
+    options: Options | None = None,
 ) -> Backward:
     """Append to `program` what computes d loss / d parameter.
 
     loss:           name of a floating-point variable of one element in block 0.
     parameter_list: names of parameters; None means every trainable one, in the order of their declaration.
-    no_grad_set:    variables through which nothing flows; ``"1:h"`` names a variable of block 1.
-    unconnected:    what stands for a gradient that does not exist: null, real zeros, or an error.
 
     Raises ProgramError: loss_not_scalar, loss_not_float, loss_has_stop_gradient, loss_not_in_root, unknown_variable,
-    bad_parameter_list, bad_no_grad_set, no_gradient_registered.
+    bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered.
     """
     target = _root_variable(program, loss, "loss_not_in_root")
     _check_loss(program.block, loss, target)
@@ -102,7 +133,7 @@ def append_backward(
             if name not in known:
                 raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
     with headroom():
-        return _backward(program, [target], wanted, None, no_grad_set, unconnected)
+        return _backward(program, [target], wanted, None, options or Options())
 
 
 def gradients(
@@ -110,8 +141,7 @@ def gradients(
     targets: Sequence[str],
     inputs: Sequence[str],
     target_gradients: Sequence[str | None] | None = None,
-    no_grad_set: Collection[str] = (),
-    unconnected: Unconnected = "null",
+    options: Options | None = None,
 ) -> Backward:
     """Append to `program` the sum of the vector-Jacobian products of `targets` with respect to `inputs`.
 
@@ -139,7 +169,7 @@ def gradients(
                 check_seed(target, program.block.types[target], program.block.types[seed])
     wanted = _names(inputs, "bad_inputs")
     with headroom():
-        return _backward(program, names, wanted, seeds, no_grad_set, unconnected)
+        return _backward(program, names, wanted, seeds, options or Options())
 
 
 def check_seed(target: str, wanted: Any, given: Any) -> None:
@@ -158,16 +188,20 @@ def _backward(
     targets: list[str],
     wanted: list[str],
     seeds: list[str | None] | None,
-    no_grad_set: Collection[str],
-    unconnected: Unconnected,
+    options: Options,
 ) -> Backward:
-    block = program.block
+    no_grad_set, unconnected = options.no_grad_set, options.unconnected
+    block = _with_memory(program.block, options)
+    before = block
     variables = {name: _root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     cut, inner_cut = _cut(program, no_grad_set)
     if inner_cut:
         block = _stop_inside(block, inner_cut)
     depends = Dependence()
-    a = Adjoint(block, cut=cut, depends=depends)
+    roles = {v.name: v.role for v in program.variables}
+    hooks = Hooks(options.hooks, roles)
+    _check_hooks(program, options.hooks)
+    a = Adjoint(block, cut=cut, depends=depends, hooks=hooks)
     trainable = {v.name for v in program.variables if v.trainable or v.role != "parameter"}
     wrt = [v for v in dict.fromkeys(variables.values()) if v in trainable or v not in block.params]
     loss_op = next((op for op in block.ops if targets[-1] in op.outputs), None)
@@ -191,8 +225,14 @@ def _backward(
         for name in missing:
             variable = variables[name]
             found_names[variable] = a.final(a.b.zeros_like(a.b.value(variable)).name)
-    results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names]
+    recorded = {key: a.final(_as_array(a.b, ct).name) for key, ct in a.recorded.items()}
+    results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names] + list(recorded.values())
     adjoint_ops = live(a.ops(), results)
+    again = None
+    if cuts := _cuts(program, block, options.checkpoints):
+        again = recompute(a.part(a.primal, block.params, block.results), adjoint_ops, *cuts)
+        adjoint_ops = again.ops
+        a.b.types.update(again.types)
     forward = a.part((*a.primal, *adjoint_ops), block.params, block.results)
 
     n = len(a.primal)
@@ -208,8 +248,87 @@ def _backward(
         roles=_roles(forward, n, targets),
         ready_at={name: written[g] for name, v in variables.items() if (g := found_names.get(v)) in written},
         missing=missing if unconnected == "null" else {},
-        rewrites=tuple(_rewrites(program.block, forward)),
+        rewrites=tuple(_rewrites(before, forward, again)),
+        recorded=recorded,
+        hooked=tuple(hooks.applied),
+        checkpoints=again.kept if again else (),
     )
+
+
+def _with_memory(block: Block, options: Options) -> Block:
+    """`block` with its loops written as their memory policies ask, checkpoints inside them included."""
+    inner: dict[int, set[str]] = {}
+    for name in options.checkpoints if options.checkpoints != "auto" else ():
+        index, colon, rest = name.partition(":")
+        if colon and index.isdigit() and index != "0":
+            inner.setdefault(int(index), set()).add(rest)
+    if inner:
+        found: set[str] = set()
+        block = _with_checkpoints(block, inner, found)
+        for number, names in inner.items():
+            if unknown := names - found:
+                raise ProgramError(f"there is no variable {min(unknown)!r} in block {number}", "checkpoint_unknown")
+    return chunk_loops(block, options.loop_memory)
+
+
+def _with_checkpoints(block: Block, names: Mapping[int, set[str]], found: set[str]) -> Block:
+    """`block` with the control flow whose inner blocks are named recomputing all but those variables."""
+    ops = []
+    for op in block.ops:
+        attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
+        for attr, inner in inner_blocks(op):
+            known = {n.split("@VER@")[0] for n in inner.types}
+            here = names.get(block_index(inner) or 0, set()) & known
+            found |= here
+            kept |= here
+            attrs[attr] = _with_checkpoints(inner, names, found)
+        if kept:
+            attrs["checkpoints"] = tuple(sorted(kept))
+            attrs["memory"] = "recompute" if attrs["memory"] == "store" else attrs["memory"]
+        ops.append(replace(op, attrs=attrs) if attrs else op)
+    return replace(block, ops=tuple(ops))
+
+
+def _cuts(
+    program: Program, block: Block, checkpoints: tuple[str, ...] | Literal["auto"]
+) -> tuple[list[int], set[str]] | None:
+    """The positions in block 0 after which to cut, and the variables to keep there; None for no cut."""
+    if checkpoints == "auto":
+        return even_cuts(block, max(1, round(math.sqrt(len(block.ops))))), set()
+    written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
+    kept = set()
+    for name in checkpoints:
+        index, colon, rest = name.partition(":")
+        if colon and index.isdigit() and index != "0":
+            continue
+        try:
+            kept.add(_root_variable(program, rest if colon and index == "0" else name, "checkpoint_unknown"))
+        except ProgramError as error:
+            raise ProgramError(error.message, "checkpoint_unknown") from None
+    return (sorted({written[n] for n in kept if n in written}), kept) if kept else None
+
+
+def _check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
+    """Raises ProgramError (bad_hook) for a hook on a variable that does not exist."""
+    for hook in hooks:
+        if hook.variable is None:
+            continue
+        at, colon, rest = hook.variable.rpartition(":")
+        blocks = [program.block, *_inner(program.block)]
+        index = int(at) if colon and at.isdigit() else 0
+        inside = [b for i, b in enumerate(blocks) if (i == 0 and index == 0) or (i and block_index(b) == index)]
+        if not any(name.split("@VER@")[0] == rest for b in inside for name in b.types):
+            raise ProgramError(f"there is no variable {rest!r} in block {index}", "bad_hook")
+
+
+def _as_array(b: BlockBuilder, ct: Value) -> Value:
+    """What was recorded, as a plain array: one row a trip, the trips of inner loops one after the other."""
+    while isinstance(ct.type, StackType) and isinstance(ct.type.element, StackType):
+        ct = b.emit("array_flatten", ct)
+    if isinstance(ct.type, StackType):
+        assert isinstance(ct.type.element, TensorType)
+        ct = b.emit("array_join", ct, shape=ct.type.element.shape, dtype=ct.type.element.dtype)
+    return ct
 
 
 def _ones(a: Adjoint, target: str) -> Value:
@@ -297,7 +416,7 @@ def _stop_inside(block: Block, names: set[tuple[int, str]]) -> Block:
     for op in block.ops:
         attrs = dict(op.attrs)
         for attr, inner in inner_blocks(op):
-            index = next((o.location.block for o in inner.ops if o.location), None)
+            index = block_index(inner)
             stopped = {n for i, name in names if i == index for n in inner.types if n.split("@VER@")[0] == name}
             attrs[attr] = replace(_stop_inside(inner, names), stopped=inner.stopped | stopped)
         ops.append(replace(op, attrs=attrs) if attrs else op)
@@ -326,9 +445,11 @@ def _names_inside(ops: Sequence[Op]) -> set[str]:
     return found
 
 
-def _rewrites(before: Block, after: Block) -> list[str]:
-    """What a reader of the forward part should know: extra outputs of loops and branches, and renamed versions."""
+def _rewrites(before: Block, after: Block, again: Recomputed | None) -> list[str]:
+    """What a reader should know: extra outputs of loops and branches, renamed versions, and what runs again."""
     said = []
+    if again is not None:
+        said.append(f"{again.again} ops of the forward part run again in the backward pass")
     for old, new in zip(before.ops, after.ops, strict=False):
         extra = new.outputs[len(old.outputs) :]
         if extra:

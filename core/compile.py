@@ -6,18 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.backward import Backward, Unconnected, append_backward, gradients
+from core.backward import Backward, Options, Unconnected, append_backward, gradients
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
 from core.headroom import headroom
+from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
+from core.ops.control import LoopMemory
 from core.optim import Optimizer, state_types
-from core.passes import eliminate_dead, expand_composites, fold_constants, share_common
+from core.passes import accumulate_early, eliminate_dead, expand_composites, fold_constants, share_common
 from core.passes.bind import bind
 from core.registry import as_tuple
 from core.runtime.reference import Plan, Run, RunLimits, plan
@@ -27,6 +29,7 @@ __all__ = [
     "Executable",
     "GradientQuery",
     "Optimizer",
+    "Options",
     "Outputs",
     "Update",
     "append_backward",
@@ -55,6 +58,9 @@ class GradientQuery:
     target_gradients: tuple[bool, ...] = ()
     no_grad_set: tuple[str, ...] = ()
     unconnected: Unconnected = "null"
+    hooks: tuple[Hook, ...] = ()
+    checkpoints: tuple[str, ...] | Literal["auto"] = ()
+    loop_memory: LoopMemory = "store"
 
     def __post_init__(self) -> None:
         if (self.loss is None) == (not self.targets):
@@ -63,6 +69,11 @@ class GradientQuery:
             raise ProgramError("inputs and target_gradients go with targets, not with a loss", "bad_query")
         if self.targets and self.parameter_list is not None:
             raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
+
+    @property
+    def options(self) -> Options:
+        """How the gradients are computed, whichever are asked for."""
+        return Options(self.no_grad_set, self.unconnected, self.hooks, self.checkpoints, self.loop_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ class Outputs:
     states: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
+    recorded: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +249,7 @@ def optimize(block: Block) -> Block:
     block = expand_composites(block)
     block = fold_constants(block)
     block = share_common(block)
+    block = accumulate_early(block)
     return eliminate_dead(block)
 
 
@@ -265,7 +278,7 @@ def _differentiate(
     bound = _bound(program, shapes)
     if query.loss is not None:
         parameters = None if query.parameter_list is None else list(query.parameter_list)
-        return append_backward(bound, query.loss, parameters, query.no_grad_set, query.unconnected), {}
+        return append_backward(bound, query.loss, parameters, query.options), {}
     seeds: dict[str, str] = {}
     names: list[str | None] | None = None
     if query.target_gradients:
@@ -287,7 +300,7 @@ def _differentiate(
             feeds.append(Variable(name, type, "feed"))
             names.append(name)
         bound = replace(bound, block=b.build(bound.block.results), variables=(*bound.variables, *feeds))
-    found = gradients(bound, query.targets, query.inputs, names, query.no_grad_set, query.unconnected)
+    found = gradients(bound, query.targets, query.inputs, names, query.options)
     return found, seeds
 
 
@@ -307,6 +320,7 @@ def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str]) ->
     if query.loss is not None:
         wanted.append(("loss", query.loss, _variable(program, query.loss)))
     wanted += [("fetched", name, _variable(program, name)) for name in fetch]
+    wanted += [("recorded", key, variable) for key, variable in backward.recorded.items()]
     return wanted + _updates(program)
 
 

@@ -7,6 +7,9 @@ array an element that is missing, in the middle or past the end, is zero.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from core.errors import ExecutionError, ProgramError
@@ -279,3 +282,66 @@ def array_split_as(xp, x, array):
 array_split_as.infer(lambda x, array: array)
 array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array)), None))
 array_split_as.example(lambda: [Example((X.reshape(-1), ROWS), (ROWS,))])
+
+
+# --- runs of elements ------------------------------------------------------------------------------------------
+
+
+@op(stacks=True)
+def array_chunks(xp, array, *, order: int = 1):
+    """The elements in runs, as an array of arrays. Run number k = 1, 2, ... holds binom(k + order - 1, order) of them.
+
+    With order 1 the runs have 1, 2, 3, ... elements, with order 2 they have 1, 3, 6, ...; the last may be shorter.
+    """
+    out: list[Any] = []
+    start = 0
+    while start < len(array):
+        size = math.comb(len(out) + order, order)
+        out.append(array[start : start + size])
+        start += size
+    return out
+
+
+@array_chunks.infer
+def array_chunks_infer(array, *, order):
+    if order < 1:
+        raise ProgramError(f"order must be at least 1, not {order}", "bad_attr")
+    return StackType(_array(array, "array_chunks"))
+
+
+array_chunks.vjp(lambda ct, out, array, *, order: lookup("array_flatten")(ct))
+array_chunks.example(
+    lambda: [Example((ROWS,), ([[X[0]], [X[1], X[2]]],)), Example((ROWS,), ([[X[0]], [X[1], X[2]]],), {"order": 2})]
+)
+
+
+@op(stacks=True)
+def array_flatten(xp, array):
+    """The elements of an array of arrays, one array after the other."""
+    return [each for inner in array for each in inner]
+
+
+@array_flatten.infer
+def array_flatten_infer(array):
+    return _array(_array(array, "array_flatten").element, "array_flatten")
+
+
+array_flatten.vjp(lambda ct, out, array: lookup("array_regroup")(ct, array))
+array_flatten.example(lambda: [Example(([[X[0]], [X[1], X[2]]],), (ROWS,))])
+
+
+@op(stacks=True)
+def array_regroup(xp, array, like):
+    """The elements of a flat array in runs as long as those of `like`."""
+    rest = iter(array)
+    return [[next(rest) for _ in each] for each in like]
+
+
+@array_regroup.infer
+def array_regroup_infer(array, like):
+    _array(_array(like, "array_regroup").element, "array_regroup")
+    return StackType(_array(array, "array_regroup"))
+
+
+array_regroup.vjp(lambda ct, out, array, like: (lookup("array_flatten")(ct), None))
+array_regroup.example(lambda: [Example((ROWS, [[X[0]], [X[1], X[2]]]), ([[X[0]], [X[1], X[2]]],))])

@@ -83,6 +83,9 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
     for each, f in zip(inner, found, strict=True):
         names = [each.block.params[i] for i in reached]
         returned.append([f.get(n) or each.b.zeros_like(each.b.value(n)) for n in names])
+        for other in inner:
+            for ct in other.recorded.values():
+                returned[-1].append(ct if other is each else empty(each.b, ct.type))
         sides.append(Side.of(each, [v.name for v in returned[-1]], op.attrs["memory"], op.attrs["checkpoints"]))
 
     operands = [i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)]
@@ -115,8 +118,9 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
         )
     )
     result: list[Value | None] = [None] * len(op.inputs)
-    for i, out in zip(reached, outs, strict=True):
+    for i, out in zip(reached, outs[: len(reached)], strict=True):
         result[1 + i] = out
+    a.recorded.update(zip((key for each in inner for key in each.recorded), outs[len(reached) :], strict=True))
     return result
 
 

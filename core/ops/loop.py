@@ -154,7 +154,8 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     sums = [b.param(b.types[body.params[i]]) for i in added]
     next_sums = [b.emit("sum", total, found[body.params[i]]) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
-    returned = [*next_cts, *next_sums, *(found[body.params[i]] for i in elements)]
+    records = list(inner.recorded.items())
+    returned = [*next_cts, *next_sums, *(found[body.params[i]] for i in elements), *(ct for _, ct in records)]
     side = Side.of(inner, [v.name for v in returned], op.attrs["memory"], op.attrs["checkpoints"])
 
     read_captured = [i for i in range(n, n + m) if body.params[i] in side.reads]
@@ -194,14 +195,20 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
         )
     )
     result: list[Value | None] = [None] * len(op.inputs)
-    for i, out in zip((*tracked, *added, *elements), outs, strict=True):
+    given_back = len(returned) - len(records)
+    for i, out in zip((*tracked, *added, *elements), outs[:given_back], strict=True):
         result[i] = out
+    a.recorded.update((key, out) for (key, _), out in zip(records, outs[given_back:], strict=True))
     return result
+
+
+COMPLETE = frozenset({"loop", "array_join", "array_flatten", "array_regroup", "array_chunks", "assign", "sum"})
+"""Readers of an array whose cotangent has every element."""
 
 
 def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
     """The cotangent of a recorded stack, with an element for every trip even where the stack is read as an array."""
-    if all(each.type in ("loop", "array_join", "assign", "sum") for each in a.readers(stack)):
+    if all(each.type in COMPLETE for each in a.readers(stack)):
         return ct
     return a.b.emit("array_fill", ct, a.b.value(stack))
 

@@ -221,8 +221,8 @@ class Reader:
         An output without a name is read by nothing but what the reader itself adds.
         """
         finals = []
-        for temporary, name in zip(op.outputs, names, strict=True):
-            type = at.b.types[temporary]
+        types = [at.b.types[n] for n in op.outputs]  # all of them now: a temporary may be called what another name is
+        for temporary, type, name in zip(op.outputs, types, names, strict=True):
             if name is None:
                 finals.append(temporary)
                 continue

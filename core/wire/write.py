@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from core.headroom import headroom
+from core.hooks import block_index
 from core.ir import HOLE, Block, Op, Program, StackType, Type, inner_blocks
 from core.registry import OpSpec, lookup
 
@@ -32,61 +33,68 @@ def write(program: Program) -> dict[str, Any]:
 class _Place:
     """Where a block stands in the document."""
 
-    def __init__(self, block: Block, index: int, parent: int, forward: int) -> None:
-        self.block, self.index, self.parent, self.forward = block, index, parent, forward
+    def __init__(self, block: Block, index: int, parent: int, forward: int, number: int) -> None:
+        self.block, self.index, self.parent, self.forward, self.number = block, index, parent, forward, number
 
 
-Slot = tuple[int, str]
-"""Identity of the op that holds a block, and the attribute that holds it."""
+Slot = tuple[int, int, str]
+"""Where a block hangs: the number of the block that holds its op (0 for the root), the op's position there, the
+attribute. Ops themselves are no keys: one that runs again in the backward pass stands in several places."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """An inner block before it has an index; `number` counts them from 1, outer ones first."""
+
+    number: int
+    slot: Slot
+    op: Op
+    block: Block
 
 
 def _number(root: Block) -> dict[Slot | None, _Place]:
     """A place for every block; that of the root is under None."""
-    nested = list(_nested(root, None))
+    nodes = _nested(root)
     taken = {0}
-    index_of: dict[Slot, int] = {}
-    for op, attr, block, _ in nested:
-        wanted = _original_index(block)
-        if not _is_adjoint(op) and wanted is not None and wanted not in taken and wanted <= len(nested):
-            index_of[id(op), attr] = wanted
+    index_of: dict[int, int] = {0: 0}
+    for node in nodes:
+        wanted = block_index(node.block)
+        if not _is_adjoint(node.op) and wanted is not None and wanted not in taken and wanted <= len(nodes):
+            index_of[node.number] = wanted
             taken.add(wanted)
-    free = (n for n in range(len(nested) + 1) if n not in taken)
-    for op, attr, _, _ in sorted(nested, key=lambda n: _is_adjoint(n[0])):
-        if (id(op), attr) not in index_of:
-            index_of[id(op), attr] = next(free)
+    free = (n for n in range(len(nodes) + 1) if n not in taken)
+    for node in sorted(nodes, key=lambda n: _is_adjoint(n.op)):
+        if node.number not in index_of:
+            index_of[node.number] = next(free)
     forward_of: dict[tuple[int, int, str], int] = {}
-    for op, attr, _, _ in nested:
-        if op.location is not None and not op.location.adjoint:
-            forward_of.setdefault((op.location.block, op.location.op, attr), index_of[id(op), attr])
-    places: dict[Slot | None, _Place] = {None: _Place(root, 0, -1, -1)}
-    for op, attr, block, owner in nested:
-        parent = 0 if owner is None else index_of[owner]
+    for node in nodes:
+        at = node.op.location
+        if at is not None and not at.adjoint:
+            forward_of.setdefault((at.block, at.op, node.slot[2]), index_of[node.number])
+    places: dict[Slot | None, _Place] = {None: _Place(root, 0, -1, -1, 0)}
+    for node in nodes:
         forward = -1
-        if _is_adjoint(op):
-            assert op.location is not None
-            forward = forward_of.get((op.location.block, op.location.op, attr), -1)
-        places[id(op), attr] = _Place(block, index_of[id(op), attr], parent, forward)
+        if _is_adjoint(node.op):
+            at = node.op.location
+            assert at is not None
+            forward = forward_of.get((at.block, at.op, node.slot[2]), -1)
+        places[node.slot] = _Place(node.block, index_of[node.number], index_of[node.slot[0]], forward, node.number)
     return places
 
 
-def _nested(block: Block, owner: Slot | None) -> Iterator[tuple[Op, str, Block, Slot | None]]:
-    """(op, attribute, block, owner) for every inner block, outer ones first. Iterative: nesting may be deep."""
-    level: list[tuple[Block, Slot | None]] = [(block, owner)]
+def _nested(root: Block) -> list[_Node]:
+    """Every inner block, outer ones first. Iterative: nesting may be deep."""
+    found: list[_Node] = []
+    level = [(0, root)]
     while level:
-        below: list[tuple[Block, Slot | None]] = []
-        for each, at in level:
-            for op in each.ops:
+        below: list[tuple[int, Block]] = []
+        for number, block in level:
+            for position, op in enumerate(block.ops):
                 for attr, inner in inner_blocks(op):
-                    yield op, attr, inner, at
-                    below.append((inner, (id(op), attr)))
+                    found.append(_Node(len(found) + 1, (number, position, attr), op, inner))
+                    below.append((len(found), inner))
         level = below
-
-
-def _original_index(block: Block) -> int | None:
-    for op in block.ops:
-        if op.location is not None and not op.location.adjoint:
-            return op.location.block
-    return None
+    return found
 
 
 def _is_adjoint(op: Op) -> bool:
@@ -113,7 +121,7 @@ def _block(place: _Place, places: dict[Slot | None, _Place]) -> dict[str, Any]:
     out["params"] = list(block.params)
     out["results"] = list(block.results)
     out["vars"] = [_var(name, type, name in block.stopped) for name, type in block.types.items()]
-    out["ops"] = [_op(op, places) for op in block.ops]
+    out["ops"] = [_op(op, (place.number, i), places) for i, op in enumerate(block.ops)]
     return out
 
 
@@ -129,7 +137,7 @@ def _var(name: str, type: Type, stopped: bool) -> dict[str, Any]:
     return out
 
 
-def _op(op: Op, places: dict[Slot | None, _Place]) -> dict[str, Any]:
+def _op(op: Op, at: tuple[int, int], places: dict[Slot | None, _Place]) -> dict[str, Any]:
     spec = lookup(op.type)
     out: dict[str, Any] = {"type": op.type}
     if op.inputs:
@@ -142,7 +150,7 @@ def _op(op: Op, places: dict[Slot | None, _Place]) -> dict[str, Any]:
     defaults = {a.name: a.default for a in spec.attrs}
     for name, value in op.attrs.items():
         if isinstance(value, Block):
-            attrs[name] = places[id(op), name].index
+            attrs[name] = places[*at, name].index
         elif value != defaults[name]:
             attrs[name] = list(value) if isinstance(value, tuple) else value
     if attrs:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from core.backward import append_backward, gradients
+from core.backward import Options, append_backward, gradients
 from core.compile import GradientQuery, compile_gradient
 from core.errors import NotDifferentiable, ProgramError
 from core.registry import REGISTRY, op
@@ -23,8 +23,8 @@ def one(value: object = W) -> Sketch:
     return s
 
 
-def backward(s: Sketch, **more: object):
-    return append_backward(read(s.document), "loss", **more)  # type: ignore[arg-type]
+def backward(s: Sketch, parameter_list: list[str] | None = None, **options: object):
+    return append_backward(read(s.document), "loss", parameter_list, Options(**options))  # type: ignore[arg-type]
 
 
 def origins(b: object) -> list[str]:
@@ -395,7 +395,7 @@ def test_37_a_shared_weight_in_two_products():
     made = [op.type for op in b.program.block.ops[2:] if op.type != "assign"]  # the seeds get their names by assign
     assert made == ["matmul", "matmul", "sum"]
     assert gradients(program, ["y"], [], ["seed"]).forward_of == ()
-    assert gradients(program, ["y", "u"], ["w"], no_grad_set={"y", "u"}).gradients == {}
+    assert gradients(program, ["y", "u"], ["w"], options=Options(no_grad_set={"y", "u"})).gradients == {}
 
 
 def test_76_three_orders_of_a_cube():

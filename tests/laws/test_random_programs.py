@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from core.backward import append_backward
+from core.backward import Options, append_backward
 from core.compile import GradientQuery, compile_gradient
 from core.ir import Program
 from core.wire import read, write
@@ -80,7 +80,7 @@ def second_order(program: Program) -> Any:
     """d sum(all first gradients) / d leaves, through the answer as JSON: what was sent out is read back in."""
     from core.backward import gradients
 
-    backward = gradients(program, ["loss"], list(LEAVES), unconnected="zeros")
+    backward = gradients(program, ["loss"], list(LEAVES), options=Options(unconnected="zeros"))
     answer = read(write(backward.program))
     assert answer == backward.program
     targets = tuple(backward.gradients.values())

@@ -1,0 +1,115 @@
+"""Loops in loops, for less memory: what the memory policies "sqrt" and "binomial" of a loop mean.
+
+A loop of n trips becomes a loop over runs of trips. Of a run only what is carried into it is kept, and the backward
+pass runs it again, keeping everything then. Run number k has k trips, so that without knowing n there are about
+sqrt(2 n) runs of at most as many trips. With "binomial" run number k consists of k such runs: the schedule of Griewank
+and Walther (2000) for two snapshots' worth of recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from core.build import BlockBuilder, Value
+from core.ir import Block, Op, TensorType
+from core.ops.control import LoopMemory
+
+__all__ = ["chunk_loops"]
+
+ORDER = {"sqrt": 1, "binomial": 2}
+COUNT = TensorType((), "int64")
+
+
+def chunk_loops(block: Block, default: LoopMemory = "store") -> Block:
+    """`block` with every loop of policy "sqrt" or "binomial" written as loops in loops; the results are the same.
+
+    default: the policy of loops that have none of their own, that is "store".
+    """
+    if not any(isinstance(v, Block) for op in block.ops for v in op.attrs.values()):
+        return block
+    b = BlockBuilder()
+    b.params.extend(block.params)
+    b.types.update(block.types)
+    for op in block.ops:
+        attrs = {k: chunk_loops(v, default) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+        op = replace(op, attrs=attrs)
+        if op.type == "loop":
+            policy = op.attrs["memory"] if op.attrs["memory"] != "store" else default
+            if policy in ORDER and not op.attrs["is_test"]:
+                with b.at(op.location):
+                    _chunked(b, op, ORDER[policy])
+                continue
+            op = replace(op, attrs={**attrs, "memory": policy})
+        b.ops.append(op)
+    return Block(block.params, tuple(b.ops), block.results, b.types, block.stopped)
+
+
+def _chunked(b: BlockBuilder, op: Op, order: int) -> None:
+    n, m = op.attrs["carried"], op.attrs["captured"]
+    values = [b.value(name) for name in op.inputs]
+    state, fixed, stacks = values[:n], values[n : n + m], values[n + m :]
+    if op.attrs["condition"]:
+        outs = _runs(b, op, state, fixed, None, order)
+    else:
+        outs = _split_stacks(b, op, state, fixed, stacks, order)
+    for name, out in zip(op.outputs, outs, strict=True):
+        b.append(Op("assign", (out.name,), (name,), {}, op.location))
+
+
+def _split_stacks(
+    b: BlockBuilder, op: Op, state: Sequence[Value], fixed: Sequence[Value], stacks: Sequence[Value], order: int
+) -> list[Value]:
+    """The loop over stacks as a loop over runs of their elements."""
+    if order == 0:
+        return list(b.append(b.make("loop", *state, *fixed, *stacks, **{**op.attrs, "memory": "store"})))
+    runs = [b.emit("array_chunks", s, order=order) for s in stacks]
+    inner = BlockBuilder()
+    params = [inner.param(v.type) for v in (*state, *fixed)]
+    elements = [inner.param(s.type) for s in stacks]
+    n = len(state)
+    outs = _split_stacks(inner, op, params[:n], params[n:], elements, order - 1)
+    attrs = {**op.attrs, "sub_block": inner.build(outs), "memory": "recompute", "checkpoints": ()}
+    found = list(b.append(b.make("loop", *state, *fixed, *runs, **attrs)))
+    return [*found[:n], *(b.emit("array_flatten", each) for each in found[n:])]
+
+
+def _runs(
+    b: BlockBuilder, op: Op, state: Sequence[Value], fixed: Sequence[Value], limit: Value | None, order: int
+) -> list[Value]:
+    """A loop on the condition that makes at most `limit` runs of this order; a run of order 0 is one trip.
+
+    Its carried values are (go on, number of the run, state...); what it records is flat, one element a trip.
+    """
+    n, body = len(state), op.attrs["sub_block"]
+    inner = BlockBuilder.like(body) if order == 0 else BlockBuilder()  # the body itself keeps its names
+    own, inner.params = list(inner.params), []
+    inner.param(state[0].type)
+    number = inner.param(COUNT)
+    if order == 0:
+        inner.params += own
+        outs = [inner.value(name) for name in body.results]
+    else:
+        inside = [inner.param(v.type) for v in (*state, *fixed)]
+        outs = []
+    bound = inner.param(COUNT) if limit is not None else None
+    if order:
+        outs = _runs(inner, op, inside[:n], inside[n:], number, order - 1)
+    following = number + 1
+    go = outs[0]
+    if bound is not None:
+        more = inner.emit("less_equal", following, bound)
+        go = inner.emit("logical_and", go, more)
+    captured = [*fixed, *([limit] if limit is not None else [])]
+    attrs = {
+        **op.attrs,
+        "sub_block": inner.build([go, following, *outs]),
+        "carried": n + 2,
+        "captured": len(captured),
+        "memory": "store" if order == 0 else "recompute",
+        "checkpoints": (),
+    }
+    first = b.constant(1, "int64")
+    found = list(b.append(b.make("loop", state[0], first, *state, *captured, **attrs)))
+    recorded = found[n + 2 :]
+    return [*found[2 : n + 2], *(b.emit("array_flatten", s) if order else s for s in recorded)]
