@@ -52,9 +52,9 @@ def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     if any(query.target_gradients):
         raise ProgramError("target gradients go with values, not with a program alone", "bad_query")
     if query.loss is not None:
-        found = append_backward(program, query.loss, query.parameter_list, query.no_grad_set, query.unconnected)
+        found = append_backward(program, query.loss, query.parameter_list, query.options)
     else:
-        found = gradients(program, query.targets, query.inputs, None, query.no_grad_set, query.unconnected)
+        found = gradients(program, query.targets, query.inputs, None, query.options)
     return found.as_document(), {}
 
 

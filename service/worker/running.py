@@ -10,6 +10,7 @@ import numpy as np
 
 from core.compile import Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
+from core.hooks import Hook
 from core.runtime.reference import RunLimits
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
@@ -23,6 +24,8 @@ Returned = str | list[str]
 def query_from(document: Mapping[str, Any]) -> GradientQuery:
     """The query that a request asks for; its lists become tuples. Raises ProgramError (bad_query)."""
     members: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
+    if "hooks" in members:
+        members["hooks"] = tuple(Hook.read(each) for each in members["hooks"])
     return GradientQuery(**members)
 
 
