@@ -1,0 +1,146 @@
+"""Trigonometric and hyperbolic functions and their inverses, element by element; angles are in radians."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ops.types import broadcast, floating
+from core.registry import Example, lookup, op
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -1.2, 0.3], [0.5, -0.7, 0.9]])
+INSIDE = 0.8 * A / 1.2
+ABOVE = 1.2 + A * A
+
+
+def _one_minus_square(x):
+    return 1.0 - lookup("square")(x)
+
+
+@op(elementwise=True)
+def tan(xp, x):
+    """The tangent."""
+    return xp.tan(x)
+
+
+tan.infer(floating)
+tan.vjp(lambda ct, out, x: ct * (lookup("square")(out) + 1.0))
+tan.example(lambda: [Example((A,), (np.tan(A),))])
+
+
+@op(elementwise=True)
+def asin(xp, x):
+    """The inverse sine, in [-pi/2, pi/2]; NaN outside [-1, 1]. Its gradient at -1 and 1 is inf."""
+    return xp.arcsin(x)
+
+
+asin.infer(floating)
+asin.vjp(lambda ct, out, x: ct * lookup("rsqrt")(_one_minus_square(x)))
+asin.example(lambda: [Example((INSIDE,), (np.arcsin(INSIDE),))])
+
+
+@op(elementwise=True)
+def acos(xp, x):
+    """The inverse cosine, in [0, pi]; NaN outside [-1, 1]. Its gradient at -1 and 1 is -inf."""
+    return xp.arccos(x)
+
+
+acos.infer(floating)
+acos.vjp(lambda ct, out, x: -(ct * lookup("rsqrt")(_one_minus_square(x))))
+acos.example(lambda: [Example((INSIDE,), (np.arccos(INSIDE),))])
+
+
+@op(elementwise=True)
+def atan(xp, x):
+    """The inverse tangent, in (-pi/2, pi/2)."""
+    return xp.arctan(x)
+
+
+atan.infer(floating)
+atan.vjp(lambda ct, out, x: ct / (lookup("square")(x) + 1.0))
+atan.example(lambda: [Example((A,), (np.arctan(A),))])
+
+
+@op(elementwise=True)
+def atan2(xp, x, y):
+    """The angle of the point (y, x) seen from the origin, in [-pi, pi]: the inverse tangent of x / y.
+
+    At the origin the gradient is NaN: there is no direction to prefer.
+    """
+    return xp.arctan2(x, y)
+
+
+@atan2.infer
+def atan2_infer(x, y):
+    if not (x.is_float and y.is_float):
+        raise ProgramError(f"needs floating-point inputs, not {x} and {y}", "dtype_mismatch")
+    return broadcast(x, y)
+
+
+@atan2.vjp
+def atan2_vjp(ct, out, x, y):
+    share = ct / (lookup("square")(x) + lookup("square")(y))
+    return share * y, -(share * x)
+
+
+atan2.example(
+    lambda: [Example((A, ABOVE), (np.arctan2(A, ABOVE),)), Example((A, -ABOVE[:1]), (np.arctan2(A, -ABOVE[:1]),))]
+)
+
+
+@op(elementwise=True)
+def sinh(xp, x):
+    """The hyperbolic sine."""
+    return xp.sinh(x)
+
+
+sinh.infer(floating)
+sinh.vjp(lambda ct, out, x: ct * lookup("cosh")(x))
+sinh.example(lambda: [Example((A,), (np.sinh(A),))])
+
+
+@op(elementwise=True)
+def cosh(xp, x):
+    """The hyperbolic cosine."""
+    return xp.cosh(x)
+
+
+cosh.infer(floating)
+cosh.vjp(lambda ct, out, x: ct * lookup("sinh")(x))
+cosh.example(lambda: [Example((A,), (np.cosh(A),))])
+
+
+@op(elementwise=True)
+def asinh(xp, x):
+    """The inverse hyperbolic sine."""
+    return xp.arcsinh(x)
+
+
+asinh.infer(floating)
+asinh.vjp(lambda ct, out, x: ct * lookup("rsqrt")(lookup("square")(x) + 1.0))
+asinh.example(lambda: [Example((A,), (np.arcsinh(A),))])
+
+
+@op(elementwise=True)
+def acosh(xp, x):
+    """The inverse hyperbolic cosine, not negative; NaN below 1. Its gradient at 1 is inf."""
+    return xp.arccosh(x)
+
+
+acosh.infer(floating)
+# the product of two roots: x * x - 1 would lose digits near 1
+acosh.vjp(lambda ct, out, x: ct * lookup("rsqrt")(x - 1.0) * lookup("rsqrt")(x + 1.0))
+acosh.example(lambda: [Example((ABOVE,), (np.arccosh(ABOVE),))])
+
+
+@op(elementwise=True)
+def atanh(xp, x):
+    """The inverse hyperbolic tangent; inf at -1 and 1, NaN beyond."""
+    return xp.arctanh(x)
+
+
+atanh.infer(floating)
+atanh.vjp(lambda ct, out, x: ct / _one_minus_square(x))
+atanh.example(lambda: [Example((INSIDE,), (np.arctanh(INSIDE),))])
