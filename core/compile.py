@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -13,7 +12,7 @@ import numpy as np
 import core.ops  # noqa: F401  (fills the registry)
 from core.backward import Backward, Options, Unconnected, append_backward, gradients
 from core.build import BlockBuilder, Value
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
@@ -128,8 +127,13 @@ class Executable:
             if variable.name not in values:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
             args.append(_checked(variable, values[variable.name], xp))
+        limits = limits or RunLimits()
+        if self.plan.largest > limits.max_bytes:
+            raise ExecutionError(
+                f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
+            )
         with np.errstate(all="ignore"), headroom():
-            results = self.plan(Run(xp, limits or RunLimits()), *args)
+            results = self.plan(Run(xp, limits), *args)
         out: dict[str, Any] = {}
         for (place, name), value in zip(self.layout, results, strict=True):
             if place == "loss":
@@ -355,21 +359,10 @@ def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
 
 
 def _clipped(grads: list[Value], limit: float | None) -> list[Value]:
-    """All gradients scaled together so that their joint 2-norm is at most `limit`.
-
-    Pascanu, Mikolov and Bengio 2013, algorithm 1. A norm that is not finite is left alone: scaling would spread it.
-    """
+    """All gradients scaled together so that their joint 2-norm is at most `limit`."""
     if limit is None or not grads:
         return grads
-    if not (limit > 0 and math.isfinite(limit)):
-        raise ProgramError(f"clip_norm must be a positive number, not {limit}", "bad_attr")
-    b = grads[0].builder
-    squares = [b.emit("cast", b.emit("reduce_sum", b.emit("square", g)), dtype="float64") for g in grads]
-    norm = b.emit("sqrt", b.emit("sum", *squares))
-    factor = b.emit("full_like", norm, value=limit) / b.emit("clip", norm, min=limit)
-    finite = b.emit("equal", norm - norm, b.zeros_like(norm))
-    factor = b.emit("where", finite, factor, b.emit("full_like", norm, value=1.0))
-    return [g * b.emit("cast", factor, dtype=g.dtype) for g in grads]
+    return list(as_tuple(grads[0].builder.emit("clip_by_global_norm", *grads, max_norm=limit)))
 
 
 def _apply(

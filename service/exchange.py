@@ -1,8 +1,8 @@
 """The tensors of requests and answers, in either form: as members of a JSON object, or as a safetensors file.
 
 In a file the tensors of a request have the names of the program's variables; those of an answer are ``loss``,
-``grad/<name>``, ``fetch/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`, `gradients`, `fetched`
-and `states`.
+``grad/<name>``, ``fetch/<name>``, ``recorded/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`,
+`gradients`, `fetched`, `recorded` and `states`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ __all__ = ["Answer", "given_tensors", "grouped", "render"]
 
 THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-GROUPS = {"grad": "gradients", "fetch": "fetched", "state": "states", "parameter": "parameters"}
+GROUPS = {
+    "grad": "gradients",
+    "fetch": "fetched",
+    "recorded": "recorded",
+    "state": "states",
+    "parameter": "parameters",
+}
 
 
 @dataclass(frozen=True, slots=True)

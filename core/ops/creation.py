@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from core.errors import ProgramError
-from core.ir import StackType, TensorType, Type
-from core.ops.types import as_dtype
-from core.registry import Dtype, Example, op
+from core.ir import FLOATS, StackType, TensorType, Type
+from core.ops.types import as_dtype, product
+from core.registry import Dtype, Example, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -88,3 +90,150 @@ def empty_stack_infer(*, depth, shape, dtype):
 
 
 empty_stack.example(lambda: [Example((), ([],), {"shape": (2,)})])
+
+
+# --- sequences and shapes --------------------------------------------------------------------------------------
+
+
+@composite(no_gradient=_CONSTANT)
+def zeros_like(x):
+    """Zeros of the shape and dtype of x; another name for `fill_zeros_like`."""
+    return lookup("fill_zeros_like")(x)
+
+
+@composite(no_gradient=_CONSTANT)
+def ones_like(x):
+    """Ones of the shape and dtype of x."""
+    return lookup("full_like")(x, value=1.0)
+
+
+zeros_like.example(lambda: [Example((np.ones((2, 3)),), (np.zeros((2, 3)),))])
+ones_like.example(lambda: [Example((np.zeros((2, 3)),), (np.ones((2, 3)),))])
+
+
+@op(no_gradient=_CONSTANT)
+def assign_value(xp, *, values: tuple[float, ...], shape: tuple[int, ...], dtype: Dtype = "float32"):
+    """A constant array that holds `values` in row-major order."""
+    return xp.asarray(np.asarray(values).astype(as_dtype(dtype)).reshape(shape))
+
+
+@assign_value.infer
+def assign_value_infer(*, values, shape, dtype):
+    if any(n < 0 for n in shape) or product(shape) != len(values):
+        raise ProgramError(f"{len(values)} values do not fill {list(shape)}", "shape_mismatch")
+    for value in values:
+        check_fits(value, dtype)
+    return TensorType(shape, dtype)
+
+
+assign_value.example(
+    lambda: [
+        Example((), (np.array([[1, 2], [3, 4]]),), {"values": (1.0, 2.0, 3.0, 4.0), "shape": (2, 2), "dtype": "int64"}),
+        Example((), (np.array(0.5, "float32"),), {"values": (0.5,), "shape": ()}),
+    ]
+)
+
+
+@op(no_gradient=_CONSTANT)
+def eye(xp, *, num_rows: int, num_columns: int | None = None, dtype: Dtype = "float32"):
+    """A matrix with ones on its main diagonal and zeros elsewhere; square if `num_columns` is left out."""
+    return xp.eye(num_rows, num_columns, dtype=as_dtype(dtype))
+
+
+@eye.infer
+def eye_infer(*, num_rows, num_columns, dtype):
+    shape = (num_rows, num_rows if num_columns is None else num_columns)
+    if min(shape) < 0:
+        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+    return TensorType(shape, dtype)
+
+
+eye.example(
+    lambda: [
+        Example((), (np.eye(2, dtype="float32"),), {"num_rows": 2}),
+        Example((), (np.eye(2, 3, dtype=int),), {"num_rows": 2, "num_columns": 3, "dtype": "int64"}),
+    ]
+)
+
+
+def _range_length(start: float, end: float, step: float) -> int:
+    if step == 0 or not all(map(math.isfinite, (start, end, step))):
+        raise ProgramError(f"there is no range from {start} to {end} by {step}", "bad_attr")
+    length = math.ceil((end - start) / step) if abs((end - start) / step) < 2**62 else 2**62
+    return max(length, 0)
+
+
+@op(no_gradient=_CONSTANT)
+def range_(xp, *, start: float = 0.0, end: float, step: float = 1.0, dtype: Dtype = "int64"):
+    """``start, start + step, start + 2 step, ...`` up to but without `end`."""
+    return (start + xp.arange(_range_length(start, end, step)) * step).astype(as_dtype(dtype))
+
+
+@range_.infer
+def range_infer(*, start, end, step, dtype):
+    length = _range_length(start, end, step)
+    for value in (start, start + max(length - 1, 0) * step):
+        check_fits(value, dtype)
+    return TensorType((length,), dtype)
+
+
+range_.example(
+    lambda: [
+        Example((), (np.arange(3),), {"end": 3.0}),
+        Example((), (np.array([1.0, 0.5, 0.0, -0.5]),), {"start": 1.0, "end": -0.75, "step": -0.5, "dtype": "float64"}),
+        Example((), (np.arange(0),), {"end": -1.0}),
+    ]
+)
+
+
+@op(no_gradient=_CONSTANT)
+def linspace(xp, *, start: float, stop: float, num: int, dtype: Dtype = "float32"):
+    """`num` numbers evenly spread from `start` to `stop`, both included."""
+    return xp.linspace(start, stop, num).astype(as_dtype(dtype))
+
+
+@linspace.infer
+def linspace_infer(*, start, stop, num, dtype):
+    if num < 0 or dtype not in FLOATS or not (math.isfinite(start) and math.isfinite(stop)):
+        raise ProgramError("linspace takes finite ends, at least 0 numbers, and a float dtype", "bad_attr")
+    return TensorType((num,), dtype)
+
+
+linspace.example(
+    lambda: [
+        Example((), (np.linspace(0, 1, 5),), {"start": 0.0, "stop": 1.0, "num": 5, "dtype": "float64"}),
+        Example((), (np.array([2.0], "float32"),), {"start": 2.0, "stop": 9.0, "num": 1}),
+    ]
+)
+
+_SHAPE = "its result is an integer"
+
+
+@op(no_gradient=_SHAPE)
+def shape(xp, x):
+    """The sizes of the axes of x, as int64 [rank]."""
+    return xp.asarray(x.shape, dtype="int64")
+
+
+shape.infer(lambda x: TensorType((x.rank,), "int64"))
+shape.example(lambda: [Example((np.ones((2, 3)),), (np.array([2, 3]),)), Example((np.ones(()),), (np.zeros(0, int),))])
+
+
+@op(no_gradient=_SHAPE)
+def size(xp, x):
+    """The number of elements of x, as int64."""
+    return xp.asarray(x.size, dtype="int64")
+
+
+size.infer(lambda x: TensorType((), "int64"))
+size.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.ones((2, 0)),), (np.array(0),))])
+
+
+@op(no_gradient=_SHAPE)
+def rank(xp, x):
+    """The number of axes of x, as int64."""
+    return xp.asarray(x.ndim, dtype="int64")
+
+
+rank.infer(lambda x: TensorType((), "int64"))
+rank.example(lambda: [Example((np.ones((2, 3)),), (np.array(2),))])

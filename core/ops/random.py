@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.types import as_dtype
 from core.registry import Dtype, Example, op
@@ -180,3 +180,137 @@ def next_key_infer(key):
 
 
 next_key.example(lambda: [Example((np.array(7),), ()), Example((np.array(-1),), ())])
+
+
+# --- integers, permutations and other distributions ------------------------------------------------------------
+
+
+@op(no_gradient=_RANDOM)
+def truncated_gaussian(
+    xp,
+    key=None,
+    *,
+    shape: tuple[int, ...],
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: Dtype = "float32",
+    seed: int = 0,
+    stream: int = 0,
+):
+    """Numbers from the normal distribution, only those within two standard deviations of the mean."""
+    if xp.__name__ == "cupy":
+        from cupyx.scipy.special import erfinv
+    else:
+        from scipy.special import erfinv
+    bound = math.erf(math.sqrt(2.0))
+    values = erfinv((2.0 * _uniform(xp, math.prod(shape), key, seed, stream) - 1.0) * bound) * math.sqrt(2.0)
+    return (mean + std * xp.clip(values, -2.0, 2.0)).astype(as_dtype(dtype)).reshape(shape)
+
+
+truncated_gaussian.infer(gaussian_random_infer)
+truncated_gaussian.example(
+    lambda: [
+        Example((np.array(7),), (), {"shape": (4,), "dtype": "float64", "seed": 2}),
+        Example((np.array(7),), (np.full(3, 2.0),), {"shape": (3,), "mean": 2.0, "std": 0.0, "dtype": "float64"}),
+    ]
+)
+
+
+@op(no_gradient=_RANDOM)
+def randint(xp, key=None, *, shape: tuple[int, ...], low: int = 0, high: int, seed: int = 0, stream: int = 0):
+    """Whole numbers, int64, each from `low` to `high` - 1 as likely as the others."""
+    drawn = xp.floor(_uniform(xp, math.prod(shape), key, seed, stream) * (high - low)).astype("int64")
+    return (low + xp.minimum(drawn, high - low - 1)).reshape(shape)
+
+
+@randint.infer
+def randint_infer(key, *, shape, low, high, seed, stream):
+    if not 0 < high - low <= 2**53:
+        raise ProgramError(f"there must be 1 to 2**53 numbers from {low} to {high} - 1", "bad_attr")
+    return TensorType(_random_type(shape, "float64", key).shape, "int64")
+
+
+randint.example(
+    lambda: [
+        Example((np.array(7),), (), {"shape": (2, 3), "high": 10}),
+        Example((np.array(7),), (np.full(3, 5),), {"shape": (3,), "low": 5, "high": 6}),
+    ]
+)
+
+
+@op(no_gradient=_RANDOM)
+def randperm(xp, key=None, *, n: int, seed: int = 0, stream: int = 0):
+    """The numbers 0 to `n` - 1, int64, in a random order."""
+    return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype("int64")
+
+
+@randperm.infer
+def randperm_infer(key, *, n, seed, stream):
+    return TensorType(_random_type((n,), "float64", key).shape, "int64")
+
+
+randperm.example(lambda: [Example((np.array(7),), (), {"n": 5}), Example((np.array(7),), (np.array([0]),), {"n": 1})])
+
+
+@op(no_gradient=_RANDOM)
+def bernoulli(xp, p, key=None, *, seed: int = 0, stream: int = 0):
+    """1 with probability `p`, element by element, else 0; in the dtype of p."""
+    drawn = _uniform(xp, p.size, key, seed, stream).reshape(p.shape)
+    return (drawn < p).astype(p.dtype)
+
+
+@bernoulli.infer
+def bernoulli_infer(p, key, *, seed, stream):
+    _random_type((), p.dtype if p.dtype != "bfloat16" else "float32", key)
+    return p
+
+
+bernoulli.example(
+    lambda: [
+        Example((np.array([0.3, 0.7]), np.array(7)), ()),
+        Example((np.array([[0.0, 1.0]]), np.array(7)), (np.array([[0.0, 1.0]]),)),
+    ]
+)
+
+
+@op(no_gradient=_RANDOM)
+def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = False, seed: int = 0, stream: int = 0):
+    """Positions, int64 [..., num_samples], each drawn with a probability in proportion to p [..., n].
+
+    Without `replacement` no position is drawn twice, in the way of Gumbel's trick (Vieira 2014).
+    """
+    rows, n = math.prod(p.shape[:-1]), p.shape[-1]
+    weights = p.reshape(rows, n).astype("float64")
+    usable = int(xp.min(xp.sum(weights > 0, axis=1))) if rows else num_samples
+    if bool(xp.any(weights < 0)) or not bool(xp.all(xp.isfinite(weights))):
+        raise ExecutionError("probabilities must be finite and not negative", "bad_probability")
+    if usable < (min(num_samples, 1) if replacement else num_samples):
+        raise ExecutionError(f"a row has only {usable} positions of probability above 0", "bad_probability")
+    shape = (*p.shape[:-1], num_samples)
+    if replacement:
+        total = xp.cumsum(weights, axis=1)
+        drawn = _uniform(xp, rows * num_samples, key, seed, stream).reshape(rows, num_samples) * total[:, -1:]
+        return xp.sum(drawn[:, :, None] >= total[:, None, :], axis=2).astype("int64").reshape(shape)
+    noise = -xp.log(-xp.log1p(-_uniform(xp, rows * n, key, seed, stream).reshape(rows, n)) + 2.0**-60)
+    score = xp.where(weights > 0, xp.log(xp.where(weights > 0, weights, 1.0)) + noise, -np.inf)
+    return xp.argsort(-score, axis=1, kind="stable")[:, :num_samples].astype("int64").reshape(shape)
+
+
+@multinomial.infer
+def multinomial_infer(p, key, *, num_samples, replacement, seed, stream):
+    _check_key(key)
+    if not p.is_float or p.rank == 0:
+        raise ProgramError(f"needs probabilities along a last axis, not {p}", "dtype_mismatch")
+    if num_samples < 0 or (not replacement and 0 <= p.shape[-1] < num_samples):
+        raise ProgramError(f"{num_samples} positions cannot be drawn from {p}", "bad_attr")
+    return TensorType((*p.shape[:-1], num_samples), "int64")
+
+
+_P = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]])
+multinomial.example(
+    lambda: [
+        Example((_P, np.array(7)), (np.array([[1], [2]]),)),
+        Example((_P, np.array(7)), (np.array([[1, 1], [2, 2]]),), {"num_samples": 2, "replacement": True}),
+        Example((np.array([0.2, 0.3, 0.5]), np.array(7)), (), {"num_samples": 3}),
+    ]
+)

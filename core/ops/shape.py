@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from core.errors import ProgramError
@@ -328,31 +330,94 @@ stack.example(
 
 
 @op
-def pad(xp, x, *, paddings: tuple[int, ...], value: float = 0.0):
+def pad_constant(xp, x, *, paddings: tuple[int, ...], value: float = 0.0):
     """x with `value` around it. `paddings` lists, for each axis, how many elements go before and after."""
     pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
     return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
 
 
-@pad.infer
-def pad_infer(x, *, paddings, value):
-    if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
-        raise ProgramError(f"paddings must be {2 * x.rank} sizes from 0 for {x}, not {list(paddings)}", "bad_attr")
+@pad_constant.infer
+def pad_constant_infer(x, *, paddings, value):
+    _check_paddings(x, paddings)
     check_fits(value, x.dtype)
     sizes = zip(x.shape, paddings[::2], paddings[1::2], strict=True)
     return TensorType(tuple(-1 if n == -1 else n + a + b for n, a, b in sizes), x.dtype)
 
 
-@pad.vjp
-def pad_vjp(ct, out, x, *, paddings, value):
+def _check_paddings(x: TensorType, paddings: tuple[int, ...]) -> None:
+    if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
+        raise ProgramError(f"paddings must be {2 * x.rank} sizes from 0 for {x}, not {list(paddings)}", "bad_attr")
+
+
+@pad_constant.vjp
+def pad_constant_vjp(ct, out, x, *, paddings, value):
     axes = tuple(range(x.rank))
     ends = tuple(-after if after else 2**31 for after in paddings[1::2])
     return lookup("slice")(ct, axes=axes, starts=paddings[::2], ends=ends)
 
 
-pad.example(
+pad_constant.example(
     lambda: [
         Example((X,), (np.pad(X, ((1, 0), (0, 2)), constant_values=7.0),), {"paddings": (1, 0, 0, 2), "value": 7.0}),
         Example((X[0],), (np.pad(X[0], (2, 1)),), {"paddings": (2, 1)}),
+        Example((X[:0],), (np.zeros((1, X.shape[1])),), {"paddings": (1, 0, 0, 0)}),
+    ]
+)
+
+
+@op(no_gradient="its result is an integer")
+def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal["reflect", "replicate", "circular"]):
+    """Where along `axis` of x each element of the padded axis comes from; x gives only its shape."""
+    kind = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
+    return xp.asarray(np.pad(np.arange(x.shape[axis]), (before, after), kind).astype("int64"))  # type: ignore[call-overload]
+
+
+@border_positions.infer
+def border_positions_infer(x, *, axis, before, after, mode):
+    n = x.shape[axis_of(axis, x.rank)]
+    if n >= 0 and max(before, after) > 0 and (n == 0 or (mode == "reflect" and n == 1)):
+        raise ProgramError(f"there is nothing to pad axis {axis} of {x} with", "shape_mismatch")
+    return TensorType((-1 if n == -1 else n + before + after,), "int64")
+
+
+border_positions.example(
+    lambda: [
+        Example(
+            (np.zeros(3),), (np.array([2, 1, 0, 1, 2, 1]),), {"axis": 0, "before": 2, "after": 1, "mode": "reflect"}
+        ),
+        Example((np.zeros(3),), (np.array([0, 0, 1, 2]),), {"axis": 0, "before": 1, "after": 0, "mode": "replicate"}),
+    ]
+)
+
+
+@composite
+def pad(
+    x,
+    *,
+    paddings: tuple[int, ...],
+    value: float = 0.0,
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
+):
+    """x with a border. `paddings` lists, for each axis, how many elements go before and after.
+
+    mode: what the border holds: `value`; x mirrored at its first and last element; copies of these; or x again.
+    The gradient of what is copied into the border is added to where it came from.
+    """
+    if mode == "constant":
+        return lookup("pad_constant")(x, paddings=paddings, value=value)
+    _check_paddings(x.type, paddings)
+    for axis, (before, after) in enumerate(zip(paddings[::2], paddings[1::2], strict=True)):
+        if before or after:
+            where = lookup("border_positions")(x, axis=axis, before=before, after=after, mode=mode)
+            x = lookup("gather")(x, where, axis=axis)
+    return x
+
+
+pad.example(
+    lambda: [
+        Example((X,), (np.pad(X, ((1, 0), (0, 2)), constant_values=7.0),), {"paddings": (1, 0, 0, 2), "value": 7.0}),
+        Example((X,), (np.pad(X, ((1, 1), (2, 0)), mode="edge"),), {"paddings": (1, 1, 2, 0), "mode": "replicate"}),
+        Example((X,), (np.pad(X, ((1, 1), (0, 2)), mode="wrap"),), {"paddings": (1, 1, 0, 2), "mode": "circular"}),
+        Example((X[0],), (np.pad(X[0], (1, 1), mode="reflect"),), {"paddings": (1, 1), "mode": "reflect"}),
     ]
 )

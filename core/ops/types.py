@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "axis_of",
     "broadcast",
     "broadcast_shapes",
+    "byte_size",
     "floating",
     "joined_type",
     "matches",
@@ -114,6 +116,14 @@ def product(sizes: Iterable[int]) -> int:
         else:
             total *= n
     return -1 if unknown and total else total
+
+
+def byte_size(type: Type) -> int:
+    """The bytes of an array of that type; an unknown size counts as 1, and a stack as one element."""
+    while isinstance(type, StackType):
+        type = type.element
+    width = 1 if type.dtype == "bool" else as_dtype(type.dtype).itemsize
+    return width * math.prod(max(n, 0 if n == 0 else 1) for n in type.shape)
 
 
 def same(x: Type, **attrs: object) -> Type:

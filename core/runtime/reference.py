@@ -7,7 +7,7 @@ is freed right after its last use, so the peak memory of a run is the widest mom
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -17,6 +17,7 @@ import numpy as np
 
 from core.errors import CoreError, ExecutionError
 from core.ir import HOLE, Block, Op
+from core.ops.types import byte_size
 from core.registry import as_tuple, lookup
 
 __all__ = ["Plan", "Run", "RunLimits", "plan"]
@@ -28,12 +29,14 @@ class RunLimits:
 
     max_trips:   of each loop, each time it runs.
     max_ops:     op executions in all, loops included.
+    max_bytes:   of one array.
     deadline:    a moment of time.monotonic(), in seconds; None for no deadline.
     should_stop: asked between ops; True ends the run.
     """
 
     max_trips: int = 10_000
     max_ops: int = 100_000_000
+    max_bytes: int = 2**32
     deadline: float | None = None
     should_stop: Callable[[], bool] | None = None
 
@@ -72,18 +75,23 @@ class Instruction:
     """One op, ready to call, and the variables nobody reads after it."""
 
     op: Op
-    call: Callable[..., Any]
+    call: partial[Any]
     inputs: tuple[str, ...]
     dead: tuple[str, ...]
     control: bool
+    grows: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A block with its kernels bound. Call it with a run and arrays; it returns the results, in order."""
+    """A block with its kernels bound. Call it with a run and arrays; it returns the results, in order.
+
+    largest: bytes of the largest array whose size is known, inner blocks included.
+    """
 
     block: Block
     instructions: tuple[Instruction, ...]
+    largest: int
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         env: dict[str, Any] = dict(zip(self.block.params, args, strict=True))
@@ -108,11 +116,24 @@ class Plan:
                 env[each.op.outputs[0]] = result
             else:
                 env.update(zip(each.op.outputs, as_tuple(result), strict=True))
+            if each.grows:
+                self._check_size(run, each.op, env)
             for name in each.dead:
                 del env[name]
             if polls:
                 run.poll()
         return tuple([env[name] for name in self.block.results])
+
+    def _check_size(self, run: Run, op: Op, env: Mapping[str, Any]) -> None:
+        """Sizes that only the run could tell are checked as soon as it has told them."""
+        for name in op.outputs:
+            size = getattr(env[name], "nbytes", 0)
+            if size > run.limits.max_bytes:
+                raise ExecutionError(
+                    f"{op.type} gave an array of {size} bytes, more than {run.limits.max_bytes}",
+                    "too_large",
+                    location=op.location,
+                )
 
 
 def plan(block: Block) -> Plan:
@@ -124,9 +145,12 @@ def plan(block: Block) -> Plan:
         needed.update(dead)
         spec = lookup(op.type)
         attrs = {k: plan(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-        call = partial(spec.body, **attrs) if attrs else spec.body
-        instructions.append(Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control"))
-    return Plan(block, tuple(reversed(instructions)))
+        call = partial(spec.body, **attrs)
+        grows = not all(block.types[n].is_static for n in op.outputs)
+        instructions.append(Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control", grows))
+    inner = [v.largest for each in instructions for v in each.call.keywords.values() if isinstance(v, Plan)]
+    largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
+    return Plan(block, tuple(reversed(instructions)), largest)
 
 
 def execute(block: Block, args: Sequence[Any], xp: ModuleType = np, limits: RunLimits | None = None) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from core.build import Value
 from core.errors import ProgramError
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
-from core.ops.types import matches
+from core.ops.types import byte_size, matches
 from core.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
@@ -223,6 +223,10 @@ class Reader:
         finals = []
         types = [at.b.types[n] for n in op.outputs]  # all of them now: a temporary may be called what another name is
         for temporary, type, name in zip(op.outputs, types, names, strict=True):
+            if byte_size(type) > self.limits.max_bytes:
+                raise ProgramError(
+                    f"{op.type} would give {type}: more than {self.limits.max_bytes} bytes", "limit_exceeded"
+                )
             if name is None:
                 finals.append(temporary)
                 continue

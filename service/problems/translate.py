@@ -39,6 +39,7 @@ _EXECUTION_CODES = {
     "deadline_exceeded": "deadline-exceeded",
     "canceled": "canceled",
     "out_of_memory": "device-out-of-memory",
+    "too_large": "limit-exceeded",
     "not_finite": "numeric-error",
 }
 _STATUS_CODES = {

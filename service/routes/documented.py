@@ -37,16 +37,17 @@ HOT_PROBLEMS = (
 )
 
 
-def accepts(model: type[BaseModel], required: bool = True, **examples: tuple[str, Any]) -> dict[str, Any]:
-    """`openapi_extra` of a route that takes `model`, as JSON or in a safetensors file.
+def accepts(
+    model: type[BaseModel], required: bool = True, binary: bool = True, **examples: tuple[str, Any]
+) -> dict[str, Any]:
+    """`openapi_extra` of a route that takes `model`, as JSON or (`binary`) in a safetensors file.
 
     examples: name=(summary, body).
     """
     shown = {name: {"summary": summary, "value": value} for name, (summary, value) in examples.items()}
-    content = {
-        JSON: {"schema": _schema(model), "examples": shown},
-        SAFETENSORS: FILE,
-    }
+    content: dict[str, Any] = {JSON: {"schema": _schema(model), "examples": shown}}
+    if binary:
+        content[SAFETENSORS] = FILE
     return {"requestBody": {"required": required, "content": content}}
 
 

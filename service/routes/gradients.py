@@ -30,6 +30,7 @@ ANSWER = {
         "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
     },
     "fetched": {"prediction": {"dtype": "float32", "shape": [3, 1], "data": [-0.3, -0.5, -0.7]}},
+    "recorded": {},
     "states": {},
     "finite": True,
     "missing": {},
@@ -92,7 +93,10 @@ async def _gradients(
     calls = Calls(engine(request), metrics(request))
     reply = await calls.with_program("gradients", id, document, args, values, deadline=deadline)
     answer = await render(
-        reply, reply.result, as_file=as_file, members={"loss": None, "gradients": {}, "fetched": {}, "states": {}}
+        reply,
+        reply.result,
+        as_file=as_file,
+        members={"loss": None, "gradients": {}, "fetched": {}, "recorded": {}, "states": {}},
     )
     return answer.response()
 

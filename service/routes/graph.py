@@ -12,6 +12,7 @@ from service.graph import as_graphviz, as_mermaid, as_page, graph_of
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
 from service.routes.programs import WORKER_PROBLEMS, backward_of
+from service.schemas.gradients import Question
 
 __all__ = ["router"]
 
@@ -60,7 +61,7 @@ async def get_graph(
     if loss is None:
         graph = graph_of(stored.document)
     else:
-        answer = await backward_of(request, stored, loss)
+        answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
         graph = graph_of(answer["program"], [each["op"] for each in answer["backward_ops"]])
     if form == PAGE:
         page = as_page(graph, f"Program {program_id}", "../../../static")

@@ -11,7 +11,9 @@ from service import tensors
 from service.body import JSON, read_body
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, call, program, programs, sessions, settings
+from service.routes.documented import accepts
 from service.samples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
+from service.schemas.gradients import LoopMemory, Question
 from service.schemas.programs import Registration, Strict
 from service.store.programs import StoredProgram, StoreFull
 
@@ -28,6 +30,7 @@ BODY_PROBLEMS = (
     "invalid-request",
 )
 WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded")
+CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "clip_value", "min": -1.0, "max": 1.0}]}
 
 
 class Signature(Strict):
@@ -184,29 +187,11 @@ async def delete_program(request: Request, program_id: ProgramId) -> Response:
 Names = Annotated[list[str] | None, Query(max_length=1000)]
 
 
-async def backward_of(
-    request: Request,
-    stored: StoredProgram,
-    loss: str | None,
-    parameter_list: list[str] | None = None,
-    targets: list[str] | None = None,
-    inputs: list[str] | None = None,
-    no_grad_set: list[str] | None = None,
-    unconnected: str = "null",
-) -> dict[str, Any]:
+async def backward_of(request: Request, stored: StoredProgram, question: Question) -> dict[str, Any]:
     """The answer of `append_backward` or `gradients`, as the worker gives it. Raises HttpProblem 422."""
-    if loss is None and not targets:
+    if question.loss is None and not question.targets:
         raise HttpProblem("invalid-request", "name a loss, or targets and inputs")
-    args = {
-        "document": stored.document,
-        "loss": loss,
-        "parameter_list": parameter_list,
-        "targets": targets or [],
-        "inputs": inputs or [],
-        "no_grad_set": no_grad_set or [],
-        "unconnected": unconnected,
-    }
-    return (await call(request, "backward", args)).result
+    return (await call(request, "backward", {"document": stored.document, **question.query()})).result
 
 
 @router.get(
@@ -226,6 +211,8 @@ async def get_backward(
     inputs: Annotated[Names, Query(description="With targets: what to differentiate by.")] = None,
     no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
     unconnected: Annotated[Literal["null", "zeros", "error"], Query()] = "null",
+    checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
+    loop_memory: Annotated[LoopMemory, Query(description="What loops keep for the backward pass.")] = "store",
 ) -> Response:
     """The program in closed form: the forward ops, then the backward ops, with one gradient block for each inner block.
 
@@ -233,8 +220,33 @@ async def get_backward(
     each gradient is final (`ready_at`), and why a gradient is missing. The program can be sent back in.
     """
     stored = await program(request, program_id)
-    answer = await backward_of(request, stored, loss, parameter_list, targets, inputs, no_grad_set, unconnected)
-    return _json(answer)
+    asked = {
+        "loss": loss,
+        "parameter_list": parameter_list,
+        "targets": targets or [],
+        "inputs": inputs or [],
+        "no_grad_set": no_grad_set or [],
+        "unconnected": unconnected,
+        "checkpoints": "auto" if checkpoints == ["auto"] else checkpoints or [],
+        "loop_memory": loop_memory,
+    }
+    return _json(await backward_of(request, stored, Question.model_validate(asked)))
+
+
+@router.post(
+    "/{program_id}/backward",
+    summary="See the backward pass, hooks and all",
+    responses={
+        200: {"description": "The program with its backward pass, and the tables beside it."},
+        **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
+    },
+    openapi_extra=accepts(Question, binary=False, regression=("Clip the gradient of one variable", CLIPPED)),
+)
+async def post_backward(request: Request, program_id: ProgramId) -> Response:
+    """The same as the GET, for a question that does not fit into a query string."""
+    stored = await program(request, program_id)
+    body = await read_body(request, settings(request), binary=False)
+    return _json(await backward_of(request, stored, Question.model_validate(body.document)))
 
 
 EXAMPLE_IDS = {"regression": {"value": REGRESSION_ID}, "while": {"value": WHILE_ID}}

@@ -34,7 +34,7 @@ GIVEN = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
     summary="Train one step",
     responses=answers(
         schemas.StepAnswer,
-        {"loss": LOSS, "fetched": {}, "gradients": {}, "seq": 1, "next_seq": 2, **AT, **GIVEN},
+        {"loss": LOSS, "fetched": {}, "gradients": {}, "recorded": {}, "seq": 1, "next_seq": 2, **AT, **GIVEN},
         "sequence-conflict",
         "sequence-gap",
         *IN_SESSION,
@@ -51,7 +51,7 @@ async def post_step(request: Request, session_id: SessionId) -> Response:
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     write = Write("session.step", args, feeds, asked.seq, f"steps {body.digest}")
-    members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}}
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
     return await _written(request, session, write, asked.deadline_s, as_file, members)
 
 
@@ -82,7 +82,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     summary="Gradients at the present parameters",
     responses=answers(
         schemas.SessionGradientsAnswer,
-        {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, **AT, **GIVEN},
+        {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **AT, **GIVEN},
         *IN_SESSION,
     ),
     openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
@@ -95,7 +95,7 @@ async def post_session_gradients(request: Request, session_id: SessionId) -> Res
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
     reply = await sessions(request).read(session, "session.gradients", args, feeds, deadline)
-    return await read_answer(reply, as_file, {"loss": None, "fetched": {}, "gradients": {}})
+    return await read_answer(reply, as_file, {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}})
 
 
 @router.post(

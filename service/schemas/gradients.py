@@ -13,9 +13,11 @@ __all__ = [
     "PROGRAM",
     "Deadline",
     "Fetch",
+    "GradientOptions",
     "GradientsAnswer",
     "GradientsRequest",
     "InlineGradientsRequest",
+    "LoopMemory",
     "Name",
     "ProgramDocument",
     "Question",
@@ -33,28 +35,65 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1, description="What random ops dra
 Deadline = Annotated[
     float | None, Field(gt=0, description="Seconds, waiting included; the service has a default and a maximum.")
 ]
+LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
 PROGRAM = {"type": "object", "title": "Program"}
 """Stands for the schema of programs until the OpenAPI document is put together."""
 ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(PROGRAM)]
 """Read by the core, which tells all problems of a program at once."""
 
 
-class Question(Strict):
+class Match(Strict):
+    """Which gradients a hook is about: exactly one of the three."""
+
+    variable: Name | None = Field(None, description="A name of block 0, or `1:h` for one of block 1.")
+    op: Name | None = Field(None, description="What ops of this type write, in every block.")
+    role: Literal["parameter", "feed", "state"] | None = None
+
+
+class Hook(Strict):
+    """What is done to gradients while they are computed."""
+
+    match: Match
+    do: Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
+    when: Literal["after_accumulation", "each_contribution"] = "after_accumulation"
+    min: float | None = Field(None, description="With clip_value.")
+    max: float | None = Field(None, description="With clip_value.")
+    max_norm: float | None = Field(None, gt=0, description="With clip_norm.")
+    factor: float | None = Field(None, description="With scale.")
+
+
+class GradientOptions(Strict):
+    """How gradients are computed, whichever are asked for."""
+
+    no_grad_set: list[Name] = Field([], description="Variables through which nothing flows.")
+    unconnected: Literal["null", "zeros", "error"] = Field(
+        "null", description="What stands for a gradient that does not exist; null: it is told under `missing`."
+    )
+    hooks: list[Hook] = Field([], max_length=1000, description="What is done to gradients on the way.")
+    checkpoints: list[Name] | Literal["auto"] = Field(
+        [], description="Variables between which the forward pass runs again instead of being kept; `1:h` in a block."
+    )
+    loop_memory: LoopMemory = Field(
+        "store", description="What loops keep for the backward pass that do not say so themselves."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """These members as a worker reads them."""
+        hooks = [hook.model_dump(exclude_none=True) for hook in self.hooks]
+        return {name: getattr(self, name) for name in GradientOptions.model_fields} | {"hooks": hooks}
+
+
+class Question(GradientOptions):
     """Which gradients: of a scalar `loss` by parameters, or of `targets` by `inputs`."""
 
     loss: Name | None = Field(None, description="A variable of one element in block 0.", examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="Parameters; all trainable ones by default.")
     targets: list[Name] = Field([], description="In place of a loss: variables of any shape.")
     inputs: list[Name] = Field([], description="With targets: what to differentiate by.")
-    no_grad_set: list[Name] = Field([], description="Variables through which nothing flows.")
-    unconnected: Literal["null", "zeros", "error"] = Field(
-        "null", description="What stands for a gradient that does not exist; null: it is told under `missing`."
-    )
 
     def query(self) -> dict[str, Any]:
         """The members that a worker needs to know what is asked."""
-        names = ("loss", "parameter_list", "targets", "inputs", "no_grad_set", "unconnected")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("loss", "parameter_list", "targets", "inputs")} | self.options()
 
 
 class GradientsRequest(Question):
@@ -103,9 +142,10 @@ class Timed(Strict):
 
 
 class GradientsAnswer(Timed):
-    """Loss, gradients and fetched values. As a file: `loss`, `grad/<name>`, `fetch/<name>`, `state/<name>`."""
+    """Loss, gradients and more. As a file: `loss`, `grad/<name>`, `fetch/<name>`, `recorded/<name>`, `state/<name>`."""
 
     loss: Tensor = None
     gradients: Tensors = Field({})
     fetched: Tensors = Field({})
+    recorded: Tensors = Field({}, description="What hooks recorded; inside loops one row a trip.")
     states: Tensors = Field({}, description="What the program wrote to its states.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.schemas.gradients import Deadline, Fetch, Name, ProgramDocument, Returned, Seed, Timed
+from service.schemas.gradients import Deadline, Fetch, GradientOptions, Name, ProgramDocument, Returned, Seed, Timed
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensor, Tensors
 
@@ -51,15 +51,13 @@ class Init(Strict):
         return cls.model_validate({})
 
 
-class CreateSession(Strict):
+class CreateSession(GradientOptions):
     """A program to train. In a safetensors body the tensors of the file are the first parameters."""
 
     program_id: str | None = Field(None, max_length=64)
     program: ProgramDocument | None = None
     loss: Name = Field(examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
-    no_grad_set: list[Name] = Field([])
-    unconnected: Literal["null", "zeros", "error"] = "null"
     optimizer: dict[str, str | Number] = Field(
         {"type": "sgd"},
         description="type (see `GET /v1/ops`: sgd, momentum, adam, adamw), and its attributes.",
@@ -78,7 +76,7 @@ class CreateSession(Strict):
 
     def query(self) -> dict[str, Any]:
         """The members that a worker needs to know what is asked."""
-        return {name: getattr(self, name) for name in ("loss", "parameter_list", "no_grad_set", "unconnected")}
+        return {"loss": self.loss, "parameter_list": self.parameter_list} | self.options()
 
 
 class StepRequest(Strict):
@@ -169,6 +167,7 @@ class StepAnswer(Timed):
     loss: Tensor = None
     fetched: Tensors = Field({})
     gradients: Tensors = Field({})
+    recorded: Tensors = Field({})
 
 
 class SessionGradientsAnswer(Timed):
@@ -179,6 +178,7 @@ class SessionGradientsAnswer(Timed):
     loss: Tensor = None
     fetched: Tensors = Field({})
     gradients: Tensors = Field({})
+    recorded: Tensors = Field({})
 
 
 class UpdateAnswer(Strict):

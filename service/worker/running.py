@@ -34,6 +34,7 @@ def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], s
     limits = RunLimits(
         max_trips=state.settings["loop_trips"],
         max_ops=state.settings["op_executions"],
+        max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
     )
@@ -44,7 +45,7 @@ def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], s
 def answer_of(
     state: WorkerState, compiled: Compiled, out: Outputs, returned: Returned, require_finite: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is said about `out`, and its arrays as ``loss``, ``fetch/<name>`` and ``grad/<name>``.
+    """What is said about `out`, and its arrays as ``loss`` and ``fetch/``, ``recorded/`` or ``grad/<name>``.
 
     A norm that is not finite is null, because JSON has no word for it.
     Raises ExecutionError (not_finite) if `require_finite` and something is not, ProgramError (bad_query) for gradients
@@ -64,6 +65,7 @@ def answer_of(
             name: norm if math.isfinite(norm) else None for name, norm in {**norms, "global": overall}.items()
         }
     tensors = {f"fetch/{name}": value for name, value in out.fetched.items()}
+    tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
     if out.loss is not None:
         tensors["loss"] = out.loss
     for name in _wanted(returned, out):

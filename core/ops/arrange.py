@@ -1,0 +1,655 @@
+"""Rearranging elements: repeating, turning, moving between axes, diagonals and triangles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from core.errors import ExecutionError, ProgramError
+from core.ir import TensorType
+from core.ops.types import axis_of, same_size
+from core.registry import Example, composite, lookup, op
+
+__all__: list[str] = []
+
+X = np.arange(6.0).reshape(2, 3) + 1
+CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
+EMPTY = X[:0]
+_INTEGER = "its result is an integer"
+
+
+def _known(value: Any, axis: int) -> int:
+    """The size of an axis. Raises ProgramError where only a run can tell it."""
+    n = value.shape[axis]
+    if n == -1:
+        raise ProgramError(f"the size of axis {axis} must be known, not {value.type}", "shape_mismatch")
+    return n
+
+
+# --- repeating -------------------------------------------------------------------------------------------------
+
+
+@composite
+def tile(x, *, repeats: tuple[int, ...]):
+    """x repeated `repeats[i]` times along axis i; missing numbers of repeats, or missing axes, count as 1 in front."""
+    if any(n < 0 for n in repeats):
+        raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
+    extra = len(repeats) - x.rank
+    if extra > 0:
+        x = lookup("unsqueeze")(x, axes=tuple(range(extra)))
+    for axis, n in enumerate((1,) * -extra + repeats):
+        if n == 0:
+            x = lookup("slice")(x, axes=(axis,), starts=(0,), ends=(0,))
+        elif n > 1:
+            x = lookup("concat")(*[x] * n, axis=axis)
+    return x
+
+
+tile.example(
+    lambda: [
+        Example((X,), (np.tile(X, (2, 3)),), {"repeats": (2, 3)}),
+        Example((X,), (np.tile(X, (2, 1, 2)),), {"repeats": (2, 1, 2)}),
+        Example((CUBE,), (np.tile(CUBE, (2,)),), {"repeats": (2,)}),
+        Example((EMPTY,), (EMPTY,), {"repeats": (2, 1)}),
+    ]
+)
+
+
+@composite
+def broadcast_to(x, *, shape: tuple[int, ...]):
+    """x stretched to `shape`, as broadcasting would; another name for `expand`."""
+    return lookup("expand")(x, shape=shape)
+
+
+broadcast_to.example(
+    lambda: [
+        Example((X[:1],), (X[:1] + np.zeros((4, 3)),), {"shape": (4, 3)}),
+        Example((X[0],), (X[0] + np.zeros((2, 2, 3)),), {"shape": (2, 2, 3)}),
+        Example((X[0, 0],), (np.full((2,), X[0, 0]),), {"shape": (2,)}),
+    ]
+)
+
+
+@op(no_gradient=_INTEGER)
+def repeat_positions(xp, counts):
+    """0, 1, 2, ..., each as often as `counts` says: int64."""
+    if counts.size and bool(xp.any(counts < 0)):
+        raise ExecutionError("a number of repeats is negative", "index_out_of_range")
+    if int(counts.sum()) >= 2**31:
+        raise ExecutionError(f"{int(counts.sum())} repeats are too many", "too_large")
+    return xp.repeat(xp.arange(counts.shape[0]), counts.tolist()).astype("int64")
+
+
+@repeat_positions.infer
+def repeat_positions_infer(counts):
+    if counts.rank != 1 or counts.dtype not in ("int32", "int64"):
+        raise ProgramError(f"counts must be a vector of int32 or int64, not {counts}", "dtype_mismatch")
+    return TensorType((-1,), "int64")
+
+
+repeat_positions.example(lambda: [Example((np.array([2, 0, 1]),), (np.array([0, 0, 2]),))])
+
+
+@composite
+def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
+    """Each slice of x along `axis` `repeats` times in a row, or slice i as often as `counts[i]` says."""
+    at = axis_of(axis, x.rank)
+    if counts is not None:
+        same_size(counts.shape[0] if counts.rank else 1, x.shape[at], "counts and slices of different number")
+        return lookup("gather")(x, lookup("repeat_positions")(counts), axis=at)
+    if repeats < 0:
+        raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
+    n = _known(x, at)
+    wide = lookup("concat")(*[lookup("unsqueeze")(x, axes=(at + 1,))] * repeats, axis=at + 1) if repeats else None
+    if wide is None:
+        return lookup("slice")(x, axes=(at,), starts=(0,), ends=(0,))
+    if x.shape.count(-1) > 1:
+        raise ProgramError(f"repeat needs all sizes but one known, not {x.type}", "shape_mismatch")
+    return lookup("reshape")(wide, shape=(*x.shape[:at], n * repeats, *x.shape[at + 1 :]))
+
+
+repeat.example(
+    lambda: [
+        Example((X,), (np.repeat(X, 2, 1),), {"repeats": 2, "axis": 1}),
+        Example((CUBE, np.array([2, 0, 1])), (np.repeat(CUBE, [2, 0, 1], 1),), {"axis": 1}),
+        Example((EMPTY,), (EMPTY,), {"repeats": 3}),
+    ]
+)
+
+
+# --- turning and moving ----------------------------------------------------------------------------------------
+
+
+@composite
+def flip(x, *, axes: tuple[int, ...]):
+    """x with the order along each of `axes` reversed."""
+    count = len(axes)
+    return lookup("slice")(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
+
+
+flip.example(
+    lambda: [
+        Example((X,), (X[:, ::-1],), {"axes": (1,)}),
+        Example((CUBE,), (CUBE[::-1, :, ::-1],), {"axes": (0, -1)}),
+        Example((EMPTY,), (EMPTY,), {"axes": (0,)}),
+    ]
+)
+
+
+@composite
+def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
+    """x moved by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the other."""
+    if len(shifts) != len(axes):
+        raise ProgramError(f"{len(shifts)} shifts for {len(axes)} axes", "bad_attr")
+    for shift, axis in zip(shifts, axes, strict=True):
+        at = axis_of(axis, x.rank)
+        n = _known(x, at)
+        by = shift % n if n else 0
+        if by:
+            tail = lookup("slice")(x, axes=(at,), starts=(n - by,), ends=(n,))
+            x = lookup("concat")(tail, lookup("slice")(x, axes=(at,), starts=(0,), ends=(n - by,)), axis=at)
+    return x
+
+
+roll.example(
+    lambda: [
+        Example((X,), (np.roll(X, 1, 1),), {"shifts": (1,), "axes": (1,)}),
+        Example((CUBE,), (np.roll(CUBE, (-1, 3), (0, 1)),), {"shifts": (-1, 3), "axes": (0, 1)}),
+        Example((EMPTY,), (EMPTY,), {"shifts": (1,), "axes": (0,)}),
+    ]
+)
+
+
+@composite
+def strided_slice(
+    x, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], strides: tuple[int, ...]
+):
+    """``x[start:end:stride]`` along each of `axes`, with the rules of Python's slices; strides may be negative."""
+    return lookup("slice")(x, axes=axes, starts=starts, ends=ends, steps=strides)
+
+
+strided_slice.example(
+    lambda: [
+        Example((X,), (X[:, 2:0:-1],), {"axes": (1,), "starts": (2,), "ends": (0,), "strides": (-1,)}),
+        Example((CUBE,), (CUBE[::2, 1:3:2],), {"axes": (0, 1), "starts": (0, 1), "ends": (9, 3), "strides": (2, 2)}),
+        Example((EMPTY,), (EMPTY,), {"axes": (0,), "starts": (0,), "ends": (5,), "strides": (2,)}),
+    ]
+)
+
+
+@composite
+def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
+    """The part of x of that `shape` that begins at `offsets`; a size of -1 reaches to the end."""
+    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0:
+        raise ProgramError(
+            f"crop needs {x.rank} offsets from 0 and sizes, not {list(offsets)}, {list(shape)}", "bad_attr"
+        )
+    for n, start, size in zip(x.shape, offsets, shape, strict=True):
+        if n >= 0 and (start > n or size > n - start):
+            raise ProgramError(f"{x.type} has no part {list(shape)} at {list(offsets)}", "shape_mismatch")
+    ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
+    return lookup("slice")(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
+
+
+crop.example(
+    lambda: [
+        Example((X,), (X[1:2, 1:3],), {"offsets": (1, 1), "shape": (1, 2)}),
+        Example((CUBE,), (CUBE[0:1, 1:, :2],), {"offsets": (0, 1, 0), "shape": (1, -1, 2)}),
+        Example((EMPTY,), (EMPTY[:, 1:],), {"offsets": (0, 1), "shape": (0, 2)}),
+    ]
+)
+
+
+@op(outputs="out")
+def unstack(xp, x, *, axis: int = 0):
+    """The slices of x along `axis`, without that axis."""
+    return tuple(xp.moveaxis(x, axis, 0)[i, ...] for i in range(x.shape[axis]))
+
+
+@unstack.infer
+def unstack_infer(x, *, axis):
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == -1:
+        raise ProgramError(f"the size of axis {axis} must be known, not {x}", "shape_mismatch")
+    return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
+
+
+unstack.vjp(lambda ct, out, x, *, axis: lookup("stack")(*ct, axis=axis))
+unstack.example(
+    lambda: [
+        Example((X,), (X[0], X[1])),
+        Example((CUBE,), tuple(CUBE[:, i] for i in range(3)), {"axis": 1}),
+        Example((EMPTY,), (np.zeros(0),) * 3, {"axis": -1}),
+    ]
+)
+
+
+@op(outputs="out")
+def meshgrid(xp, *x):
+    """For vectors of sizes n1, n2, ... arrays [n1, n2, ...] that hold vector i along axis i, whatever the others."""
+    shape = tuple(v.shape[0] for v in x)
+    grids = (v.reshape(tuple(-1 if i == k else 1 for i in range(len(x)))) for k, v in enumerate(x))
+    return tuple(xp.broadcast_to(g, shape) for g in grids)
+
+
+@meshgrid.infer
+def meshgrid_infer(*x):
+    if not x or any(t.rank != 1 for t in x):
+        raise ProgramError("meshgrid takes vectors", "shape_mismatch")
+    return tuple(TensorType(tuple(t.shape[0] for t in x), each.dtype) for each in x)
+
+
+@meshgrid.vjp
+def meshgrid_vjp(ct, out, *x):
+    return tuple(
+        lookup("reduce_sum")(c, axes=tuple(i for i in range(len(x)) if i != k)) if c is not None else None
+        for k, c in enumerate(ct)
+    )
+
+
+meshgrid.example(
+    lambda: [
+        Example((X[0], X[1, :2]), tuple(np.meshgrid(X[0], X[1, :2], indexing="ij"))),
+        Example((X[0],), (X[0],)),
+        Example((X[0], X[0, :0]), (np.zeros((3, 0)), np.zeros((3, 0)))),
+    ]
+)
+
+
+# --- diagonals and triangles -----------------------------------------------------------------------------------
+
+
+def _diagonal_length(rows: int, columns: int, offset: int) -> int:
+    if -1 in (rows, columns):
+        return -1
+    return max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+
+
+@op
+def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
+    """The elements of x on the diagonal of two axes, `offset` above it; their axis becomes the last."""
+    return xp.diagonal(x, offset, axis1, axis2)
+
+
+@diagonal.infer
+def diagonal_infer(x, *, offset, axis1, axis2):
+    if x.rank < 2 or axis_of(axis1, x.rank) == axis_of(axis2, x.rank):
+        raise ProgramError(f"a diagonal needs two different axes of {x}", "bad_attr")
+    a, b = axis_of(axis1, x.rank), axis_of(axis2, x.rank)
+    rest = tuple(n for i, n in enumerate(x.shape) if i not in (a, b))
+    return TensorType((*rest, _diagonal_length(x.shape[a], x.shape[b], offset)), x.dtype)
+
+
+@diagonal.vjp
+def diagonal_vjp(ct, out, x, **attrs):
+    return lookup("diagonal_into")(ct, x, **attrs)
+
+
+diagonal.example(
+    lambda: [
+        Example((X,), (np.diagonal(X, 1),), {"offset": 1}),
+        Example((CUBE,), (np.diagonal(CUBE, -1, 1, 2),), {"offset": -1, "axis1": 1, "axis2": -1}),
+        Example((EMPTY,), (np.zeros(0),)),
+    ]
+)
+
+
+@op
+def diagonal_into(xp, x, like, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
+    """Zeros shaped like `like`, with x where `diagonal(like)` reads."""
+    out = xp.zeros(like.shape, x.dtype)
+    turned = xp.moveaxis(out, (axis1, axis2), (-2, -1))
+    at = xp.arange(x.shape[-1])
+    turned[..., at + max(-offset, 0), at + max(offset, 0)] = x
+    return out
+
+
+@diagonal_into.infer
+def diagonal_into_infer(x, like, *, offset, axis1, axis2):
+    wanted = diagonal_infer(TensorType(like.shape, x.dtype), offset=offset, axis1=axis1, axis2=axis2)
+    if len(wanted.shape) != x.rank or any(
+        -1 not in (m, n) and m != n for m, n in zip(wanted.shape, x.shape, strict=True)
+    ):
+        raise ProgramError(f"the diagonal of {like} is {wanted}, not {x}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+diagonal_into.vjp(lambda ct, out, x, like, **attrs: (lookup("diagonal")(ct, **attrs), None))
+diagonal_into.example(
+    lambda: [
+        Example((X[0, :2], X), (np.array([[1.0, 0, 0], [0, 2, 0]]),)),
+        Example(
+            (X[:, :2], CUBE),
+            (np.array([[[0.0, 0], [1, 0], [0, 2]], [[0, 0], [4, 0], [0, 5]]]),),
+            {"offset": -1, "axis1": 1, "axis2": 2},
+        ),
+        Example((np.zeros(0), EMPTY), (EMPTY,)),
+    ]
+)
+
+
+@composite
+def diag(x, *, offset: int = 0):
+    """A vector as the diagonal, `offset` above the main one, of a square matrix of zeros; of a matrix the diagonal."""
+    if x.rank == 2:
+        return lookup("diagonal")(x, offset=offset)
+    if x.rank != 1:
+        raise ProgramError(f"diag takes a vector or a matrix, not {x.type}", "shape_mismatch")
+    n = _known(x, 0) + abs(offset)
+    return lookup("diagonal_into")(x, x.builder.constant(0.0, x.dtype, (n, n)), offset=offset)
+
+
+diag.example(
+    lambda: [
+        Example((X[0],), (np.diag(X[0]),)),
+        Example((X[0],), (np.diag(X[0], -1),), {"offset": -1}),
+        Example((X,), (np.diag(X, 1),), {"offset": 1}),
+        Example((X[0, :0],), (np.zeros((0, 0)),)),
+    ]
+)
+
+
+@op(no_gradient="its result is bool")
+def triangle_mask_like(xp, x, *, diagonal: int = 0):
+    """True on and below the diagonal number `diagonal` of the last two axes; x gives only its shape."""
+    return xp.broadcast_to(xp.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool), x.shape)
+
+
+@triangle_mask_like.infer
+def triangle_mask_like_infer(x, *, diagonal):
+    if x.rank < 2:
+        raise ProgramError(f"a triangle needs two axes, not {x}", "shape_mismatch")
+    return TensorType(x.shape, "bool")
+
+
+triangle_mask_like.example(lambda: [Example((X,), (np.tri(2, 3, 1, dtype=bool),), {"diagonal": 1})])
+
+
+@composite
+def tril(x, *, diagonal: int = 0):
+    """The last two axes of x with 0 above the diagonal number `diagonal`."""
+    mask = lookup("triangle_mask_like")(x, diagonal=diagonal)
+    return lookup("where")(mask, x, lookup("fill_zeros_like")(x))
+
+
+@composite
+def triu(x, *, diagonal: int = 0):
+    """The last two axes of x with 0 below the diagonal number `diagonal`."""
+    mask = lookup("triangle_mask_like")(x, diagonal=diagonal - 1)
+    return lookup("where")(mask, lookup("fill_zeros_like")(x), x)
+
+
+tril.example(
+    lambda: [
+        Example((X,), (np.tril(X),)),
+        Example((CUBE,), (np.tril(CUBE, -1),), {"diagonal": -1}),
+        Example((EMPTY,), (EMPTY,)),
+    ]
+)
+triu.example(
+    lambda: [
+        Example((X,), (np.triu(X),)),
+        Example((CUBE,), (np.triu(CUBE, -1),), {"diagonal": -1}),
+        Example((EMPTY,), (EMPTY,)),
+    ]
+)
+
+
+# --- between channels and space --------------------------------------------------------------------------------
+
+
+def _image(x, what: str) -> tuple[int, int, int, int]:
+    if x.rank != 4 or -1 in x.shape[1:]:
+        raise ProgramError(
+            f"{what} takes [batch, channels, height, width] of known sizes, not {x.type}", "shape_mismatch"
+        )
+    return x.shape
+
+
+def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]):
+    return lookup("reshape")(lookup("transpose")(lookup("reshape")(x, shape=split), axes=order), shape=shape)
+
+
+@composite
+def pixel_shuffle(x, *, factor: int):
+    """[n, c f f, h, w] to [n, c, h f, w f]: channel c f f + i f + j goes to row i, column j of each f by f square."""
+    n, c, h, w = _image(x, "pixel_shuffle")
+    if factor < 1 or c % factor**2:
+        raise ProgramError(f"{c} channels do not divide into squares of {factor}", "bad_attr")
+    f, k = factor, c // factor**2
+    return _regroup(x, (n, k, f, f, h, w), (0, 1, 4, 2, 5, 3), (n, k, h * f, w * f))
+
+
+@composite
+def pixel_unshuffle(x, *, factor: int):
+    """The inverse of `pixel_shuffle`: [n, c, h f, w f] to [n, c f f, h, w]."""
+    n, c, h, w = _image(x, "pixel_unshuffle")
+    if factor < 1 or h % factor or w % factor:
+        raise ProgramError(f"{h} by {w} does not divide into squares of {factor}", "bad_attr")
+    f = factor
+    return _regroup(x, (n, c, h // f, f, w // f, f), (0, 1, 3, 5, 2, 4), (n, c * f * f, h // f, w // f))
+
+
+@composite
+def space_to_depth(x, *, block_size: int):
+    """[n, c, h b, w b] to [n, b b c, h, w]: the place in the b by b square becomes the slower part of the channel."""
+    n, c, h, w = _image(x, "space_to_depth")
+    if block_size < 1 or h % block_size or w % block_size:
+        raise ProgramError(f"{h} by {w} does not divide into squares of {block_size}", "bad_attr")
+    b = block_size
+    return _regroup(x, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
+
+
+@composite
+def depth_to_space(x, *, block_size: int):
+    """The inverse of `space_to_depth`: [n, b b c, h, w] to [n, c, h b, w b]."""
+    n, c, h, w = _image(x, "depth_to_space")
+    if block_size < 1 or c % block_size**2:
+        raise ProgramError(f"{c} channels do not divide into squares of {block_size}", "bad_attr")
+    b, k = block_size, c // block_size**2
+    return _regroup(x, (n, b, b, k, h, w), (0, 3, 4, 1, 5, 2), (n, k, h * b, w * b))
+
+
+@composite
+def channel_shuffle(x, *, groups: int):
+    """The channels of [n, c, h, w], seen as [groups, c / groups], in the order of the transpose (Zhang et al. 2018)."""
+    n, c, h, w = _image(x, "channel_shuffle")
+    if groups < 1 or c % groups:
+        raise ProgramError(f"{c} channels do not divide into {groups} groups", "bad_attr")
+    return _regroup(x, (n, groups, c // groups, h, w), (0, 2, 1, 3, 4), (n, c, h, w))
+
+
+def _image_cases(f, attr: str, deep: bool):
+    images = [np.arange(16.0).reshape(1, 4, 2, 2), np.arange(16.0).reshape(2, 4, 1, 2), np.zeros((0, 4, 2, 2))]
+    if not deep:
+        images = [np.arange(16.0).reshape(1, 1, 4, 4), np.arange(16.0).reshape(2, 2, 2, 2), np.zeros((0, 1, 2, 2))]
+    return lambda: [Example((x,), (f(x),), {attr: 2}) for x in images]
+
+
+def _shuffled(x):
+    n, c, h, w = x.shape
+    out = np.zeros((n, c // 4, h * 2, w * 2))
+    for k, i, j in np.ndindex(c // 4, 2, 2):
+        out[:, k, i::2, j::2] = x[:, 4 * k + 2 * i + j]
+    return out
+
+
+def _unshuffled(x):
+    return np.concatenate([x[:, k : k + 1, i::2, j::2] for k in range(x.shape[1]) for i in (0, 1) for j in (0, 1)], 1)
+
+
+def _deepened(x):
+    return np.concatenate([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)], 1)
+
+
+def _spaced(x):
+    n, c, h, w = x.shape
+    out = np.zeros((n, c // 4, h * 2, w * 2))
+    for i, j in np.ndindex(2, 2):
+        first = (2 * i + j) * (c // 4)
+        out[:, :, i::2, j::2] = x[:, first : first + c // 4]
+    return out
+
+
+pixel_shuffle.example(_image_cases(_shuffled, "factor", deep=True))
+pixel_unshuffle.example(_image_cases(_unshuffled, "factor", deep=False))
+space_to_depth.example(_image_cases(_deepened, "block_size", deep=False))
+depth_to_space.example(_image_cases(_spaced, "block_size", deep=True))
+channel_shuffle.example(_image_cases(lambda x: x[:, [0, 2, 1, 3]], "groups", deep=True))
+
+
+# --- windows as columns ----------------------------------------------------------------------------------------
+
+
+@op(no_gradient=_INTEGER)
+def window_positions(
+    xp, *, height: int, width: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
+):
+    """Where, in row-major order, each element of each window stands: int64 [kernel h * kernel w, windows]."""
+    rows, columns = (
+        _starts(n, k, s, d) for n, k, s, d in zip((height, width), kernel, strides, dilations, strict=True)
+    )
+    row = np.add.outer(np.arange(kernel[0]) * dilations[0], rows)
+    column = np.add.outer(np.arange(kernel[1]) * dilations[1], columns)
+    at = row[:, None, :, None] * width + column[None, :, None, :]
+    return xp.asarray(at.reshape(math.prod(kernel), -1).astype("int64"))
+
+
+def _starts(size: int, kernel: int, stride: int, dilation: int) -> np.ndarray:
+    return np.arange(0, size - dilation * (kernel - 1), stride)
+
+
+@window_positions.infer
+def window_positions_infer(*, height, width, kernel, strides, dilations):
+    for what, values in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
+        if len(values) != 2 or min(values) < 1:
+            raise ProgramError(f"{what} must be two sizes from 1, not {list(values)}", "bad_attr")
+    counts = [len(_starts(*each)) for each in zip((height, width), kernel, strides, dilations, strict=True)]
+    if min(counts) < 1:
+        raise ProgramError(f"a window of {list(kernel)} does not fit into {height} by {width}", "shape_mismatch")
+    return TensorType((math.prod(kernel), math.prod(counts)), "int64")
+
+
+window_positions.example(
+    lambda: [
+        Example(
+            (),
+            (np.array([[0, 2], [6, 8]]),),
+            {"height": 3, "width": 3, "kernel": (2, 1), "strides": (1, 2), "dilations": (2, 1)},
+        )
+    ]
+)
+
+
+@composite
+def unfold(
+    x,
+    *,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+):
+    """The windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], windows in row-major order."""
+    n, c, h, w = _image(x, "unfold")
+    _pairs(paddings)
+    ph, pw = paddings
+    x = lookup("pad")(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
+    h, w = h + 2 * ph, w + 2 * pw
+    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
+    columns = lookup("gather")(lookup("reshape")(x, shape=(n, c, h * w)), at, axis=2)
+    return lookup("reshape")(columns, shape=(n, c * at.shape[0], at.shape[1]))
+
+
+@composite
+def fold(
+    x,
+    *,
+    output_size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+):
+    """Columns [n, c * kernel h * kernel w, windows] added into an image [n, c, h, w]: the transpose of `unfold`."""
+    _pairs(paddings)
+    _pairs(output_size)
+    if x.rank != 3 or -1 in x.shape:
+        raise ProgramError(f"fold takes [batch, elements, windows] of known sizes, not {x.type}", "shape_mismatch")
+    ph, pw = paddings
+    h, w = output_size[0] + 2 * ph, output_size[1] + 2 * pw
+    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
+    n, deep, count = x.shape
+    if deep % at.shape[0] or count != at.shape[1]:
+        raise ProgramError(
+            f"{x.type} is not {at.shape[1]} windows of {at.shape[0]} elements a channel", "shape_mismatch"
+        )
+    c = deep // at.shape[0]
+    like = x.builder.constant(0.0, x.dtype, (n, c, h * w))
+    flat = lookup("scatter_add_like")(lookup("reshape")(x, shape=(n, c, *at.shape)), at, like, axis=2)
+    image = lookup("reshape")(flat, shape=(n, c, h, w))
+    return lookup("slice")(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
+
+
+def _pairs(values: tuple[int, ...]) -> None:
+    if len(values) != 2 or min(values) < 0:
+        raise ProgramError(f"needs two sizes from 0, not {list(values)}", "bad_attr")
+
+
+def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):
+    x = np.pad(x, ((0, 0), (0, 0), (paddings[0],) * 2, (paddings[1],) * 2))
+    rows = range(0, x.shape[2] - dilations[0] * (kernel[0] - 1), strides[0])
+    columns = range(0, x.shape[3] - dilations[1] * (kernel[1] - 1), strides[1])
+    out = [
+        x[:, :, r : r + dilations[0] * (kernel[0] - 1) + 1 : dilations[0],
+          c : c + dilations[1] * (kernel[1] - 1) + 1 : dilations[1]].reshape(x.shape[0], -1)
+        for r in rows for c in columns
+    ]  # fmt: skip
+    return np.stack(out, -1)
+
+
+_IMAGE = np.arange(18.0).reshape(1, 2, 3, 3)
+_UNFOLD = [
+    {"kernel": (2, 2)},
+    {"kernel": (2, 1), "strides": (2, 1), "paddings": (1, 0)},
+    {"kernel": (2, 2), "dilations": (2, 1)},
+]
+unfold.example(
+    lambda: [*(Example((_IMAGE,), (_columns(_IMAGE, **a),), a) for a in _UNFOLD),
+             Example((_IMAGE[:0],), (np.zeros((0, 8, 4)),), {"kernel": (2, 2)})]
+)  # fmt: skip
+fold.example(
+    lambda: [
+        Example((np.ones((1, 4, 4)),), (np.array([[[[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]]]),),
+                {"output_size": (3, 3), "kernel": (2, 2)}),
+        Example((np.ones((2, 4, 2)),), (np.array([[1.0, 1], [1, 1]]) + np.zeros((2, 2, 2, 2)),),
+                {"output_size": (2, 2), "kernel": (1, 2), "strides": (1, 2)}),
+        Example((np.zeros((0, 4, 4)),), (np.zeros((0, 1, 3, 3)),), {"output_size": (3, 3), "kernel": (2, 2)}),
+    ]
+)  # fmt: skip
+
+
+@composite(no_gradient=_INTEGER)
+def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1):
+    """Indices below `index_num` as those of shard `shard_id` of `nshards` equal ones; `ignore_value` for all others."""
+    if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
+        raise ProgramError(f"there is no shard {shard_id} of {nshards} of {index_num} indices", "bad_attr")
+    size = -(-index_num // nshards)
+    full = lookup("full_like")
+    at = x - full(x, value=shard_id * size)
+    inside = lookup("logical_and")(
+        lookup("greater_equal")(at, lookup("fill_zeros_like")(x)), lookup("less_than")(at, full(x, value=size))
+    )
+    return lookup("where")(inside, at, full(x, value=ignore_value))
+
+
+shard_index.example(
+    lambda: [
+        Example(
+            (np.array([1, 6, 12, 19]),), (np.array([1, 6, -1, -1]),), {"index_num": 20, "nshards": 2, "shard_id": 0}
+        ),
+        Example((np.array([[16], [1]]),), (np.array([[6], [-1]]),), {"index_num": 20, "nshards": 2, "shard_id": 1}),
+    ]
+)

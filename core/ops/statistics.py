@@ -1,0 +1,230 @@
+"""Reductions beyond sums: norms, variance, logical reductions, logsumexp."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ir import TensorType
+from core.ops.reduce import restored
+from core.ops.types import axes_of, axis_of, product
+from core.registry import Example, composite, lookup, op
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+CUBE = np.arange(8.0).reshape(2, 2, 2) / 4 + 0.5
+
+
+def _reduced(x: TensorType, axes, keepdims: bool) -> tuple[int, ...]:
+    gone = axes_of(axes, x.rank)
+    return tuple(1 if i in gone else n for i, n in enumerate(x.shape) if keepdims or i not in gone)
+
+
+def _bool(x: TensorType, *, axes, keepdims) -> TensorType:
+    if x.dtype != "bool":
+        raise ProgramError(f"needs bools, not {x}", "dtype_mismatch")
+    return TensorType(_reduced(x, axes, keepdims), "bool")
+
+
+_BOOL = "its result is bool"
+
+
+@op(no_gradient=_BOOL)
+def reduce_all(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """Whether every element over `axes` is true; true where there is none."""
+    return xp.all(x, axis=axes, keepdims=keepdims)
+
+
+reduce_all.infer(_bool)
+reduce_all.example(
+    lambda: [Example((X > -2,), (np.array(False),)), Example((X > -2,), ((X > -2).all(0),), {"axes": (0,)})]
+)
+
+
+@op(no_gradient=_BOOL)
+def reduce_any(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """Whether any element over `axes` is true; false where there is none."""
+    return xp.any(x, axis=axes, keepdims=keepdims)
+
+
+reduce_any.infer(_bool)
+reduce_any.example(lambda: [Example((X > 3,), (np.array(True),)), Example((X > 3,), ((X > 3).any(0),), {"axes": (0,)})])
+
+
+@op(no_gradient="its result is an integer")
+def argmin(xp, x, *, axis: int = -1, keepdims: bool = False):
+    """The position of the smallest element along `axis`, as int64; of several, the first."""
+    return xp.argmin(x, axis=axis, keepdims=keepdims).astype("int64")
+
+
+@argmin.infer
+def argmin_infer(x, *, axis, keepdims):
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == 0:
+        raise ProgramError(f"there is no smallest element along an empty axis: {x}", "shape_mismatch")
+    return TensorType(_reduced(x, (at,), keepdims), "int64")
+
+
+argmin.example(lambda: [Example((X,), (X.argmin(-1),)), Example((X,), (X.argmin(0),), {"axis": 0})])
+
+
+@composite
+def logsumexp(x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``log(sum(exp(x)))`` over `axes`, without overflow. Where all of x is -inf it is -inf, with a gradient of 0."""
+    back = {"axes": axes, "keepdims": True}
+    top = lookup("stop_gradient")(lookup("reduce_max")(x, **back))
+    top = lookup("where")(lookup("isfinite")(top), top, lookup("fill_zeros_like")(top))
+    out = lookup("log")(lookup("reduce_sum")(lookup("exp")(x - top), **back)) + top
+    return out if keepdims else lookup("squeeze")(out, axes=axes_of(axes, x.rank))
+
+
+@logsumexp.vjp
+def logsumexp_vjp(ct, out, x, *, axes, keepdims):
+    back = {"axes": axes, "keepdims": keepdims}
+    out, ct = restored(out, x, **back), restored(ct, x, **back)
+    some = lookup("isfinite")(out)
+    share = lookup("exp")(x - lookup("where")(some, out, lookup("fill_zeros_like")(out)))
+    return lookup("where")(some, ct, lookup("fill_zeros_like")(ct)) * share
+
+
+logsumexp.example(
+    lambda: [
+        Example((X,), (np.log(np.exp(X).sum()),)),
+        Example((X,), (np.log(np.exp(X).sum(1)),), {"axes": (1,)}),
+        Example((CUBE,), (np.log(np.exp(CUBE).sum((0, 2), keepdims=True)),), {"axes": (0, -1), "keepdims": True}),
+        Example((np.full((2, 2), -np.inf),), (np.full(2, -np.inf),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+# --- variance --------------------------------------------------------------------------------------------------
+
+
+def _count(x, axes):
+    """The number of elements over `axes`, as one number of the dtype of x."""
+    count = product(x.shape[i] for i in axes_of(axes, x.rank))
+    if count >= 0:
+        return x.builder.constant(count, x.dtype)
+    ones = lookup("full_like")(x, value=1.0)
+    return lookup("reduce_max")(lookup("reduce_sum")(ones, axes=axes, keepdims=True))
+
+
+@composite
+def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
+    """The variance over `axes`: squared distances from the mean, added and divided by their number less `ddof`."""
+    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
+    total = lookup("reduce_sum")(lookup("square")(centred), axes=axes, keepdims=keepdims)
+    return total / (_count(x, axes) - float(ddof))
+
+
+var.example(
+    lambda: [
+        Example((X,), (X.var(ddof=1),)),
+        Example((X,), (X.var(1),), {"axes": (1,), "ddof": 0}),
+        Example((CUBE,), (CUBE.var((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+    ]
+)
+
+
+def _root(x):
+    """The square root, whose gradient at 0 is 0."""
+    positive = lookup("greater_than")(x, lookup("fill_zeros_like")(x))
+    safe = lookup("where")(positive, x, lookup("full_like")(x, value=1.0))
+    return lookup("where")(positive, lookup("sqrt")(safe), lookup("fill_zeros_like")(x))
+
+
+@composite
+def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
+    """The square root of `var`. Where all elements are equal it is 0, with a gradient of 0."""
+    return _root(lookup("var")(x, axes=axes, ddof=ddof, keepdims=keepdims))
+
+
+std.example(
+    lambda: [
+        Example((X,), (X.std(ddof=1),)),
+        Example((X,), (X.std(1),), {"axes": (1,), "ddof": 0}),
+        Example((CUBE,), (CUBE.std((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+        Example((np.ones((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+# --- norms -----------------------------------------------------------------------------------------------------
+
+
+@composite
+def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
+
+    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0.
+
+    At 0 the gradient is 0. For p = 1 it is the sign; for p = inf ties share it evenly.
+    """
+    where, zeros = lookup("where"), lookup("fill_zeros_like")
+    back = {"axes": axes, "keepdims": keepdims}
+    if p == 2:
+        return _root(lookup("reduce_sum")(lookup("square")(x), **back))
+    size = lookup("abs")(x)
+    if p == math.inf:
+        return lookup("reduce_max")(size, **back)
+    if p == -math.inf:
+        return lookup("reduce_min")(size, **back)
+    if p == 1:
+        return lookup("reduce_sum")(size, **back)
+    there = lookup("greater_than")(size, zeros(size))
+    if p == 0:
+        return lookup("reduce_sum")(lookup("cast")(there, dtype=x.dtype), **back)
+    power = lookup("full_like")(x, value=p)
+    safe = where(there, size, lookup("full_like")(x, value=1.0))
+    total = lookup("reduce_sum")(where(there, lookup("pow")(safe, power), zeros(x)), **back)
+    some = lookup("greater_than")(total, zeros(total))
+    one = lookup("full_like")(total, value=1.0)
+    return where(some, lookup("pow")(where(some, total, one), one * (1.0 / p)), zeros(total))
+
+
+norm.example(
+    lambda: [
+        Example((X,), (np.sqrt((X**2).sum()),)),
+        Example((X,), (np.abs(X).sum(0),), {"p": 1.0, "axes": (0,)}),
+        Example((X,), (np.abs(X).max(1),), {"p": math.inf, "axes": (1,)}),
+        Example((X,), ((np.abs(X) ** 3).sum(1, keepdims=True) ** (1 / 3),), {"p": 3.0, "axes": (1,), "keepdims": True}),
+        Example((CUBE,), ((CUBE**1.5).sum((0, 2)) ** (2 / 3),), {"p": 1.5, "axes": (0, 2)}),
+        Example((np.zeros((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+@composite
+def frobenius_norm(x, *, axes: tuple[int, ...] = (-2, -1), keepdims: bool = False):
+    """The square root of the sum of squares over `axes`, by default those of a matrix."""
+    return lookup("norm")(x, p=2.0, axes=axes, keepdims=keepdims)
+
+
+frobenius_norm.example(
+    lambda: [
+        Example((X,), (np.sqrt((X**2).sum()),)),
+        Example((CUBE,), (np.sqrt((CUBE**2).sum((1, 2))),)),
+        Example((CUBE,), (np.sqrt((CUBE**2).sum((0, 1), keepdims=True)),), {"axes": (0, 1), "keepdims": True}),
+    ]
+)
+
+
+@composite
+def l1_norm(x):
+    """The sum of all absolute values, a 0-d array."""
+    return lookup("reduce_sum")(lookup("abs")(x))
+
+
+l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])
+
+
+@composite
+def squared_l2_norm(x):
+    """The sum of all squares, a 0-d array."""
+    return lookup("reduce_sum")(lookup("square")(x))
+
+
+squared_l2_norm.example(lambda: [Example((x,), ((x**2).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])
