@@ -17,6 +17,7 @@ from core.headroom import headroom
 from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
 from core.ops.control import LoopMemory
+from core.ops.types import as_dtype
 from core.optim import Optimizer, state_types
 from core.passes import accumulate_early, eliminate_dead, expand_composites, fold_constants, share_common
 from core.passes.bind import bind
@@ -40,6 +41,10 @@ __all__ = [
     "key_of",
     "optimize",
 ]
+
+
+STEPS = "@STEPS"
+"""The optimiser's count of updates, which a learning-rate schedule reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,13 +376,19 @@ def _apply(
     """Emit the optimiser for each parameter. The slots it needs, and the results that come of it."""
     slots: list[Variable] = []
     wanted: list[tuple[str, str, str]] = []
+    rate = None
+    if optimizer.schedule is not None:
+        steps = b.param(TensorType((), "int64"), STEPS)
+        rate = optimizer.schedule.rate(steps)
+        slots.append(Variable(STEPS, steps.type, "state"))
+        wanted.append(("optimizer_state", STEPS, b.emit("increment", steps).name))
     for parameter, grad in zip(trained, grads, strict=True):
         own = [
             Variable(f"{parameter.name}/{slot}", type, "state")
             for slot, type in state_types(optimizer, parameter.type).items()
         ]
         values = [b.param(v.type, v.name) for v in own]
-        outs = as_tuple(b.emit(optimizer.type, b.value(parameter.name), grad, *values, **optimizer.attrs))
+        outs = optimizer.update(b.value(parameter.name), grad, values, rate)
         wanted.append(("parameters", parameter.name, outs[0].name))
         wanted += [("optimizer_state", v.name, o.name) for v, o in zip(own, outs[1:], strict=True)]
         slots += own
@@ -385,8 +396,9 @@ def _apply(
 
 
 def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:
-    return {
-        f"{v.name}/{slot}": np.zeros(type.shape, dtype=type.dtype)
+    steps = {STEPS: np.zeros((), dtype="int64")} if optimizer.schedule is not None else {}
+    return steps | {
+        f"{v.name}/{slot}": np.zeros(type.shape, dtype=as_dtype(type.dtype))
         for v in trained
         for slot, type in state_types(optimizer, v.type).items()
     }

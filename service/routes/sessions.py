@@ -83,7 +83,7 @@ async def create_session(request: Request) -> Response:
         document,
         {
             "query": asked.query(),
-            "optimizer": {"type": optimizer.type, "attrs": dict(optimizer.attrs)},
+            "optimizer": optimizer.document,
             "clip_norm": asked.clip_norm,
             "seed": asked.init.seed,
             "initializers": asked.init.initializers,

@@ -58,9 +58,10 @@ class CreateSession(GradientOptions):
     program: ProgramDocument | None = None
     loss: Name = Field(examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
-    optimizer: dict[str, str | Number] = Field(
+    optimizer: dict[str, str | Number | dict[str, Any]] = Field(
         {"type": "sgd"},
-        description="type (see `GET /v1/ops`: sgd, momentum, adam, adamw), and its attributes.",
+        description="type (see `GET /v1/ops`: sgd, momentum, adam, adamw, ...), and its attributes. In place of a "
+        'number, `learning_rate` may be a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
         examples=[{"type": "adam", "learning_rate": 0.001}],
     )
     clip_norm: float | None = Field(None, gt=0, description="Most joint 2-norm of all gradients in an update.")
@@ -131,7 +132,7 @@ class SessionView(Strict):
     reason: str | None = Field(None, description="Why it was lost.")
     program_id: str
     loss: str
-    optimizer: dict[str, str | Number]
+    optimizer: dict[str, Any]
     worker: str
     step: int = Field(description="Updates done.")
     next_seq: int

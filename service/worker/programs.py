@@ -189,4 +189,5 @@ def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight:
 
 
 def _key(optimizer: Optimizer) -> Hashable:
-    return optimizer.type, tuple(sorted(optimizer.attrs.items()))
+    schedule = optimizer.schedule and (optimizer.schedule.type, tuple(sorted(optimizer.schedule.attrs.items())))
+    return optimizer.type, tuple(sorted(optimizer.attrs.items())), schedule

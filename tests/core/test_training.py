@@ -11,6 +11,7 @@ from core.compile import GradientQuery, Optimizer, compile_forward, compile_trai
 from core.errors import ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
+from core.optim import OPTIMIZERS
 from core.wire import read
 from tests.programs import Sketch, close
 
@@ -173,3 +174,44 @@ def test_wrong_initialisers_are_refused(spec):
     with pytest.raises(ProgramError) as error:
         initial_parameters(variables(), {"w": spec})
     assert error.value.code == "bad_initializer"
+
+
+QUADRATIC = np.array([3.0, -2.0, 0.5])
+FAST = {"adadelta": 20.0, "lars": 20.0, "ftrl": 0.5, "sgd": 0.1, "momentum": 0.05, "lamb": 0.02}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_lowers_a_quadratic(name):
+    s = Sketch()
+    s.param("w", QUADRATIC)
+    s.total(s.op("square", s.op("scale", "w", bias=-1.0)))
+    optimizer = Optimizer(name, {"learning_rate": FAST.get(name, 0.05)})
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer)
+    values, state = dict(s.values), exe.initial_state()
+    losses = []
+    for step in range(200):
+        out = exe.step(values | state, step=step)
+        values, state = {**values, **out.parameters}, state | out.optimizer_state
+        losses.append(float(out.loss))
+
+    assert losses[-1] < 0.5 * losses[0]
+    assert np.isfinite(losses).all()
+
+
+def test_a_schedule_sets_the_rate_of_every_step():
+    s = Sketch()
+    s.param("w", [1.0, 2.0])
+    s.total("w")
+    rate = {"schedule": "exponential_decay", "learning_rate": 0.1, "decay_steps": 1, "decay_rate": 0.5}
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": rate}))
+    values, state = dict(s.values), exe.initial_state()
+    moves = []
+    for step in range(4):
+        out = exe.step(values | state, step=step)
+        moves.append(float(values["w"][0] - out.parameters["w"][0]))
+        values, state = {**values, **out.parameters}, state | out.optimizer_state
+
+    close(moves, [0.1, 0.05, 0.025, 0.0125], 1e-12)
+    with pytest.raises(ProgramError) as error:
+        Optimizer("sgd", {"learning_rate": {"schedule": "steep"}})
+    assert error.value.code == "unknown_schedule"

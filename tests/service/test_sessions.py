@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from service.samples import REGRESSION, REGRESSION_FEEDS
 from tests.service.conftest import serve
 from tests.service.wire import FILE, array, endless, file_of, opened, problem, read_file, regression, tensor, tensors
 
@@ -395,3 +396,23 @@ def test_a_killed_worker_takes_only_its_own_sessions(tmp_path: Path):
                 time.sleep(0.1)
             with opened(client, SKETCH) as fresh:
                 assert client.post(f"{fresh}/steps", json=BODY).status_code == 200
+
+
+def test_a_session_follows_a_learning_rate_schedule(client):
+    rate = {"schedule": "piecewise_decay", "boundaries": [1], "values": [0.5, 0.25]}
+    session = client.post(
+        "/v1/sessions",
+        json={"program": REGRESSION, "loss": "loss", "optimizer": {"type": "sgd", "learning_rate": rate}},
+    )
+    assert session.status_code == 201, session.text
+    at = f"/v1/sessions/{session.json()['id']}"
+    moves = []
+    for _ in range(2):
+        before = client.get(f"{at}/parameters").json()["parameters"]["b"]["data"][0]
+        step = client.post(f"{at}/steps", json={"feeds": REGRESSION_FEEDS, "return_gradients": "all"}).json()
+        after = client.get(f"{at}/parameters").json()["parameters"]["b"]["data"][0]
+        moves.append((before - after) / step["gradients"]["b"]["data"][0])
+    assert moves == pytest.approx([0.5, 0.25], rel=1e-4)
+    wrong = {"type": "sgd", "learning_rate": {"schedule": "steep"}}
+    refused = client.post("/v1/sessions", json={"program": REGRESSION, "loss": "loss", "optimizer": wrong})
+    assert refused.status_code == 422
