@@ -1,0 +1,272 @@
+"""Products of vectors, matrices and tensors, written in `matmul` and `einsum`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ops.types import axis_of
+from core.registry import Example, composite, lookup
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+B = np.cos(np.arange(12.0)).reshape(3, 4)
+SQUARE = np.sin(np.arange(9.0)).reshape(3, 3)
+CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
+
+
+def _ranks(what: str, *wanted: tuple[object, int]) -> None:
+    for value, rank in wanted:
+        if value.rank != rank:  # type: ignore[attr-defined]
+            raise ProgramError(f"{what} takes {rank} axes here, not {value.type}", "shape_mismatch")  # type: ignore[attr-defined]
+
+
+@composite
+def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
+    """The matrix product of x and y seen as matrices: their first `num_col_dims` axes are rows, the others columns.
+
+    The result has the row axes of x and the column axes of y. (What Fluid calls `mul`; here that is elementwise.)
+    """
+    for value, n in ((x, x_num_col_dims), (y, y_num_col_dims)):
+        if not 0 < n < value.rank:
+            raise ProgramError(f"{n} row axes leave no columns, or none is a row, in {value.type}", "bad_attr")
+    rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
+    inner = y.shape[:y_num_col_dims]
+    if -1 in (*inner, *columns) or (-1 in x.shape[x_num_col_dims:]) or rows.count(-1) > 1:
+        raise ProgramError(
+            f"the sizes of {x.type} and {y.type} must be known, but for one axis of rows", "shape_mismatch"
+        )
+    k = math.prod(inner)
+    a = lookup("reshape")(x, shape=(-1, k)) if k else lookup("reshape")(x, shape=(math.prod(rows), 0))
+    b = lookup("reshape")(y, shape=(k, math.prod(columns)))
+    return lookup("reshape")(lookup("matmul")(a, b), shape=(*rows, *columns))
+
+
+mul_flattened.example(
+    lambda: [
+        Example((A, B), (A @ B,)),
+        Example((CUBE, np.ones((3, 2, 4))), (np.tensordot(CUBE, np.ones((3, 2, 4))),), {"y_num_col_dims": 2}),
+        Example((CUBE, B[:2]), (CUBE @ B[:2],), {"x_num_col_dims": 2}),
+        Example((A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)
+
+
+@composite
+def mm(x, y):
+    """The product of two matrices."""
+    _ranks("mm", (x, 2), (y, 2))
+    return lookup("matmul")(x, y)
+
+
+@composite
+def bmm(x, y):
+    """The products of two batches of matrices, [b, m, k] and [b, k, n]."""
+    _ranks("bmm", (x, 3), (y, 3))
+    return lookup("matmul")(x, y)
+
+
+@composite
+def mv(x, y):
+    """A matrix [m, n] times a vector [n]."""
+    _ranks("mv", (x, 2), (y, 1))
+    return lookup("matmul")(x, y)
+
+
+@composite
+def dot(x, y):
+    """The sum of products along the last axis; of vectors a single number."""
+    if x.rank == 0 or x.rank != y.rank:
+        raise ProgramError(f"dot takes vectors, or batches of them, not {x.type} and {y.type}", "shape_mismatch")
+    return lookup("reduce_sum")(x * y, axes=(x.rank - 1,))
+
+
+mm.example(lambda: [Example((a, b), (a @ b,)) for a, b in ((A, B), (B, B.T), (A[:0], B))])
+bmm.example(
+    lambda: [
+        Example((a, b), (a @ b,))
+        for a, b in ((CUBE, CUBE.transpose(0, 2, 1)), (CUBE[:1], CUBE[:1, :2]), (CUBE[:0], CUBE[:0, :2]))
+    ]
+)
+mv.example(lambda: [Example((a, b), (a @ b,)) for a, b in ((A, A[0]), (B, B[1]), (A[:0], A[1]))])
+dot.example(lambda: [Example((a, b), ((a * b).sum(-1),)) for a, b in ((A, A + 1), (A[0], A[1]), (A[:0], A[:0]))])
+
+
+@composite
+def addmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
+    """``beta * x + alpha * (a @ b)``, x broadcast to the product."""
+    _ranks("addmm", (a, 2), (b, 2))
+    return x * beta + lookup("matmul")(a, b) * alpha
+
+
+@composite
+def baddbmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
+    """``beta * x + alpha * (a @ b)`` for batches of matrices, x broadcast to the product."""
+    _ranks("baddbmm", (a, 3), (b, 3))
+    return x * beta + lookup("matmul")(a, b) * alpha
+
+
+addmm.example(
+    lambda: [
+        Example((B[:2], A, B), (B[:2] + A @ B,)),
+        Example((B[0], A, B), (3 * B[0] + 2 * (A @ B),), {"alpha": 2.0, "beta": 3.0}),
+        Example((B[0], A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)
+_S = CUBE @ CUBE.transpose(0, 2, 1)
+baddbmm.example(
+    lambda: [
+        Example((_S, CUBE, CUBE.transpose(0, 2, 1)), (2 * _S,)),
+        Example((_S[0, 0], CUBE, CUBE.transpose(0, 2, 1)), (3 * _S[0, 0] + 2 * _S,), {"alpha": 2.0, "beta": 3.0}),
+        Example((_S[:0], CUBE[:0], CUBE[:0].transpose(0, 2, 1)), (_S[:0],)),
+    ]
+)
+
+
+@composite
+def outer(x, y):
+    """``out[i, j] = x[i] * y[j]`` for the elements of x and y in row-major order."""
+    flat = lookup("reshape")
+    return lookup("unsqueeze")(flat(x, shape=(-1,)), axes=(1,)) * lookup("unsqueeze")(flat(y, shape=(-1,)), axes=(0,))
+
+
+outer.example(lambda: [Example((x, y), (np.outer(x, y),)) for x, y in ((A[0], B[0]), (A, B[1]), (A[0, :0], B[0]))])
+
+
+@composite
+def bilinear_tensor_product(x, y, weight, bias=None):
+    """``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]`` for x [n, p], y [n, q], weight [k, p, q], bias [k]."""
+    _ranks("bilinear_tensor_product", (x, 2), (y, 2), (weight, 3))
+    out = lookup("einsum")(x, weight, y, equation="np,kpq,nq->nk")
+    return out if bias is None else out + bias
+
+
+_K = np.sin(np.arange(24.0)).reshape(2, 3, 4)
+bilinear_tensor_product.example(
+    lambda: [
+        Example((A, B[:2], _K), (np.einsum("np,kpq,nq->nk", A, _K, B[:2]),)),
+        Example((A, B[:2], _K, A[:, 0]), (np.einsum("np,kpq,nq->nk", A, _K, B[:2]) + A[:, 0],)),
+        Example((A[:0], B[:0], _K), (np.zeros((0, 2)),)),
+    ]
+)
+
+
+@composite
+def kron(x, y):
+    """The Kronecker product of two matrices of known sizes: [m p, n q] from [m, n] and [p, q]."""
+    _ranks("kron", (x, 2), (y, 2))
+    if -1 in (*x.shape, *y.shape):
+        raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
+    wide = lookup("unsqueeze")(x, axes=(1, 3)) * lookup("unsqueeze")(y, axes=(0, 2))
+    return lookup("reshape")(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+
+
+kron.example(lambda: [Example((x, y), (np.kron(x, y),)) for x, y in ((A, SQUARE[:2]), (A[:1], A), (A[:0], A))])
+
+
+@composite
+def cross(x, y, *, axis: int = -1):
+    """The vector product along `axis`, which has the size 3."""
+    at = axis_of(axis, x.rank)
+    if x.shape[at] not in (3, -1) or y.rank != x.rank or y.shape[at] not in (3, -1):
+        raise ProgramError(f"a vector product takes sizes of 3, not {x.type} and {y.type}", "shape_mismatch")
+
+    def turned(v, first):
+        order = lookup("concat")
+        part = lookup("slice")
+        return order(
+            part(v, axes=(at,), starts=(first,), ends=(3,)), part(v, axes=(at,), starts=(0,), ends=(first,)), axis=at
+        )
+
+    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+
+
+cross.example(
+    lambda: [
+        Example((A, A[::-1]), (np.cross(A, A[::-1]),)),
+        Example((CUBE, CUBE[::-1]), (np.cross(CUBE, CUBE[::-1], axis=1),), {"axis": 1}),
+        Example((A[:0], A[:0]), (A[:0],)),
+    ]
+)
+
+
+@composite
+def trace(x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
+    """The sum of the diagonal of two axes, `offset` above the main one."""
+    line = lookup("diagonal")(x, offset=offset, axis1=axis1, axis2=axis2)
+    return lookup("reduce_sum")(line, axes=(line.rank - 1,))
+
+
+trace.example(
+    lambda: [
+        Example((SQUARE,), (np.trace(SQUARE),)),
+        Example((CUBE,), (np.trace(CUBE, 1, 1, 2),), {"offset": 1, "axis1": 1, "axis2": 2}),
+        Example((A[:0],), (np.array(0.0),)),
+    ]
+)
+
+
+@composite
+def matrix_power(x, *, n: int):
+    """A square matrix multiplied by itself `n` times; for n = 0 the identity, below the power of the inverse."""
+    if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
+        raise ProgramError(f"needs square matrices and a power up to 10,000, not {x.type} and {n}", "bad_attr")
+    if n == 0:
+        mask = lookup("diagonal_mask_like")(x)
+        return lookup("cast")(mask, dtype=x.dtype)
+    base = lookup("inverse")(x) if n < 0 else x
+    out, left = None, abs(n)
+    while left:
+        if left & 1:
+            out = base if out is None else lookup("matmul")(out, base)
+        left >>= 1
+        if left:
+            base = lookup("matmul")(base, base)
+    return out
+
+
+_D = SQUARE + 2 * np.eye(3)
+matrix_power.example(
+    lambda: [
+        Example((_D,), (_D @ _D @ _D,), {"n": 3}),
+        Example((_D,), (np.linalg.inv(_D) @ np.linalg.inv(_D),), {"n": -2}),
+        Example((np.stack([_D, _D.T]),), (np.stack([np.eye(3)] * 2),), {"n": 0}),
+        Example((np.zeros((0, 2, 2)),), (np.zeros((0, 2, 2)),), {"n": 2}),
+    ]
+)
+
+
+@composite
+def dist(x, y, *, p: float = 2.0):
+    """The p-norm of all elements of x - y. Where they are equal the gradient is 0."""
+    return lookup("norm")(x - y, p=p)
+
+
+@composite
+def cdist(x, y, *, p: float = 2.0):
+    """``out[..., i, j]`` is the p-norm of ``x[..., i, :] - y[..., j, :]``. Where they are equal the gradient is 0."""
+    difference = lookup("unsqueeze")(x, axes=(-2,)) - lookup("unsqueeze")(y, axes=(-3,))
+    return lookup("norm")(difference, p=p, axes=(difference.rank - 1,))
+
+
+def _cdist(x, y, p):
+    return (np.abs(x[..., :, None, :] - y[..., None, :, :]) ** p).sum(-1) ** (1 / p)
+
+
+dist.example(
+    lambda: [
+        Example((A, A[::-1]), (np.sqrt(((A - A[::-1]) ** 2).sum()),)),
+        Example((A, A[0] + 1), (np.abs(A - A[0] - 1).sum(),), {"p": 1.0}),
+        Example((CUBE, CUBE + 1), ((12.0) ** (1 / 3),), {"p": 3.0}),
+    ]
+)
+cdist.example(
+    lambda: [
+        Example((A, SQUARE), (_cdist(A, SQUARE, 2),)),
+        Example((CUBE, CUBE[:, :2] + 1), (_cdist(CUBE, CUBE[:, :2] + 1, 3),), {"p": 3.0}),
+        Example((A[:0], SQUARE), (np.zeros((0, 3)),)),
+    ]
+)

@@ -1,0 +1,96 @@
+"""Where a gradient does not exist, or needs care: ties, kinks, zeros, equal eigenvalues."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.errors import ExecutionError
+from tests.programs import Sketch, close, grads
+
+
+def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
+    s = Sketch()
+    s.param("w", value)
+    out = s.op(type, "w", **attrs)
+    s.total(out if isinstance(out, str) else out[0])
+    return grads(s)["w"]
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "attrs", "wanted"),
+    [
+        ("reduce_prod", [0.0, 2.0, 3.0], {}, [6, 0, 0]),
+        ("reduce_prod", [0.0, 0.0, 3.0], {}, [0, 0, 0]),
+        ("cumprod", [2.0, 0.0, 3.0], {}, [1 + 0 + 0, 2 + 6, 0]),
+        ("reduce_max", [2.0, 2.0, 1.0], {}, [0.5, 0.5, 0]),
+        ("norm", [0.0, 0.0], {}, [0, 0]),
+        ("norm", [2.0, -2.0, 1.0], {"p": np.inf}, [0.5, -0.5, 0]),
+        ("std", [3.0, 3.0], {}, [0, 0]),
+        ("abs", [0.0, -1.0], {}, [0, -1]),
+        ("clip", [1.0, 2.0, 3.0], {"min": 1.0, "max": 2.0}, [1, 1, 0]),
+        ("hard_tanh", [-1.0, 0.5, 1.0], {}, [0, 1, 0]),
+        ("relu6", [0.0, 3.0, 6.0], {}, [0, 1, 0]),
+        ("relu", [0.0, 1.0], {}, [0, 1]),
+        ("elu", [0.0], {"alpha": 0.5}, [0.5]),
+        ("celu", [0.0], {"alpha": 2.0}, [1]),
+        ("softsign", [0.0], {}, [1]),
+        ("softshrink", [-0.5, 0.5, 1.0], {}, [0, 0, 1]),
+        ("hard_shrink", [-0.5, 0.5, 1.0], {}, [0, 0, 1]),
+        ("logsumexp", [-np.inf, -np.inf], {}, [0, 0]),
+        ("floor", [0.3, 1.7], {}, [0, 0]),
+        ("round", [0.3, 1.7], {"straight_through": True}, [1, 1]),
+        ("eigvalsh", [[2.0, 0.0], [0.0, 2.0]], {}, [[1, 0], [0, 1]]),
+        ("median", [1.0, 3.0, 2.0, 4.0], {}, [0, 0.5, 0.5, 0]),
+    ],
+)
+def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
+    close(gradient(type, value, **attrs), wanted, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "code"),
+    [
+        ("inverse", [[1.0, 2.0], [2.0, 4.0]], "singular_matrix"),
+        ("det", [[1.0, 2.0], [2.0, 4.0]], "singular_matrix"),
+        ("cholesky", [[1.0, 2.0], [2.0, 1.0]], "singular_matrix"),
+    ],
+)
+def test_a_gradient_that_does_not_exist_is_an_error_with_its_place(type, value, code):
+    with pytest.raises(ExecutionError) as error:
+        gradient(type, value)
+    assert error.value.code == code
+    assert error.value.location is not None
+
+
+def test_there_is_no_gradient_through_vectors_of_equal_eigenvalues():
+    s = Sketch()
+    s.param("w", np.eye(2))
+    s.total(s.op("eigh", "w", out=("values", "vectors"))[1])
+
+    with pytest.raises(ExecutionError) as error:
+        grads(s)
+    assert error.value.code == "degenerate_spectrum"
+
+
+def test_a_zero_vector_is_similar_to_nothing():
+    s = Sketch()
+    s.param("x", [[0.0, 0.0]])
+    s.param("y", [[1.0, 2.0]])
+    s.total(s.op("cos_sim", "x", "y"))
+    found = grads(s)
+
+    close(found["x"], [[0, 0]])
+    close(found["y"], [[0, 0]])
+
+
+def test_only_the_last_of_several_writes_gets_a_gradient():
+    s = Sketch()
+    s.param("x", [1.0, 2.0, 3.0])
+    s.param("u", [5.0, 6.0, 7.0])
+    s.feed("at", [1, 0, 1], "int64")
+    s.total(s.op("square", s.op("scatter", "x", "at", "u")))
+    found = grads(s)
+
+    close(found["u"], [0, 12, 14])
+    close(found["x"], [0, 0, 6])
