@@ -237,3 +237,36 @@ def rank(xp, x):
 
 rank.infer(lambda x: TensorType((), "int64"))
 rank.example(lambda: [Example((np.ones((2, 3)),), (np.array(2),))])
+
+
+@op(no_gradient=_CONSTANT)
+def fill_constant_batch_size_like(
+    xp,
+    x,
+    *,
+    shape: tuple[int, ...],
+    value: float = 0.0,
+    dtype: Dtype = "float32",
+    input_dim: int = 0,
+    output_dim: int = 0,
+):
+    """An array of `shape` holding `value`, but with the size of axis `input_dim` of x as its axis `output_dim`."""
+    sizes = list(shape)
+    sizes[output_dim] = x.shape[input_dim]
+    return xp.full(tuple(sizes), value, dtype=as_dtype(dtype))
+
+
+@fill_constant_batch_size_like.infer
+def fill_constant_batch_size_like_infer(x, *, shape, value, dtype, input_dim, output_dim):
+    if not (0 <= output_dim < len(shape) and 0 <= input_dim < x.rank):
+        raise ProgramError(f"there is no axis {input_dim} of {x}, or {output_dim} of {list(shape)}", "bad_attr")
+    sizes = (*shape[:output_dim], x.shape[input_dim], *shape[output_dim + 1 :])
+    if any(n < 0 for i, n in enumerate(sizes) if i != output_dim):
+        raise ProgramError(f"all other sizes must be known, not {list(shape)}", "bad_attr")
+    check_fits(value, dtype)
+    return TensorType(sizes, dtype)
+
+
+fill_constant_batch_size_like.example(
+    lambda: [Example((np.ones((4, 3)),), (np.full((4, 2), 1.5),), {"shape": (-1, 2), "value": 1.5, "dtype": "float64"})]
+)

@@ -1,4 +1,4 @@
-"""Windows that slide over the last two axes of an image: their sizes, and a view of them."""
+"""Windows that slide over the spatial axes of [n, c, *spatial]: their sizes, and a view of them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Any
 
 from core.errors import ProgramError
 
-__all__ = ["Pads", "pads_of", "pair", "reach", "windows"]
+__all__ = ["Pads", "pads_of", "reach", "sizes", "windows"]
 
-Pads = tuple[int, int, int, int]
+Pads = tuple[tuple[int, int], ...]
 
 
-def pair(values: tuple[int, ...], what: str, least: int) -> tuple[int, int]:
-    """Two sizes, for height and width. Raises ProgramError (bad_attr)."""
+def sizes(values: tuple[int, ...], count: int, what: str, least: int) -> tuple[int, ...]:
+    """One size for each of `count` axes, from one for all or one each. Raises ProgramError (bad_attr)."""
     if len(values) == 1:
-        values = (values[0], values[0])
-    if len(values) != 2 or min(values) < least:
-        raise ProgramError(f"{what} must be one or two sizes from {least}, not {list(values)}", "bad_attr")
-    return values[0], values[1]
+        values = values * count
+    if len(values) != count or min(values) < least:
+        raise ProgramError(f"{what} must be one or {count} sizes from {least}, not {list(values)}", "bad_attr")
+    return values
 
 
-def pads_of(values: tuple[int, ...]) -> Pads:
-    """(top, bottom, left, right)."""
-    if len(values) == 4 and min(values) >= 0:
-        return values[0], values[1], values[2], values[3]
-    h, w = pair(values, "paddings", 0)
-    return h, h, w, w
+def pads_of(values: tuple[int, ...], count: int) -> Pads:
+    """(before, after) for each axis, from one size for all, one each, or two each."""
+    if len(values) == 2 * count and min(values) >= 0:
+        return tuple(zip(values[::2], values[1::2], strict=True))
+    return tuple((n, n) for n in sizes(values, count, "paddings", 0))
 
 
-def reach(size: int, kernel: int, stride: int, before: int, after: int, dilation: int, ceil: bool = False) -> int:
+def reach(size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int, ceil: bool = False) -> int:
     """How many windows fit along one axis; -1 if the size is unknown."""
     if size == -1:
         return -1
+    before, after = pads
     room = size + before + after - dilation * (kernel - 1) - 1
     if room < 0:
         raise ProgramError(f"a window of {dilation * (kernel - 1) + 1} does not fit into {size}", "shape_mismatch")
@@ -41,14 +41,18 @@ def reach(size: int, kernel: int, stride: int, before: int, after: int, dilation
     return count
 
 
-def windows(xp: Any, x: Any, kernel, strides, pads: Pads, dilations=(1, 1), count=None, fill=0.0) -> Any:
-    """A view of x [n, c, h, w] as [n, c, out_h, out_w, kernel_h, kernel_w], padded with `fill`."""
-    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    bottom, right = pads[1], pads[3]
-    if count is not None:  # windows that hang over the end need more padding
-        bottom = max(bottom, (count[0] - 1) * strides[0] + spans[0] - x.shape[2] - pads[0])
-        right = max(right, (count[1] - 1) * strides[1] + spans[1] - x.shape[3] - pads[2])
-    if any((pads[0], bottom, pads[2], right)):
-        x = xp.pad(x, ((0, 0), (0, 0), (pads[0], bottom), (pads[2], right)), constant_values=x.dtype.type(fill))
-    view = xp.lib.stride_tricks.sliding_window_view(x, tuple(spans), axis=(2, 3))
-    return view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+def windows(xp: Any, x: Any, kernel, strides, pads: Pads, dilations=None, count=None, fill=0.0) -> Any:
+    """A view of x [n, c, *spatial] as [n, c, *count, *kernel], padded with `fill`."""
+    n = len(kernel)
+    dilations = dilations or (1,) * n
+    spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
+    borders = []
+    for i, (before, after) in enumerate(pads):
+        if count is not None:  # windows that hang over the end need more padding
+            after = max(after, (count[i] - 1) * strides[i] + spans[i] - x.shape[2 + i] - before)
+        borders.append((before, after))
+    if any(map(any, borders)):
+        x = xp.pad(x, ((0, 0), (0, 0), *borders), constant_values=x.dtype.type(fill))
+    view = xp.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + n)))
+    steps = tuple(slice(None, None, s) for s in (*strides, *dilations))
+    return view[(slice(None), slice(None), *steps)]
