@@ -39,7 +39,8 @@ def _pooled(xp, x, kernel_size, strides, paddings, ceil_mode, fill):
     """The windows of x, and (kernel, strides, pads)."""
     geometry = _geometry(x.ndim - 2, kernel_size, strides, paddings)
     shape = _pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
-    view = windows(xp, x, *geometry, count=shape[2:], fill=fill)
+    kernel, stride, pads = geometry
+    view = windows(xp, x, kernel, stride, pads, count=shape[2:], fill=fill)
     return view[(slice(None), slice(None), *(slice(n) for n in shape[2:]))], geometry
 
 
@@ -59,7 +60,7 @@ def max_pool(
     flat = view.reshape(*view.shape[: 2 + n], math.prod(kernel))
     best = xp.argmax(flat, axis=-1)
     out = xp.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
-    position, rest, step = 0, best, 1
+    position, rest, step = xp.zeros(best.shape, "int64"), best, 1
     for axis in reversed(range(n)):
         count = view.shape[2 + axis]
         starts = (xp.arange(count) * stride[axis] - pads[axis][0]).reshape((count,) + (1,) * (n - 1 - axis))

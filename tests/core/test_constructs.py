@@ -422,3 +422,52 @@ def test_an_array_read_past_its_end_is_an_error_with_its_place():
         grads(s)
     assert error.value.code == "index_out_of_range"
     assert error.value.location is not None and error.value.location.type == "array_read"
+
+
+# --- sequences of different lengths ----------------------------------------------------------------------------
+
+
+def ragged() -> Sketch:
+    """h := tanh(h * w + d * x) over three sequences of 3, 1 and 2 rows, from zero; the sum of their last states."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("d", [1.0, 2.0])
+    s.feed("rows", np.arange(12.0).reshape(6, 2) / 10)
+    s.feed("lengths", [3, 1, 2], "int64")
+    s.op("sequence_to_array", "rows", "lengths", out="steps")
+    s.const(0.0, [3, 2], out="h")
+    s.const(0, dtype="int64", out="t")
+    s.op("reduce_max", "lengths", out="longest")
+    s.const(0.0, out="loss")
+    with s.repeat("longest"):
+        s.op("shrink_rnn_memory", "h", "lengths", "t", out="h")
+        s.op("array_read", "steps", "t", out="x")
+        s.op("tanh", s.op("add", s.op("mul", "h", "w"), s.op("mul", "x", "d")), out="h")
+        s.op("increment", "t", out="t", step=1)
+        s.op("shrink_rnn_memory", "h", "lengths", "t", out="going_on")
+        ended = s.op("sub", s.op("reduce_sum", "h"), s.op("reduce_sum", "going_on"))
+        s.op("add", "loss", ended, out="loss")
+    return s
+
+
+def test_71_variable_lengths_equal_runs_of_each_sequence():
+    found = check(ragged())
+    close(found["w"], [0.31713921, 0.15563736])
+    close(found["d"], [1.11559198, 0.29849196])
+
+    total = {"w": np.zeros(2), "d": np.zeros(2)}
+    rows = np.arange(12.0).reshape(6, 2) / 10
+    for first, last in ((0, 3), (3, 4), (4, 6)):
+        s = Sketch()
+        s.param("w", [0.5, 0.7])
+        s.param("d", [1.0, 2.0])
+        s.feed("x", rows[first:last])
+        with s.block() as body:
+            s.op("tanh", s.op("add", s.op("mul", "h", "w"), s.op("mul", "row", "d")), out="h")
+        given = {"initial": s.const(0.0, [2]), "sequences": "x"}
+        s.construct("scan", given, {"final": "last"}, sub_block=body, states=["h"], elements=["row"])
+        s.total("last")
+        for name, value in grads(s).items():
+            total[name] += value
+    for name, value in total.items():
+        close(found[name], value)

@@ -1,0 +1,147 @@
+"""Attention, rotary positions and lookahead convolution."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.registry import Example, composite, lookup
+
+__all__: list[str] = []
+
+Q = np.sin(np.arange(12.0)).reshape(2, 3, 2)
+K = np.cos(np.arange(16.0)).reshape(2, 4, 2)
+V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
+
+
+@composite
+def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool = False, scale: float | None = None):
+    """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
+
+    query is [..., l, d], key [..., s, d], value [..., s, e], the scale ``1 / sqrt(d)`` unless given. A bool mask says
+    which positions may be seen, any other is added. With `causal` a position sees itself and those before it, both
+    sequences beginning together. A position that sees nothing gives zeros, with a gradient of zero.
+    """
+    if query.rank < 2 or key.rank != query.rank or value.rank != query.rank:
+        raise ProgramError(
+            f"attention needs equal ranks from 2: {query.type}, {key.type}, {value.type}", "shape_mismatch"
+        )
+    if scale is None:
+        if query.shape[-1] < 1:
+            raise ProgramError(f"the size of the last axis of {query.type} must be known", "shape_mismatch")
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    scores = lookup("matmul")(query, key, transpose_y=True) * scale
+    if mask is not None and mask.dtype != "bool":
+        scores, mask = scores + mask, None
+    if causal:
+        seen = lookup("triangle_mask_like")(scores)
+        mask = seen if mask is None else lookup("logical_and")(mask, seen)
+    if mask is None:
+        return lookup("matmul")(lookup("softmax")(scores), value)
+    full = lookup("full_like")
+    last = (scores.rank - 1,)
+    hidden = lookup("where")(mask, scores, full(scores, value=-1e30 if scores.dtype != "float16" else -6e4))
+    top = lookup("stop_gradient")(lookup("reduce_max")(hidden, axes=last, keepdims=True))
+    weight = lookup("where")(mask, lookup("exp")(hidden - top), full(scores, value=0.0))
+    total = lookup("reduce_sum")(weight, axes=last, keepdims=True)
+    some = lookup("greater_than")(total, full(total, value=0.0))
+    weight = weight / lookup("where")(some, total, full(total, value=1.0))
+    return lookup("matmul")(weight, value)
+
+
+def _attend(q, k, v, mask=None, scale=None):
+    scores = q @ k.swapaxes(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1]))
+    weight = np.exp(scores) if mask is None else np.exp(scores) * mask
+    return weight @ v / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
+
+
+_BIAS = Q @ K.swapaxes(1, 2)
+_MASK = np.array([[True, False, True, True], [False, False, False, False], [True, True, False, True]])
+scaled_dot_product_attention.example(
+    lambda: [
+        Example((Q, K, V), (_attend(Q, K, V),)),
+        Example((Q, K, V, _MASK), (_attend(Q, K, V, _MASK),)),
+        Example(
+            (Q, K, V, Q @ K.swapaxes(1, 2)), (_attend(Q, K, V, np.exp(Q @ K.swapaxes(1, 2)), 0.5),), {"scale": 0.5}
+        ),
+        Example((Q[0], K[0], V[0]), (_attend(Q[0], K[0], V[0], np.tri(3, 4, dtype=bool)),), {"causal": True}),
+        Example((Q[:0], K[:0], V[:0]), (np.zeros((0, 3, 3)),)),
+    ]
+)
+
+
+@composite
+def rotary_embedding(x, positions, *, base: float = 10000.0):
+    """x [..., l, d] with each pair (i, i + d / 2) of its last axis turned by ``position * base ** (-2 i / d)``.
+
+    positions: [l] or any shape that broadcasts to [..., l], of the dtype of x. Su et al. 2021.
+    """
+    d = x.shape[-1] if x.rank > 1 else 1
+    if d < 2 or d % 2 or not base > 0:
+        raise ProgramError(f"the last axis of {x.type} must be known and even, and the base positive", "shape_mismatch")
+    half = d // 2
+    rates = x.builder.emit(
+        "assign_value", values=tuple(base ** (-2 * i / d) for i in range(half)), shape=(half,), dtype="float64"
+    )
+    angle = lookup("unsqueeze")(positions, axes=(-1,)) * lookup("cast")(rates, dtype=x.dtype)
+    cos, sin = lookup("cos")(angle), lookup("sin")(angle)
+    a, b = lookup("split")(x, num=2, axis=x.rank - 1)
+    return lookup("concat")(a * cos - b * sin, a * sin + b * cos, axis=x.rank - 1)
+
+
+def _rope(x, positions):
+    half = x.shape[-1] // 2
+    angle = positions[..., None] * 10000.0 ** (-2 * np.arange(half) / x.shape[-1])
+    turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
+    return np.concatenate([turned.real, turned.imag], -1)
+
+
+_L = np.arange(3.0)
+_WIDE = np.sin(np.arange(24.0)).reshape(2, 3, 4)
+rotary_embedding.example(
+    lambda: [
+        Example((_WIDE, _L), (_rope(_WIDE, _L),)),
+        Example((Q, np.stack([_L, _L + 5])), (_rope(Q, np.stack([_L, _L + 5])),)),
+        Example((Q[:, :0], _L[:0]), (Q[:, :0],)),
+    ]
+)
+
+
+@composite
+def row_conv(x, filter):
+    """``out[t] = sum over k of filter[k] * x[t + k]`` for x [batch, time, d], filter [k, d]; beyond the end x is 0.
+
+    The lookahead convolution of Deep Speech 2 (Amodei et al. 2016).
+    """
+    if x.rank != 3 or filter.rank != 2 or filter.shape[0] < 1 or x.shape[1] == -1:
+        raise ProgramError(
+            f"row_conv takes [batch, known time, d] and [k, d], not {x.type}, {filter.type}", "shape_mismatch"
+        )
+    k, time = filter.shape[0], x.shape[1]
+    padded = lookup("pad")(x, paddings=(0, 0, 0, k - 1, 0, 0))
+    parts = []
+    for i in range(k):
+        seen = lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + time,))
+        parts.append(seen * lookup("slice")(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
+    return x.builder.emit("sum", *parts)
+
+
+def _row_conv(x, f):
+    out = np.zeros(x.shape)
+    for t in range(x.shape[1]):
+        for k in range(len(f)):
+            if t + k < x.shape[1]:
+                out[:, t] += f[k] * x[:, t + k]
+    return out
+
+
+_FILTER = np.sin(np.arange(18.0) * 2).reshape(3, 2, 3)[:, 0]
+row_conv.example(
+    lambda: [
+        Example((V, _FILTER), (_row_conv(V, _FILTER),)),
+        Example((Q, K[0, :1]), (_row_conv(Q, K[0, :1]),)),
+        Example((Q[:0], K[0]), (Q[:0],)),
+    ]
+)

@@ -1,0 +1,246 @@
+"""Between channels and space, and between images and columns of windows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.errors import ProgramError
+from core.ir import TensorType
+from core.registry import Example, composite, lookup, op
+
+__all__: list[str] = []
+
+_INTEGER = "its result is an integer"
+
+
+def _image(x, what: str) -> tuple[int, int, int, int]:
+    if x.rank != 4 or -1 in x.shape[1:]:
+        raise ProgramError(
+            f"{what} takes [batch, channels, height, width] of known sizes, not {x.type}", "shape_mismatch"
+        )
+    return x.shape
+
+
+def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]):
+    return lookup("reshape")(lookup("transpose")(lookup("reshape")(x, shape=split), axes=order), shape=shape)
+
+
+@composite
+def pixel_shuffle(x, *, factor: int):
+    """[n, c f f, h, w] to [n, c, h f, w f]: channel c f f + i f + j goes to row i, column j of each f by f square."""
+    n, c, h, w = _image(x, "pixel_shuffle")
+    if factor < 1 or c % factor**2:
+        raise ProgramError(f"{c} channels do not divide into squares of {factor}", "bad_attr")
+    f, k = factor, c // factor**2
+    return _regroup(x, (n, k, f, f, h, w), (0, 1, 4, 2, 5, 3), (n, k, h * f, w * f))
+
+
+@composite
+def pixel_unshuffle(x, *, factor: int):
+    """The inverse of `pixel_shuffle`: [n, c, h f, w f] to [n, c f f, h, w]."""
+    n, c, h, w = _image(x, "pixel_unshuffle")
+    if factor < 1 or h % factor or w % factor:
+        raise ProgramError(f"{h} by {w} does not divide into squares of {factor}", "bad_attr")
+    f = factor
+    return _regroup(x, (n, c, h // f, f, w // f, f), (0, 1, 3, 5, 2, 4), (n, c * f * f, h // f, w // f))
+
+
+@composite
+def space_to_depth(x, *, block_size: int):
+    """[n, c, h b, w b] to [n, b b c, h, w]: the place in the b by b square becomes the slower part of the channel."""
+    n, c, h, w = _image(x, "space_to_depth")
+    if block_size < 1 or h % block_size or w % block_size:
+        raise ProgramError(f"{h} by {w} does not divide into squares of {block_size}", "bad_attr")
+    b = block_size
+    return _regroup(x, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
+
+
+@composite
+def depth_to_space(x, *, block_size: int):
+    """The inverse of `space_to_depth`: [n, b b c, h, w] to [n, c, h b, w b]."""
+    n, c, h, w = _image(x, "depth_to_space")
+    if block_size < 1 or c % block_size**2:
+        raise ProgramError(f"{c} channels do not divide into squares of {block_size}", "bad_attr")
+    b, k = block_size, c // block_size**2
+    return _regroup(x, (n, b, b, k, h, w), (0, 3, 4, 1, 5, 2), (n, k, h * b, w * b))
+
+
+@composite
+def channel_shuffle(x, *, groups: int):
+    """The channels of [n, c, h, w], seen as [groups, c / groups], in the order of the transpose (Zhang et al. 2018)."""
+    n, c, h, w = _image(x, "channel_shuffle")
+    if groups < 1 or c % groups:
+        raise ProgramError(f"{c} channels do not divide into {groups} groups", "bad_attr")
+    return _regroup(x, (n, groups, c // groups, h, w), (0, 2, 1, 3, 4), (n, c, h, w))
+
+
+def _image_cases(f, attr: str, deep: bool):
+    images = [np.arange(16.0).reshape(1, 4, 2, 2), np.arange(16.0).reshape(2, 4, 1, 2), np.zeros((0, 4, 2, 2))]
+    if not deep:
+        images = [np.arange(16.0).reshape(1, 1, 4, 4), np.arange(16.0).reshape(2, 2, 2, 2), np.zeros((0, 1, 2, 2))]
+    return lambda: [Example((x,), (f(x),), {attr: 2}) for x in images]
+
+
+def _shuffled(x):
+    n, c, h, w = x.shape
+    out = np.zeros((n, c // 4, h * 2, w * 2))
+    for k, i, j in np.ndindex(c // 4, 2, 2):
+        out[:, k, i::2, j::2] = x[:, 4 * k + 2 * i + j]
+    return out
+
+
+def _unshuffled(x):
+    return np.concatenate([x[:, k : k + 1, i::2, j::2] for k in range(x.shape[1]) for i in (0, 1) for j in (0, 1)], 1)
+
+
+def _deepened(x):
+    return np.concatenate([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)], 1)
+
+
+def _spaced(x):
+    n, c, h, w = x.shape
+    out = np.zeros((n, c // 4, h * 2, w * 2))
+    for i, j in np.ndindex(2, 2):
+        first = (2 * i + j) * (c // 4)
+        out[:, :, i::2, j::2] = x[:, first : first + c // 4]
+    return out
+
+
+pixel_shuffle.example(_image_cases(_shuffled, "factor", deep=True))
+pixel_unshuffle.example(_image_cases(_unshuffled, "factor", deep=False))
+space_to_depth.example(_image_cases(_deepened, "block_size", deep=False))
+depth_to_space.example(_image_cases(_spaced, "block_size", deep=True))
+channel_shuffle.example(_image_cases(lambda x: x[:, [0, 2, 1, 3]], "groups", deep=True))
+
+
+# --- windows as columns ----------------------------------------------------------------------------------------
+
+
+@op(no_gradient=_INTEGER)
+def window_positions(
+    xp, *, height: int, width: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
+):
+    """Where, in row-major order, each element of each window stands: int64 [kernel h * kernel w, windows]."""
+    rows, columns = (
+        _starts(n, k, s, d) for n, k, s, d in zip((height, width), kernel, strides, dilations, strict=True)
+    )
+    row = np.add.outer(np.arange(kernel[0]) * dilations[0], rows)
+    column = np.add.outer(np.arange(kernel[1]) * dilations[1], columns)
+    at = row[:, None, :, None] * width + column[None, :, None, :]
+    return xp.asarray(at.reshape(math.prod(kernel), -1).astype("int64"))
+
+
+def _starts(size: int, kernel: int, stride: int, dilation: int) -> np.ndarray:
+    return np.arange(0, size - dilation * (kernel - 1), stride)
+
+
+@window_positions.infer
+def window_positions_infer(*, height, width, kernel, strides, dilations):
+    for what, values in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
+        if len(values) != 2 or min(values) < 1:
+            raise ProgramError(f"{what} must be two sizes from 1, not {list(values)}", "bad_attr")
+    counts = [len(_starts(*each)) for each in zip((height, width), kernel, strides, dilations, strict=True)]
+    if min(counts) < 1:
+        raise ProgramError(f"a window of {list(kernel)} does not fit into {height} by {width}", "shape_mismatch")
+    return TensorType((math.prod(kernel), math.prod(counts)), "int64")
+
+
+window_positions.example(
+    lambda: [
+        Example(
+            (),
+            (np.array([[0, 2], [6, 8]]),),
+            {"height": 3, "width": 3, "kernel": (2, 1), "strides": (1, 2), "dilations": (2, 1)},
+        )
+    ]
+)
+
+
+@composite
+def unfold(
+    x,
+    *,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+):
+    """The windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], windows in row-major order."""
+    n, c, h, w = _image(x, "unfold")
+    _pairs(paddings)
+    ph, pw = paddings
+    x = lookup("pad")(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
+    h, w = h + 2 * ph, w + 2 * pw
+    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
+    columns = lookup("gather")(lookup("reshape")(x, shape=(n, c, h * w)), at, axis=2)
+    return lookup("reshape")(columns, shape=(n, c * at.shape[0], at.shape[1]))
+
+
+@composite
+def fold(
+    x,
+    *,
+    output_size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+):
+    """Columns [n, c * kernel h * kernel w, windows] added into an image [n, c, h, w]: the transpose of `unfold`."""
+    _pairs(paddings)
+    _pairs(output_size)
+    if x.rank != 3 or -1 in x.shape:
+        raise ProgramError(f"fold takes [batch, elements, windows] of known sizes, not {x.type}", "shape_mismatch")
+    ph, pw = paddings
+    h, w = output_size[0] + 2 * ph, output_size[1] + 2 * pw
+    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
+    n, deep, count = x.shape
+    if deep % at.shape[0] or count != at.shape[1]:
+        raise ProgramError(
+            f"{x.type} is not {at.shape[1]} windows of {at.shape[0]} elements a channel", "shape_mismatch"
+        )
+    c = deep // at.shape[0]
+    like = x.builder.constant(0.0, x.dtype, (n, c, h * w))
+    flat = lookup("scatter_add_like")(lookup("reshape")(x, shape=(n, c, *at.shape)), at, like, axis=2)
+    image = lookup("reshape")(flat, shape=(n, c, h, w))
+    return lookup("slice")(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
+
+
+def _pairs(values: tuple[int, ...]) -> None:
+    if len(values) != 2 or min(values) < 0:
+        raise ProgramError(f"needs two sizes from 0, not {list(values)}", "bad_attr")
+
+
+def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):
+    x = np.pad(x, ((0, 0), (0, 0), (paddings[0],) * 2, (paddings[1],) * 2))
+    rows = range(0, x.shape[2] - dilations[0] * (kernel[0] - 1), strides[0])
+    columns = range(0, x.shape[3] - dilations[1] * (kernel[1] - 1), strides[1])
+    out = [
+        x[:, :, r : r + dilations[0] * (kernel[0] - 1) + 1 : dilations[0],
+          c : c + dilations[1] * (kernel[1] - 1) + 1 : dilations[1]].reshape(x.shape[0], -1)
+        for r in rows for c in columns
+    ]  # fmt: skip
+    return np.stack(out, -1)
+
+
+_IMAGE = np.arange(18.0).reshape(1, 2, 3, 3)
+_UNFOLD = [
+    {"kernel": (2, 2)},
+    {"kernel": (2, 1), "strides": (2, 1), "paddings": (1, 0)},
+    {"kernel": (2, 2), "dilations": (2, 1)},
+]
+unfold.example(
+    lambda: [*(Example((_IMAGE,), (_columns(_IMAGE, **a),), a) for a in _UNFOLD),
+             Example((_IMAGE[:0],), (np.zeros((0, 8, 4)),), {"kernel": (2, 2)})]
+)  # fmt: skip
+fold.example(
+    lambda: [
+        Example((np.ones((1, 4, 4)),), (np.array([[[[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]]]),),
+                {"output_size": (3, 3), "kernel": (2, 2)}),
+        Example((np.ones((2, 4, 2)),), (np.array([[1.0, 1], [1, 1]]) + np.zeros((2, 2, 2, 2)),),
+                {"output_size": (2, 2), "kernel": (1, 2), "strides": (1, 2)}),
+        Example((np.zeros((0, 4, 4)),), (np.zeros((0, 1, 3, 3)),), {"output_size": (3, 3), "kernel": (2, 2)}),
+    ]
+)  # fmt: skip

@@ -1,0 +1,213 @@
+"""Recurrent cells, and nets of them over whole sequences, with the names and the order of gates of the field."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.build import BlockBuilder
+from core.errors import ProgramError
+from core.ir import TensorType
+from core.registry import Example, composite, lookup
+
+__all__: list[str] = []
+
+K = np.cos(np.arange(16.0)).reshape(2, 4, 2)
+V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
+
+
+def _gates(x, h, weight_x, weight_h, bias_x, bias_h):
+    if x.rank != 2 or h.rank != 2:
+        raise ProgramError(f"a cell takes [batch, size] and [batch, hidden], not {x.type}, {h.type}", "shape_mismatch")
+    a = lookup("matmul")(x, weight_x, transpose_y=True)
+    b = lookup("matmul")(h, weight_h, transpose_y=True)
+    return (a if bias_x is None else a + bias_x), (b if bias_h is None else b + bias_h)
+
+
+def _parts(x, count: int):
+    if x.shape[-1] < 0 or x.shape[-1] % count:
+        raise ProgramError(f"the last axis of {x.type} is not known to hold {count} gates", "shape_mismatch")
+    return lookup("split")(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
+
+
+@composite
+def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
+    """``tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, x [n, input], h [n, hidden]."""
+    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
+    return lookup("tanh")(a + b)
+
+
+@composite(outputs=("h_out", "c_out"))
+def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
+    """One step of a long short-term memory: the new h and c, both [n, hidden].
+
+    Weights are [4 hidden, ...] for the gates input, forget, cell, output in this order:
+    ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
+    """
+    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
+    i, f, g, o = _parts(a + b, 4)
+    sigmoid, tanh = lookup("sigmoid"), lookup("tanh")
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+@composite
+def gru_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
+    """One step of a gated recurrent unit: the new h [n, hidden].
+
+    Weights are [3 hidden, ...] for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
+    ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``, where hn includes its bias.
+    """
+    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
+    (xr, xz, xn), (hr, hz, hn) = _parts(a, 3), _parts(b, 3)
+    sigmoid = lookup("sigmoid")
+    new = lookup("tanh")(xn + sigmoid(xr + hr) * hn)
+    z = sigmoid(xz + hz)
+    return new + z * (h - new)
+
+
+def _s(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _lstm(x, h, c, wx, wh, bx=0.0, bh=0.0):
+    i, f, g, o = np.split(x @ wx.T + bx + h @ wh.T + bh, 4, axis=1)
+    c = _s(f) * c + _s(i) * np.tanh(g)
+    return _s(o) * np.tanh(c), c
+
+
+def _gru(x, h, wx, wh, bx=0.0, bh=0.0):
+    xr, xz, xn = np.split(x @ wx.T + bx, 3, axis=1)
+    hr, hz, hn = np.split(h @ wh.T + bh, 3, axis=1)
+    new, z = np.tanh(xn + _s(xr + hr) * hn), _s(xz + hz)
+    return (1 - z) * new + z * h
+
+
+def _weights(gates: int, hidden: int = 2):
+    rows = gates * hidden
+    return (
+        np.sin(np.arange(rows * 3.0)).reshape(rows, 3),
+        np.cos(np.arange(rows * hidden * 1.0)).reshape(rows, hidden),
+        np.sin(np.arange(rows * 1.0) + 1) / 2,
+        np.cos(np.arange(rows * 1.0) + 1) / 2,
+    )
+
+
+_X, _H, _C = V[0, :2], K[0, :2], K[1, :2]
+
+
+def _plain(x, h, wx, wh, bx=0.0, bh=0.0):
+    return np.tanh(x @ wx.T + bx + h @ wh.T + bh)
+
+
+rnn_cell.example(
+    lambda: [
+        Example((_X, _H, *_weights(1)), (_plain(_X, _H, *_weights(1)),)),
+        Example((_X[:1], _H[:1], *_weights(1)[:2]), (_plain(_X[:1], _H[:1], *_weights(1)[:2]),)),
+        Example((_X[:0], _H[:0], *_weights(1)), (_H[:0],)),
+    ]
+)
+lstm_cell.example(
+    lambda: [
+        Example((_X, _H, _C, *_weights(4)), _lstm(_X, _H, _C, *_weights(4))),
+        Example((_X[:1], _H[:1], _C[:1], *_weights(4)[:2]), _lstm(_X[:1], _H[:1], _C[:1], *_weights(4)[:2])),
+        Example((_X[:0], _H[:0], _C[:0], *_weights(4)), (_H[:0], _C[:0])),
+    ]
+)
+gru_cell.example(
+    lambda: [
+        Example((_X, _H, *_weights(3)), (_gru(_X, _H, *_weights(3)),)),
+        Example((_X[:1], _H[:1], *_weights(3)[:2]), (_gru(_X[:1], _H[:1], *_weights(3)[:2]),)),
+        Example((_X[:0], _H[:0], *_weights(3)), (_H[:0],)),
+    ]
+)
+
+
+# --- whole sequences -------------------------------------------------------------------------------------------
+
+
+def _over_time(step, sequence, states, captured, reverse: bool):
+    """Run ``step(states, captured, x) -> states`` over the first axis; its first state stacked, then the last."""
+    if sequence.rank != 3:
+        raise ProgramError(f"a sequence is [time, batch, input], not {sequence.type}", "shape_mismatch")
+    b = BlockBuilder()
+    inside = [b.param(v.type) for v in (*states, *captured)]
+    x = b.param(TensorType(sequence.shape[1:], sequence.dtype))
+    after = step(inside[: len(states)], inside[len(states) :], x)
+    body = b.build([*after, after[0]])
+    stack = lookup("array_unstack")(sequence)
+    outs = sequence.builder.emit(
+        "loop",
+        *states,
+        *captured,
+        stack,
+        sub_block=body,
+        carried=len(states),
+        captured=len(captured),
+        condition=False,
+        reverse=reverse,
+    )
+    element = states[0]
+    stacked = lookup("array_join")(outs[-1], None, shape=element.shape, dtype=element.dtype, count=sequence.shape[0])
+    return (stacked, *outs[:-1])
+
+
+def _given(*values):
+    return [v for v in values if v is not None]
+
+
+def _recurrence(cell: str, sequence, states, weights, reverse):
+    def step(before, captured, x):
+        given = iter(captured)
+        slots = [next(given) if w is not None else None for w in weights]
+        found = lookup(cell)(x, *before, *slots)
+        return found if isinstance(found, tuple) else (found,)
+
+    return _over_time(step, sequence, states, _given(*weights), reverse)
+
+
+@composite(outputs=("out", "h_out"))
+def rnn(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
+    """`rnn_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
+    return _recurrence("rnn_cell", x, [h], (weight_x, weight_h, bias_x, bias_h), reverse)
+
+
+@composite(outputs=("out", "h_out", "c_out"))
+def lstm(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
+    """`lstm_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last h and c."""
+    return _recurrence("lstm_cell", x, [h, c], (weight_x, weight_h, bias_x, bias_h), reverse)
+
+
+@composite(outputs=("out", "h_out"))
+def gru(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
+    """`gru_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
+    return _recurrence("gru_cell", x, [h], (weight_x, weight_h, bias_x, bias_h), reverse)
+
+
+def _run(cell, x, states, weights, reverse=False):
+    out = np.zeros((x.shape[0], *states[0].shape))
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        found = cell(x[t], *states, *weights)
+        states = found if isinstance(found, tuple) else (found,)
+        out[t] = states[0]
+    return (out, *states)
+
+
+_SEQ = np.sin(np.arange(18.0) * 2).reshape(3, 2, 3)
+
+
+def _sequence_cases(cell, gates, count):
+    def examples():
+        weights = _weights(gates)
+        states = (_H, _C)[:count]
+        yield Example((_SEQ, *states, *weights), _run(cell, _SEQ, states, weights))
+        yield Example(
+            (_SEQ[:2], *states, *weights[:2]), _run(cell, _SEQ[:2], states, weights[:2], True), {"reverse": True}
+        )
+        yield Example((_SEQ[:0], *states, *weights), (np.zeros((0, 2, 2)), *states))
+
+    return examples
+
+
+rnn.example(_sequence_cases(_plain, 1, 1))
+lstm.example(_sequence_cases(_lstm, 4, 2))
+gru.example(_sequence_cases(_gru, 3, 1))
