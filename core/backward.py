@@ -61,6 +61,7 @@ class Backward:
     roles:          of each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
     ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
     missing:        requested name -> why it has no gradient.
+    cut_at:         requested name -> the op at which its path to the targets ends, where that is one op.
     rewrites:       what had to change in the forward part, in sentences.
     recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.
     hooked:         (number of the hook, "block:name" whose gradient it acts on), in the order of the ops.
@@ -75,6 +76,7 @@ class Backward:
     roles: tuple[int, ...] = ()
     ready_at: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    cut_at: Mapping[str, Location] = field(default_factory=dict)
     rewrites: tuple[str, ...] = ()
     recorded: Mapping[str, str] = field(default_factory=dict)
     hooked: tuple[tuple[int, str], ...] = ()
@@ -214,10 +216,12 @@ def _backward(
     found = a.run(given, wrt)
 
     found_names = {v: a.final(ct.name) for v, ct in found.items()}
-    missing = {}
+    missing: dict[str, str] = {}
+    cut_at: dict[str, Location | None] = {}
     for name, variable in variables.items():
         if variable not in found_names:
-            missing[name] = reason_for(program, block, variable, targets, cut, set(_plain(no_grad_set)), depends)
+            named = set(_plain(no_grad_set))
+            missing[name], cut_at[name] = reason_for(program, block, variable, targets, cut, named, depends)
     if missing and unconnected == "error":
         name, why = next(iter(missing.items()))
         raise ProgramError(f"{name!r} has no gradient: {why}", "no_gradient")
@@ -248,6 +252,7 @@ def _backward(
         roles=_roles(forward, n, targets),
         ready_at={name: written[g] for name, v in variables.items() if (g := found_names.get(v)) in written},
         missing=missing if unconnected == "null" else {},
+        cut_at={name: at for name, at in cut_at.items() if at is not None},
         rewrites=tuple(_rewrites(before, forward, again)),
         recorded=recorded,
         hooked=tuple(hooks.applied),

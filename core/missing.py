@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from core.autodiff import Dependence
+from core.errors import Location
 from core.ir import Block, Op, Program, inner_blocks
 from core.registry import lookup
 
@@ -19,25 +20,25 @@ def reason_for(
     cut: Collection[str],
     named: Collection[str],
     depends: Dependence,
-) -> str:
-    """A machine-readable reason, most telling first.
+) -> tuple[str, Location | None]:
+    """A machine-readable reason, most telling first, and the op at which the path ends, if it is one op.
 
     integer_dtype, in_no_grad_set, not_trainable, unused, not_on_path_to_loss, stopped_at:<variable>,
     non_differentiable_op:<op>, branch_never_differentiable.
     """
     if not block.types[variable].is_float:
-        return "integer_dtype"
+        return "integer_dtype", None
     if variable in cut:
-        return "in_no_grad_set"
+        return "in_no_grad_set", None
     if variable in block.stopped:
-        return f"stopped_at:{variable}"
+        return f"stopped_at:{variable}", None
     if any(v.name == variable and v.role == "parameter" and not v.trainable for v in program.variables):
-        return "not_trainable"
+        return "not_trainable", None
     readers = [op for op in block.ops if variable in op.inputs]
     if not readers:
-        return "unused"
+        return "unused", None
     if not _reaches(block, variable, targets):
-        return "not_on_path_to_loss"
+        return "not_on_path_to_loss", None
     return _cut_point(block, variable, targets, cut, depends)
 
 
@@ -50,7 +51,9 @@ def _reaches(block: Block, variable: str, targets: Collection[str]) -> bool:
     return not moved.isdisjoint(targets)
 
 
-def _cut_point(block: Block, variable: str, targets: Sequence[str], cut: Collection[str], depends: Dependence) -> str:
+def _cut_point(
+    block: Block, variable: str, targets: Sequence[str], cut: Collection[str], depends: Dependence
+) -> tuple[str, Location | None]:
     """The first op on the way to a target past which the value no longer moves smoothly with `variable`."""
     useful = set(targets)
     for op in reversed(block.ops):
@@ -65,14 +68,14 @@ def _cut_point(block: Block, variable: str, targets: Sequence[str], cut: Collect
             if name not in useful:
                 continue
             if name in cut:
-                return "in_no_grad_set"
+                return "in_no_grad_set", op.location
             if name in block.stopped:
-                return f"stopped_at:{name}"
+                return f"stopped_at:{name}", op.location
             if smooth and block.types[name].is_float:
                 active.add(name)
             elif block.types[name].is_float or not smooth or lookup(op.type).kind != "control":
-                return _reason_in(op, [i for i, each in enumerate(op.inputs) if each in active])
-    return "not_on_path_to_loss"
+                return _reason_in(op, [i for i, each in enumerate(op.inputs) if each in active]), op.location
+    return "not_on_path_to_loss", None
 
 
 def _reason_in(op: Op, inputs: list[int]) -> str:

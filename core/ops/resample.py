@@ -101,10 +101,11 @@ def interpolate(
         raise ProgramError(f"needs 1 to 3 spatial axes of known sizes above 0, not {x.type}", "shape_mismatch")
     if (size is None) == (scale_factor is None):
         raise ProgramError("give either size or scale_factor", "bad_attr")
-    if size is None:
+    if scale_factor is not None:
         factors = scale_factor * n if len(scale_factor) == 1 else scale_factor
         size = tuple(math.floor(m * f) for m, f in zip(x.shape[2:], factors, strict=False))
-    elif len(size) == 1:
+    assert size is not None
+    if len(size) == 1:
         size = size * n
     if len(size) != n or min(size) < 1:
         raise ProgramError(f"the output sizes {list(size)} do not fit {x.type}", "bad_attr")

@@ -65,6 +65,7 @@ def _split_stacks(
         return list(b.append(b.make("loop", *state, *fixed, *stacks, **{**op.attrs, "memory": "store"})))
     runs = [b.emit("array_chunks", s, order=order) for s in stacks]
     inner = BlockBuilder()
+    inner.location = op.location
     params = [inner.param(v.type) for v in (*state, *fixed)]
     elements = [inner.param(s.type) for s in stacks]
     n = len(state)
@@ -83,6 +84,7 @@ def _runs(
     """
     n, body = len(state), op.attrs["sub_block"]
     inner = BlockBuilder.like(body) if order == 0 else BlockBuilder()  # the body itself keeps its names
+    inner.location = op.location
     own, inner.params = list(inner.params), []
     inner.param(state[0].type)
     number = inner.param(COUNT)

@@ -1,0 +1,92 @@
+"""How much there is to compute: floating-point operations, from the types."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+from core.analysis.memory import Nests, runs_of
+from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
+from core.registry import lookup
+
+__all__ = ["count_work"]
+
+
+def _elements(type: Type | None) -> int:
+    """The number of elements; an unknown size counts as 1, and a stack as one element."""
+    while isinstance(type, StackType):
+        type = type.element
+    return 0 if type is None else math.prod(n if n >= 0 else 1 for n in type.shape)
+
+
+def _matmul(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    x = ins[0].shape
+    inner = x[-2] if op.attrs["transpose_x"] and len(x) > 1 else x[-1]
+    return 2 * _elements(outs[0]) * max(inner, 1)
+
+
+def _correlate(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    return 2 * _elements(outs[0]) * math.prod(ins[1].shape[1:])
+
+
+def _input_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    return 2 * _elements(ins[0]) * math.prod(ins[1].shape[1:])
+
+
+def _filter_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    return 2 * _elements(ins[0]) * math.prod(outs[0].shape[1:])
+
+
+def _cubic(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    n = max(ins[0].shape[-1], 1)
+    return 2 * _elements(ins[0]) * n
+
+
+RULES: dict[str, Callable[[Op, list[Any], list[Any]], int]] = {
+    "matmul": _matmul,
+    "correlate": _correlate,
+    "correlate_input_adjoint": _input_adjoint,
+    "correlate_filter_adjoint": _filter_adjoint,
+    **dict.fromkeys(("inverse", "solve", "det", "slogdet", "cholesky_factor", "eigh_factor", "qr", "svd"), _cubic),
+}
+"""Ops that cost more than their elements."""
+
+FREE = frozenset({"fill_constant", "fill_zeros_like", "full_like", "cast", "where", "gather", "barrier"})
+
+
+def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) -> dict[str, int]:
+    """Floating-point operations of one run of `block` by op type, its loops making `trips` trips each.
+
+    An elementwise op counts one for each element of its result, a reduction one for each of its input, a matrix
+    product 2 m n k; what only moves elements counts nothing. Of a branch the dearer side counts.
+    """
+    total: Counter[str] = Counter()
+    for op in block.ops:
+        if op.type == "loop":
+            runs, below = runs_of(op, trips, outer)
+            inside = count_work(op.attrs["sub_block"], trips, below)
+            total.update({type: n * runs for type, n in inside.items()})
+        elif op.type == "if_else":
+            sides = [count_work(inner, trips, outer) for _, inner in inner_blocks(op)]
+            total.update(max(sides, key=lambda side: sum(side.values())))
+        elif cost := _cost(op, block):
+            total[op.type] += cost
+    return dict(total)
+
+
+def _cost(op: Op, block: Block) -> int:
+    spec = lookup(op.type)
+    ins = [block.types.get(name) for name in op.inputs]
+    outs = [block.types[name] for name in op.outputs]
+    if op.type in RULES:
+        return RULES[op.type](op, ins, outs)
+    if op.type in FREE or not any(isinstance(t, TensorType) and t.is_float for t in outs):
+        return 0
+    if spec.elementwise:
+        return _elements(outs[0]) * max(len(ins) - 1, 1)
+    if op.type.startswith(("reduce_", "sum_to", "cumsum", "window_sum", "max_pool", "segment_", "einsum")):
+        return max(map(_elements, ins), default=0)
+    return 0
