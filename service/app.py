@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from service import __version__, middleware, problems
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.metrics import Metrics
-from service.routes import gradients, graph, ops, programs, sessions, system
+from service.routes import gradients, graph, insight, ops, programs, sessions, system
 from service.samples import SAMPLES
 from service.schemas.programs import Registration
 from service.sessions import SessionRegistry
@@ -30,7 +30,10 @@ and train. Everything on this page can be tried out as it stands: the programs i
 TAGS = [
     {"name": "gradients", "description": "One-shot: a program and its values in, gradients out."},
     {"name": "sessions", "description": "Training: parameters and optimiser state live in a worker."},
-    {"name": "programs", "description": "Programs, their backward pass and their picture."},
+    {
+        "name": "programs",
+        "description": "Programs, their backward pass, pictures and explanations.",
+    },
     {"name": "ops", "description": "What a program may be made of."},
     {"name": "service", "description": "Health, workers and metrics."},
     {"name": "problems", "description": "What each error code means."},
@@ -58,7 +61,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     problems.install(app)
     middleware.install(app, app.state.metrics)
-    for each in (gradients, sessions, programs, graph, ops, system):
+    for each in (gradients, sessions, programs, graph, insight, ops, system):
         app.include_router(each.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

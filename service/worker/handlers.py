@@ -12,7 +12,7 @@ import numpy as np
 from core.compile import Backward, GradientQuery, append_backward, gradients
 from core.errors import ProgramError
 from core.ir import Variable
-from service.worker import sessions
+from service.worker import insight, sessions
 from service.worker.programs import blocks_of, known_program
 from service.worker.running import answer_of, query_from, run
 from service.worker.state import Handler, WorkerState
@@ -96,6 +96,8 @@ HANDLERS: dict[str, Handler] = {
     "backward": backward,
     "graph": graph,
     "gradients": one_shot_gradients,
+    "analysis": insight.analysis,
+    "check": insight.check,
     "session.create": sessions.create,
     "session.describe": sessions.describe,
     "session.step": sessions.step,

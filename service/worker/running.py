@@ -15,7 +15,7 @@ from core.runtime.reference import RunLimits
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
 
-__all__ = ["Returned", "answer_of", "query_from", "run"]
+__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run"]
 
 Returned = str | list[str]
 """Which gradients go back: "none", "norms", "all", or names."""
@@ -29,15 +29,20 @@ def query_from(document: Mapping[str, Any]) -> GradientQuery:
     return GradientQuery(**members)
 
 
-def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], seed: int, step: int) -> Outputs:
-    """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call."""
-    limits = RunLimits(
+def limits_of(state: WorkerState) -> RunLimits:
+    """What one run may use, by the settings and by this call."""
+    return RunLimits(
         max_trips=state.settings["loop_trips"],
         max_ops=state.settings["op_executions"],
         max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
     )
+
+
+def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], seed: int, step: int) -> Outputs:
+    """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call."""
+    limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}
     return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp)
 

@@ -1,0 +1,157 @@
+"""Explanations: what a step costs and why, where gradients come from, and whether they are right."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from service import tensors
+from service.body import JSON, read_body
+from service.calls import Calls
+from service.exchange import given_tensors
+from service.problems import FieldError, HttpProblem, responses
+from service.routes.common import ProgramId, call, engine, metrics, program, settings
+from service.routes.documented import HOT_PROBLEMS, accepts
+from service.routes.gradients import deadline_of
+from service.routes.programs import WORKER_PROBLEMS, Names
+from service.samples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
+from service.schemas.gradients import Deadline, LoopMemory, Name, Question, Seed
+from service.schemas.programs import Strict
+from service.schemas.tensors import Tensors
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/programs", tags=["programs"])
+
+
+class Analysis(Strict):
+    """What a step costs and why, before anything runs. Sizes are bytes; a size that is open counts as 1."""
+
+    types: list[dict[str, Any]] = Field(description="Every variable with its type, block by block.")
+    ops: dict[str, dict[str, int]] = Field(description="Ops by type, forward and backward, in block 0.")
+    flops: dict[str, Any] = Field(description="Floating-point operations of a step, in all and by op.")
+    memory: dict[str, Any] = Field(description="Predicted peak, what takes it, and the peak for each `loop_memory`.")
+    open_sizes: list[str] = Field(description="Feeds with sizes that only a step tells; give them as `shape`.")
+    kept: list[dict[str, Any]] = Field(description="Forward values that backward ops read, and which ops these are.")
+    contributions: dict[str, list[dict[str, Any]]] = Field(description="The parts that are added up to each gradient.")
+    ready_at: dict[str, int] = Field(description="The op of block 0 after which each gradient is final.")
+    missing: dict[str, dict[str, Any]] = Field(description="Why a gradient is missing, and where its path ends.")
+
+
+@router.get(
+    "/{program_id}/analysis",
+    summary="Explain a program",
+    response_model=Analysis,
+    responses=responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
+)
+async def get_analysis(
+    request: Request,
+    program_id: ProgramId,
+    loss: Annotated[str, Query(description="A variable of one element.", examples=["loss"])],
+    parameter_list: Annotated[Names, Query(description="Parameters; all trainable ones by default.")] = None,
+    no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
+    checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
+    loop_memory: Annotated[LoopMemory, Query(description="What loops keep for the backward pass.")] = "store",
+    trips: Annotated[int, Query(ge=0, le=10**6, description="How often every loop is taken to run.")] = 100,
+    shape: Annotated[
+        Names, Query(description="Sizes of a feed that are open, as `x:32,64`.", examples=[["x:3,2"]])
+    ] = None,
+) -> Response:
+    """Types, work, memory, what is kept for the backward pass and which op needs it, and why a gradient is missing."""
+    stored = await program(request, program_id)
+    asked = {
+        "loss": loss,
+        "parameter_list": parameter_list,
+        "no_grad_set": no_grad_set or [],
+        "checkpoints": "auto" if checkpoints == ["auto"] else checkpoints or [],
+        "loop_memory": loop_memory,
+    }
+    query = Question.model_validate(asked).query()
+    args = {"document": stored.document, "query": query, "shapes": _shapes(shape or []), "trips": trips}
+    return Response(tensors.dumps((await call(request, "analysis", args)).result), media_type=JSON)
+
+
+def _shapes(given: list[str]) -> dict[str, list[int]]:
+    """Feed -> sizes, from ``name:2,3``. Raises HttpProblem 422."""
+    found: dict[str, list[int]] = {}
+    for i, each in enumerate(given):
+        name, colon, sizes = each.rpartition(":")
+        parts = sizes.split(",") if sizes else []
+        if not colon or not name or not all(p.isascii() and p.isdigit() and len(p) < 12 for p in parts):
+            place = FieldError(f"/query/shape/{i}", "bad_shape", "must be a name, a colon, and sizes, as in x:32,64")
+            raise HttpProblem("invalid-request", "a shape cannot be read", errors=[place])
+        found[name] = [int(p) for p in parts]
+    return found
+
+
+class CheckRequest(Strict):
+    """Values for what the program reads, as with gradients; what is left out is drawn at random (integers are 0)."""
+
+    loss: Name = Field("loss", description="A variable of one element in block 0.", examples=["loss"])
+    parameter_list: list[Name] | None = Field(None, description="Parameters; all trainable ones by default.")
+    feeds: Tensors = Field({})
+    parameters: Tensors = Field({})
+    states: Tensors = Field({})
+    samples: int = Field(50, ge=1, le=10_000, description="Elements of each parameter that are tried.")
+    tolerance: float | None = Field(None, gt=0, description="Relative error that passes: 1e-5 for float64, else 0.02.")
+    seed: Seed = 0
+    deadline_s: Deadline = None
+
+
+class Checked(Strict):
+    """What became of one parameter."""
+
+    worst: list[int] = Field(description="The element at which the two differ most.")
+    analytic: float | None
+    numeric: float | None
+    error: float | None = Field(description="Relative difference there.")
+    kinks: int = Field(description="Elements at which differences to either side disagree; they are not counted.")
+    checked: int
+    passed: bool
+
+
+class CheckAnswer(Strict):
+    """Whether the gradients agree with central differences."""
+
+    passed: bool
+    parameters: dict[str, Checked]
+    timing_ms: dict[str, float]
+
+
+VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
+
+
+@router.post(
+    "/{program_id}/check",
+    summary="Check gradients against differences",
+    response_model=CheckAnswer,
+    responses=responses("not-found", "invalid-program", "no-gradient", *HOT_PROBLEMS),
+    openapi_extra=accepts(
+        CheckRequest,
+        regression=("At given values", VALUES),
+        random=("At random parameters", {"loss": "loss", "feeds": REGRESSION_FEEDS, "samples": 10}),
+    ),
+)
+async def check(request: Request, program_id: ProgramId) -> Response:
+    """Compare every gradient with central differences of the loss, and report the worst element of each.
+
+    Good for gradients of your own: a function whose `gradient` is wrong is found here.
+    """
+    stored = await program(request, program_id)
+    body = await read_body(request, settings(request))
+    asked = CheckRequest.model_validate(body.document)
+    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
+    values = await given_tensors(body, settings(request), members)
+    args = {
+        "query": {"loss": asked.loss, "parameter_list": asked.parameter_list},
+        "samples": asked.samples,
+        "tolerance": asked.tolerance,
+        "seed": asked.seed,
+    }
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    calls = Calls(engine(request), metrics(request))
+    reply = await calls.with_program("check", stored.id, stored.document, args, values, deadline=deadline)
+    timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
+    return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)
