@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.ops.types import axis_of, same_size
+from core.ops.creation import check_count
+from core.ops.shape import check_pieces
+from core.ops.types import axis_of, matches, same_size
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -30,20 +33,29 @@ def _known(value: Any, axis: int) -> int:
 # --- repeating -------------------------------------------------------------------------------------------------
 
 
-@composite
-def tile(x, *, repeats: tuple[int, ...]):
+@op
+def tile(xp, x, *, repeats: tuple[int, ...]):
     """x repeated `repeats[i]` times along axis i; missing numbers of repeats, or missing axes, count as 1 in front."""
+    return xp.tile(x, repeats)
+
+
+@tile.infer
+def tile_infer(x, *, repeats):
     if any(n < 0 for n in repeats):
         raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
-    extra = len(repeats) - x.rank
-    if extra > 0:
-        x = lookup("unsqueeze")(x, axes=tuple(range(extra)))
-    for axis, n in enumerate((1,) * -extra + repeats):
-        if n == 0:
-            x = lookup("slice")(x, axes=(axis,), starts=(0,), ends=(0,))
-        elif n > 1:
-            x = lookup("concat")(*[x] * n, axis=axis)
-    return x
+    rank = max(x.rank, len(repeats))
+    shape, counts = _in_front(x.shape, rank), _in_front(repeats, rank)
+    return TensorType(tuple(-1 if n == -1 else n * r for n, r in zip(shape, counts, strict=True)), x.dtype)
+
+
+def _in_front(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """`sizes` with 1 for each axis that is missing in front."""
+    return (1,) * (rank - len(sizes)) + tuple(sizes)
+
+
+@tile.vjp
+def tile_vjp(ct, out, x, *, repeats):
+    return lookup("sum_tiles_like")(ct, x, repeats=repeats)
 
 
 tile.example(
@@ -51,7 +63,36 @@ tile.example(
         Example((X,), (np.tile(X, (2, 3)),), {"repeats": (2, 3)}),
         Example((X,), (np.tile(X, (2, 1, 2)),), {"repeats": (2, 1, 2)}),
         Example((CUBE,), (np.tile(CUBE, (2,)),), {"repeats": (2,)}),
+        Example((X[0, 0],), (np.full(3, X[0, 0]),), {"repeats": (3,)}),
+        Example((X,), (np.zeros((2, 0)),), {"repeats": (0,)}),
         Example((EMPTY,), (EMPTY,), {"repeats": (2, 1)}),
+    ]
+)
+
+
+@op
+def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
+    """The sum of the copies of `like` that `tile` would put side by side in x: its transpose."""
+    rank = max(like.ndim, len(repeats))
+    split = [n for pair in zip(_in_front(repeats, rank), _in_front(like.shape, rank), strict=True) for n in pair]
+    return xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=x.dtype).reshape(like.shape)
+
+
+@sum_tiles_like.infer
+def sum_tiles_like_infer(x, like, *, repeats):
+    wanted = tile_infer(TensorType(like.shape, x.dtype), repeats=repeats)
+    if x.dtype == "bool" or not matches(x, wanted):
+        raise ProgramError(f"{like} repeated {list(repeats)} times is {wanted}, not {x}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+sum_tiles_like.vjp(lambda ct, out, x, like, *, repeats: (lookup("tile")(ct, repeats=repeats), None))
+sum_tiles_like.example(
+    lambda: [
+        Example((np.tile(X, (2, 2)), X), (4 * X,), {"repeats": (2, 2)}),
+        Example((X.reshape(2, 1, 3), np.zeros(3)), (X[0] + X[1],), {"repeats": (2, 1, 1)}),
+        Example((np.zeros((0, 3)), X), (0 * X,), {"repeats": (0, 1)}),
+        Example((np.zeros((0, 6)), EMPTY), (EMPTY,), {"repeats": (2, 2)}),
     ]
 )
 
@@ -72,23 +113,40 @@ broadcast_to.example(
 
 
 @op(no_gradient=_INTEGER)
-def repeat_positions(xp, counts):
-    """0, 1, 2, ..., each as often as `counts` says: int64."""
-    if counts.size and bool(xp.any(counts < 0)):
-        raise ExecutionError("a number of repeats is negative", "index_out_of_range")
-    if int(counts.sum()) >= 2**31:
-        raise ExecutionError(f"{int(counts.sum())} repeats are too many", "too_large")
-    return xp.repeat(xp.arange(counts.shape[0]), counts.tolist()).astype("int64")
+def repeat_positions(xp, counts, x=None, *, axis: int = 0):
+    """0, 1, 2, ..., each as often as `counts` says: int64. x, if given, has a slice along `axis` for each count.
+
+    Only a run can tell how many there are, so it is the run that refuses what would make too large a result of them.
+    """
+    n = counts.shape[0]
+    each = 1 if x is None else math.prod(x.shape) // max(x.shape[axis], 1)
+    if x is not None and x.shape[axis] != n:
+        raise ExecutionError(f"{n} numbers of repeats for {x.shape[axis]} slices", "shape_mismatch")
+    if n and int(counts.min()) < 0:
+        raise ExecutionError(f"a number of repeats is negative: {int(counts.min())}", "index_out_of_range")
+    if n:
+        check_count(int(counts.max()), "one slice")  # alone first: the sum of such counts may wrap around
+    total = int(xp.sum(counts, dtype="int64"))
+    check_count(max(total, total * each), "the repeated slices")
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right").astype("int64")
 
 
 @repeat_positions.infer
-def repeat_positions_infer(counts):
+def repeat_positions_infer(counts, x, *, axis):
     if counts.rank != 1 or counts.dtype not in ("int32", "int64"):
         raise ProgramError(f"counts must be a vector of int32 or int64, not {counts}", "dtype_mismatch")
+    if x is not None:
+        same_size(counts.shape[0], x.shape[axis_of(axis, x.rank)], "counts and slices of different number")
     return TensorType((-1,), "int64")
 
 
-repeat_positions.example(lambda: [Example((np.array([2, 0, 1]),), (np.array([0, 0, 2]),))])
+repeat_positions.example(
+    lambda: [
+        Example((np.array([2, 0, 1]),), (np.array([0, 0, 2]),)),
+        Example((np.array([1, 2]), X), (np.array([0, 1, 1]),)),
+        Example((np.array([0, 3, 0]), X), (np.array([1, 1, 1]),), {"axis": -1}),
+    ]
+)
 
 
 @composite
@@ -96,24 +154,24 @@ def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
     """Each slice of x along `axis` `repeats` times in a row, or slice i as often as `counts[i]` says."""
     at = axis_of(axis, x.rank)
     if counts is not None:
-        same_size(counts.shape[0] if counts.rank else 1, x.shape[at], "counts and slices of different number")
-        return lookup("gather")(x, lookup("repeat_positions")(counts), axis=at)
+        return lookup("gather")(x, lookup("repeat_positions")(counts, x, axis=at), axis=at)
     if repeats < 0:
         raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
-    n = _known(x, at)
-    wide = lookup("concat")(*[lookup("unsqueeze")(x, axes=(at + 1,))] * repeats, axis=at + 1) if repeats else None
-    if wide is None:
-        return lookup("slice")(x, axes=(at,), starts=(0,), ends=(0,))
     if x.shape.count(-1) > 1:
         raise ProgramError(f"repeat needs all sizes but one known, not {x.type}", "shape_mismatch")
-    return lookup("reshape")(wide, shape=(*x.shape[:at], n * repeats, *x.shape[at + 1 :]))
+    copies = lookup("tile")(lookup("unsqueeze")(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
+    n = x.shape[at]
+    return lookup("reshape")(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
 
 
 repeat.example(
     lambda: [
         Example((X,), (np.repeat(X, 2, 1),), {"repeats": 2, "axis": 1}),
+        Example((CUBE,), (np.repeat(CUBE, 2, 1),), {"repeats": 2, "axis": -2}),
         Example((CUBE, np.array([2, 0, 1])), (np.repeat(CUBE, [2, 0, 1], 1),), {"axis": 1}),
+        Example((X,), (EMPTY,), {"repeats": 0}),
         Example((EMPTY,), (EMPTY,), {"repeats": 3}),
+        Example((EMPTY, np.array([], int)), (EMPTY,)),
     ]
 )
 
@@ -181,7 +239,7 @@ strided_slice.example(
 @composite
 def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
     """The part of x of that `shape` that begins at `offsets`; a size of -1 reaches to the end."""
-    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0:
+    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0 or min((*shape, 0)) < -1:
         raise ProgramError(
             f"crop needs {x.rank} offsets from 0 and sizes, not {list(offsets)}, {list(shape)}", "bad_attr"
         )
@@ -212,6 +270,7 @@ def unstack_infer(x, *, axis):
     at = axis_of(axis, x.rank)
     if x.shape[at] == -1:
         raise ProgramError(f"the size of axis {axis} must be known, not {x}", "shape_mismatch")
+    check_pieces(x.shape[at])
     return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
 
 
@@ -353,6 +412,8 @@ diag.example(
 @op(no_gradient="its result is bool")
 def triangle_mask_like(xp, x, *, diagonal: int = 0):
     """True on and below the diagonal number `diagonal` of the last two axes; x gives only its shape."""
+    if x.size == 0:
+        return xp.zeros(x.shape, bool)  # however long its other axes are
     return xp.broadcast_to(xp.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool), x.shape)
 
 

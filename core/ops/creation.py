@@ -6,14 +6,23 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import FLOATS, StackType, TensorType, Type
 from core.ops.types import as_dtype, product
 from core.registry import Dtype, Example, composite, lookup, op
 
-__all__: list[str] = []
+__all__ = ["LARGEST", "check_count", "check_fits"]
+
+LARGEST = 2**31
+"""The most elements of an array whose size only a run can tell."""
 
 _CONSTANT = "its result is a constant"
+
+
+def check_count(count: int, what: str) -> None:
+    """Raises ExecutionError (too_large) if an array of `count` elements is more than a run may make."""
+    if count > LARGEST:
+        raise ExecutionError(f"{what} would give {count} elements, more than {LARGEST}", "too_large")
 
 
 @op(no_gradient=_CONSTANT)
@@ -172,7 +181,7 @@ def range_(xp, *, start: float = 0.0, end: float, step: float = 1.0, dtype: Dtyp
 @range_.infer
 def range_infer(*, start, end, step, dtype):
     length = _range_length(start, end, step)
-    for value in (start, start + max(length - 1, 0) * step):
+    for value in (start, start + step, start + (length - 1) * step)[:length]:
         check_fits(value, dtype)
     return TensorType((length,), dtype)
 
@@ -229,6 +238,15 @@ size.infer(lambda x: TensorType((), "int64"))
 size.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.ones((2, 0)),), (np.array(0),))])
 
 
+@composite(no_gradient=_SHAPE)
+def numel(x):
+    """The number of elements of x, as int64; another name for `size`."""
+    return lookup("size")(x)
+
+
+numel.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.ones(()),), (np.array(1),))])
+
+
 @op(no_gradient=_SHAPE)
 def rank(xp, x):
     """The number of axes of x, as int64."""
@@ -253,6 +271,7 @@ def fill_constant_batch_size_like(
     """An array of `shape` holding `value`, but with the size of axis `input_dim` of x as its axis `output_dim`."""
     sizes = list(shape)
     sizes[output_dim] = x.shape[input_dim]
+    check_count(math.prod(sizes), f"the shape {sizes}")
     return xp.full(tuple(sizes), value, dtype=as_dtype(dtype))
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.index import check_index, in_range
+from core.ops.reduce import expand_to
 from core.ops.shape import reshape_to
-from core.ops.types import axis_of, matches
+from core.ops.types import axis_of, broadcast_shapes, matches
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -121,15 +122,22 @@ def is_last_infer(index):
 is_last.example(lambda: [Example((np.array([[1, 2], [1, 0]]),), (np.array([[False, True], [True, True]]),))])
 
 
-def _written(flat, at, values, overwrite):
-    """The vector `flat` with `values` written, or added, at the positions `at`."""
-    zeros = lookup("fill_zeros_like")
-    if overwrite:
-        values = lookup("where")(lookup("is_last")(at), values, zeros(values))
-        ones = lookup("full_like")(values, value=1.0)
-        hit = lookup("scatter_add_like")(ones, at, flat)
-        flat = lookup("where")(lookup("greater_than")(hit, zeros(hit)), zeros(flat), flat)
-    return flat + lookup("scatter_add_like")(values, at, flat)
+def _written(x, index, values, wins):
+    """x with `values` at the slices along the first axis that `index` names.
+
+    wins: where a value is the last one for its place, and is written there; None to add all of them.
+    """
+    if wins is not None:
+        x, values = _cleared(x, index, wins), lookup("where")(wins, values, lookup("fill_zeros_like")(values))
+    return x + lookup("scatter_add_like")(values, index, x)
+
+
+def _cleared(x, index, wins):
+    """x with zeros at the slices along the first axis that `index` names."""
+    # one hit a slice, or the count would wrap around in a short dtype
+    zeros = lookup("fill_zeros_like")(x)
+    hit = lookup("scatter_add_like")(lookup("cast")(wins, dtype=x.dtype), index, x)
+    return lookup("where")(lookup("equal")(hit, zeros), x, zeros)
 
 
 @composite
@@ -141,7 +149,8 @@ def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign"
             f"values must be {x.dtype} of the shape of {index.type}, not {values.type}", "shape_mismatch"
         )
     flat = lookup("reshape")(x, shape=(-1,))
-    return reshape_to(_written(flat, at, values, reduce == "assign"), x)
+    wins = lookup("is_last")(at) if reduce == "assign" else None
+    return reshape_to(_written(flat, at, values, wins), x)
 
 
 def _put(x, index, values, axis, add=False):
@@ -178,15 +187,16 @@ def scatter(x, index, updates, *, overwrite: bool = True):
     check_index(index.type)
     if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
         raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
-    zeros = lookup("fill_zeros_like")
-    column = tuple(range(1, x.rank))
+    wins = _each_slice(lookup("is_last")(lookup("wrapped_index")(index, x)), updates)
     if overwrite:
-        wins = lookup("is_last")(lookup("wrapped_index")(index, x))
-        wins = lookup("unsqueeze")(wins, axes=column) if column else wins
-        updates = lookup("where")(wins, updates, zeros(updates))
-    hit = lookup("scatter_add_like")(lookup("full_like")(updates, value=1.0), index, x)
-    kept = lookup("where")(lookup("greater_than")(hit, zeros(hit)), zeros(x), x)
-    return kept + lookup("scatter_add_like")(updates, index, x)
+        return _written(x, index, updates, wins)
+    return _written(_cleared(x, index, wins), index, updates, None)
+
+
+def _each_slice(wins, values):
+    """One bool for each slice along the first axes of `values`, as one for each element."""
+    extra = tuple(range(wins.rank, values.rank))
+    return expand_to(lookup("unsqueeze")(wins, axes=extra) if extra else wins, values)
 
 
 @op(no_gradient=_INTEGER)
@@ -284,12 +294,12 @@ positions_nd.example(
 )
 
 
-def _as_slices(x, index):
-    """x with the axes that `index` has coordinates for made one."""
-    rest = x.shape[index.shape[-1] :]
+def _as_slices(x, count):
+    """x with its first `count` axes made one."""
+    rest = x.shape[count:]
     if -1 in rest or (0 in rest and -1 in x.shape):
         raise ProgramError(f"the sizes of the slices of {x.type} must be known", "shape_mismatch")
-    lead = math.prod(x.shape[: index.shape[-1]]) if -1 not in x.shape else -1
+    lead = math.prod(x.shape[:count]) if -1 not in x.shape else -1
     return lookup("reshape")(x, shape=(lead, *rest))
 
 
@@ -297,7 +307,7 @@ def _as_slices(x, index):
 def gather_nd(x, index):
     """``out[...] = x[index[..., 0], index[..., 1], ...]``: slices of x by their coordinates along its first axes."""
     at = lookup("positions_nd")(index, x)
-    return lookup("gather")(_as_slices(x, index), at, axis=0)
+    return lookup("gather")(_as_slices(x, index.shape[-1]), at, axis=0)
 
 
 gather_nd.example(
@@ -321,7 +331,7 @@ def scatter_nd_add(x, index, updates):
     """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
     at = lookup("positions_nd")(index, x)
     _check_updates(index, updates, x.shape, x.dtype)
-    return x + reshape_to(lookup("scatter_add_like")(updates, at, _as_slices(x, index)), x)
+    return x + reshape_to(lookup("scatter_add_like")(updates, at, _as_slices(x, index.shape[-1])), x)
 
 
 def _nd(x, index, updates):
@@ -354,3 +364,58 @@ scatter_nd.example(
         Example((_N[:0], np.zeros(0)), (0 * X,), {"shape": (3, 4)}),
     ]
 )
+
+
+@composite
+def index_put(x, values, *index, accumulate: bool = False):
+    """x with `values` written, or with `accumulate` added, at ``x[index[0], index[1], ...]``.
+
+    The arrays in `index` broadcast; each gives the positions along one of the first axes of x. `values` broadcasts to
+    the shape of what they name. Of several values for one place the last stays, and only it gets a gradient.
+    """
+    if not 0 < len(index) <= x.rank:
+        raise ProgramError(f"index_put takes 1 to {x.rank} indices for {x.type}, not {len(index)}", "bad_slot")
+    for each in index:
+        check_index(each.type)
+    if x.dtype != values.dtype:
+        raise ProgramError(f"values must be {x.dtype}, not {values.type}", "dtype_mismatch")
+    shape = broadcast_shapes(*(each.shape for each in index))
+    wanted = (*shape, *x.shape[len(index) :])
+    if -1 in wanted:
+        raise ProgramError(f"index_put needs indices and slices of known sizes, not {list(wanted)}", "shape_mismatch")
+    columns = [
+        lookup("unsqueeze")(lookup("cast")(_wide(each, shape), dtype="int64"), axes=(len(shape),)) for each in index
+    ]
+    at = lookup("positions_nd")(lookup("concat")(*columns, axis=len(shape)), x)
+    count = math.prod(shape)
+    at = lookup("reshape")(at, shape=(count,))
+    values = lookup("reshape")(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
+    wins = None if accumulate else _each_slice(lookup("is_last")(at), values)
+    return reshape_to(_written(_as_slices(x, len(index)), at, values, wins), x)
+
+
+def _wide(value, shape):
+    return value if value.shape == shape else lookup("expand")(value, shape=shape)
+
+
+def _put_nd(x, values, *index, add=False):
+    out = x.copy()
+    if add:
+        np.add.at(out, index, values)
+    else:
+        out[index] = values
+    return out
+
+
+_ROWS, _COLUMNS = np.array([2, 0, 2]), np.array([1, 3, 1])
+index_put.example(
+    lambda: [
+        Example((X, _V[:, 0], _ROWS, _COLUMNS), (_put_nd(X, _V[:, 0], _ROWS, _COLUMNS),)),
+        Example((X, _V[:, 0], _ROWS, _COLUMNS), (_put_nd(X, _V[:, 0], _ROWS, _COLUMNS, add=True),),
+                {"accumulate": True}),
+        Example((X, _U, _ROWS), (_put_nd(X, _U, _ROWS),)),
+        Example((CUBE, _U[0, :2], _R - 1, np.array([-1, 0])), (_put_nd(CUBE, _U[0, :2], _R - 1, np.array([-1, 0])),)),
+        Example((X, np.array(0.5), _ROWS[:0], _COLUMNS[:0]), (X,)),
+        Example((X[:, :0], np.zeros(0), _ROWS), (X[:, :0],)),
+    ]
+)  # fmt: skip

@@ -132,8 +132,8 @@ def window_positions(
     return xp.asarray(at.reshape(math.prod(kernel), -1).astype("int64"))
 
 
-def _starts(size: int, kernel: int, stride: int, dilation: int) -> np.ndarray:
-    return np.arange(0, size - dilation * (kernel - 1), stride)
+def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
+    return range(0, size - dilation * (kernel - 1), stride)
 
 
 @window_positions.infer

@@ -60,6 +60,9 @@ gather.example(
         Example((X, np.array([2, 0, 2])), (X[[2, 0, 2]],)),
         Example((X, np.array([[1, -1]])), (X[:, [[1, 3]]],), {"axis": 1}),
         Example((X, np.array(1)), (X[1],)),
+        Example((X[0], np.array([[1, 1], [0, -1]])), (X[0][[[1, 1], [0, 3]]],)),
+        Example((X[:, :0], np.array([2, 0])), (np.zeros((2, 0)),)),
+        Example((X, np.array([], int)), (np.zeros((3, 0)),), {"axis": -1}),
     ]
 )
 
@@ -80,6 +83,8 @@ def _add_at(xp, out, index, values):
     if xp.__name__ == "cupy":
         import cupyx
 
+        if out.dtype == xp.int64:  # CuPy adds unsigned words only, which give the same bits
+            out, values = out.view(xp.uint64), values.view(xp.uint64)
         cupyx.scatter_add(out, index, values)
     else:
         np.add.at(out, index, values)
@@ -101,6 +106,8 @@ scatter_add_like.example(
     lambda: [
         Example((np.ones((3, 4)), np.array([2, 0, 2]), X), (np.array([1.0, 0, 2])[:, None] * np.ones((3, 4)),)),
         Example((np.ones((3, 2)), np.array([1, -1]), X), (np.array([0, 1.0, 0, 1]) * np.ones((3, 4)),), {"axis": 1}),
+        Example((np.array([[1.0, 2], [3, 4]]), np.array([[1, 1], [0, -1]]), X[0]), (np.array([3.0, 3, 0, 4]),)),
+        Example((np.zeros((3, 0)), np.array([], int), X), (0 * X,), {"axis": 1}),
     ]
 )
 
@@ -123,6 +130,8 @@ index_select.example(
     lambda: [
         Example((X, np.array([2, 0])), (X[[2, 0]],)),
         Example((X, np.array([3, 3, 1])), (X[:, [3, 3, 1]],), {"axis": 1}),
+        Example((X[0], np.array([-1])), (np.array([3.0]),)),
+        Example((X, np.array([], int)), (np.zeros((0, 4)),)),
     ]
 )
 
@@ -132,6 +141,8 @@ def one_hot(xp, x, *, depth: int, dtype: Dtype = "float32"):
     """``out[..., k] = 1`` where ``k == x[...]``, else 0. An index outside 0 to depth - 1 is an error."""
     if x.size and bool(xp.any((x < 0) | (x >= depth))):
         raise ExecutionError(f"an index is outside 0 to {depth - 1}", "index_out_of_range")
+    if x.size == 0:
+        return xp.zeros((*x.shape, depth), as_dtype(dtype))  # however large `depth` is
     return (xp.asarray(x)[..., None] == xp.arange(depth)).astype(as_dtype(dtype))
 
 
@@ -147,6 +158,7 @@ one_hot.example(
     lambda: [
         Example((np.array([0, 2]),), (np.eye(3)[[0, 2]],), {"depth": 3, "dtype": "float64"}),
         Example((np.array(1),), (np.array([0.0, 1.0]),), {"depth": 2, "dtype": "float64"}),
+        Example((np.array([], int),), (np.zeros((0, 2)),), {"depth": 2, "dtype": "float64"}),
     ]
 )
 
@@ -213,6 +225,9 @@ slice_.example(
         Example((X,), (X[1:, ::2],), {"axes": (0, 1), "starts": (1, 0), "ends": (9, 4), "steps": (1, 2)}),
         Example((X,), (X[:, -1:-4:-2],), {"axes": (1,), "starts": (-1,), "ends": (-4,), "steps": (-2,)}),
         Example((X,), (X[-2:-1],), {"axes": (0,), "starts": (-2,), "ends": (-1,)}),
+        Example((X[0],), (X[0, ::-1],), {"axes": (0,), "starts": (9,), "ends": (-(2**31),), "steps": (-1,)}),
+        Example((X[None],), (X[None, :, :0],), {"axes": (2,), "starts": (3,), "ends": (1,)}),
+        Example((X[:0],), (X[:0, 1:],), {"axes": (0, 1), "starts": (0, 1), "ends": (2, 4)}),
     ]
 )
 
@@ -255,6 +270,14 @@ def _placed() -> np.ndarray:
 
 slice_into.example(
     lambda: [
-        Example((np.ones((2, 2)), X), (_placed(),), {"axes": (0, 1), "starts": (1, 0), "ends": (9, 4), "steps": (1, 2)})
+        Example(
+            (np.ones((2, 2)), X), (_placed(),), {"axes": (0, 1), "starts": (1, 0), "ends": (9, 4), "steps": (1, 2)}
+        ),
+        Example(
+            (np.array([1.0, 2]), X[0]),
+            (np.array([0, 2.0, 0, 1]),),
+            {"axes": (0,), "starts": (3,), "ends": (-9,), "steps": (-2,)},
+        ),
+        Example((X[:, :0], X), (0 * X,), {"axes": (1,), "starts": (4,), "ends": (9,)}),
     ]
 )

@@ -15,6 +15,11 @@ from core.registry import Example, as_tuple, composite, lookup, op
 __all__: list[str] = []
 
 X = np.arange(6.0).reshape(2, 3)
+CUBE = np.arange(8.0).reshape(2, 2, 2) - 3
+EMPTY = X[:0]
+
+MOST_PIECES = 2**16
+"""An array is cut into so many at most: each piece is a variable, however small it is."""
 
 
 @op
@@ -51,6 +56,8 @@ reshape.example(
     lambda: [
         Example((X,), (X.reshape(3, 2),), {"shape": (3, 2)}),
         Example((X,), (X.reshape(-1),), {"shape": (-1,)}),
+        Example((X[0, 0],), (np.array([[0.0]]),), {"shape": (1, 1)}),
+        Example((EMPTY,), (np.zeros((4, 0)),), {"shape": (4, 0)}),
     ]
 )
 
@@ -70,22 +77,36 @@ def reshape_as_infer(x, like):
 
 
 reshape_as.vjp(lambda ct, out, x, like: (reshape_to(ct, x), None))
-reshape_as.example(lambda: [Example((X, np.zeros((3, 2))), (X.reshape(3, 2),))])
+reshape_as.example(
+    lambda: [
+        Example((X, np.zeros((3, 2))), (X.reshape(3, 2),)),
+        Example((X[0, 0], np.zeros((1, 1))), (np.array([[0.0]]),)),
+        Example((EMPTY, np.zeros((4, 0))), (np.zeros((4, 0)),)),
+    ]
+)
 
 
 @op
 def expand(xp, x, *, shape: tuple[int, ...]):
-    """x broadcast to `shape`."""
-    return xp.broadcast_to(x, shape)
+    """x broadcast to `shape`; a size of -1 stays what it is in x."""
+    return xp.broadcast_to(x, _stretched(x.shape, shape))
+
+
+def _stretched(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with the size in `sizes` for each -1."""
+    return tuple(sizes[i] if shape[i] == -1 else shape[i] for i in range(-len(shape), 0))
 
 
 @expand.infer
 def expand_infer(x, *, shape):
-    if any(n < 0 for n in shape):
-        raise ProgramError(f"expand needs known sizes, not {list(shape)}", "bad_attr")
-    if len(shape) < x.rank or any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], shape[::-1], strict=False)):
+    if len(shape) < x.rank:
+        raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
+    if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
+        raise ProgramError(f"expand needs sizes, or -1 for an axis that {x} has, not {list(shape)}", "bad_attr")
+    out = _stretched(x.shape, shape)
+    if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
         raise ProgramError(f"cannot expand {x} to {list(shape)}", "shape_mismatch")
-    return TensorType(shape, x.dtype)
+    return TensorType(out, x.dtype)
 
 
 def _expand_vjp(ct, x):
@@ -95,7 +116,15 @@ def _expand_vjp(ct, x):
 
 
 expand.vjp(lambda ct, out, x, *, shape: _expand_vjp(ct, x))
-expand.example(lambda: [Example((X[:1],), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (4, 3)})])
+expand.example(
+    lambda: [
+        Example((X[:1],), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (4, 3)}),
+        Example((X[:, :1],), (np.array([[0.0, 0], [3, 3]]) + np.zeros((2, 2, 2)),), {"shape": (2, -1, 2)}),
+        Example((X[0, 1],), (np.ones(3),), {"shape": (3,)}),
+        Example((X[:1],), (EMPTY,), {"shape": (0, 3)}),
+        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, -1, 3)}),
+    ]
+)
 
 
 @op
@@ -113,7 +142,13 @@ def expand_as_infer(x, like):
 
 
 expand_as.vjp(lambda ct, out, x, like: (_expand_vjp(ct, x), None))
-expand_as.example(lambda: [Example((X[:1], np.zeros((4, 3))), (np.broadcast_to(X[:1], (4, 3)),))])
+expand_as.example(
+    lambda: [
+        Example((X[:1], np.zeros((4, 3))), (np.broadcast_to(X[:1], (4, 3)),)),
+        Example((X[0, 1], np.zeros((1, 3))), (np.ones((1, 3)),)),
+        Example((X[:1], EMPTY), (EMPTY,)),
+    ]
+)
 
 
 @op
@@ -134,6 +169,8 @@ unsqueeze.example(
     lambda: [
         Example((X,), (X[:, None],), {"axes": (1,)}),
         Example((X,), (X[None, :, :, None],), {"axes": (0, -1)}),
+        Example((X[0, 1],), (np.ones(1),), {"axes": (0,)}),
+        Example((EMPTY,), (np.zeros((0, 1, 3)),), {"axes": (1,)}),
     ]
 )
 
@@ -162,7 +199,14 @@ def squeeze_vjp(ct, out, x, *, axes):
     return lookup("unsqueeze")(ct, axes=gone)
 
 
-squeeze.example(lambda: [Example((X[:, None],), (X,), {"axes": (1,)}), Example((X[None, :, None],), (X,))])
+squeeze.example(
+    lambda: [
+        Example((X[:, None],), (X,), {"axes": (1,)}),
+        Example((X[None, :, None],), (X,)),
+        Example((X[:1, None],), (X[:1],), {"axes": (-2,)}),
+        Example((EMPTY[None],), (EMPTY,), {"axes": (0,)}),
+    ]
+)
 
 
 @op
@@ -193,6 +237,8 @@ transpose.example(
     lambda: [
         Example((X,), (X.T,)),
         Example((X[None],), (X[None].transpose(2, 0, 1),), {"axes": (-1, 0, 1)}),
+        Example((X[0, 1],), (X[0, 1],)),
+        Example((EMPTY,), (np.zeros((3, 0)),)),
     ]
 )
 
@@ -213,6 +259,32 @@ flatten.example(
         Example((X[None],), (X.reshape(1, 6),)),
         Example((X[None],), (X.reshape(2, 3),), {"axis": 2}),
         Example((X,), (X.reshape(1, 6),), {"axis": 0}),
+        Example((EMPTY,), (EMPTY,)),
+    ]
+)
+
+
+@composite
+def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
+    """x with the axes from `start_axis` to `stop_axis`, both included, made one. A 0-d array becomes a vector."""
+    if x.rank == 0:
+        return lookup("reshape")(x, shape=(1,))
+    first, last = axis_of(start_axis, x.rank, "start_axis"), axis_of(stop_axis, x.rank, "stop_axis")
+    if first > last:
+        raise ProgramError(f"start_axis {start_axis} lies behind stop_axis {stop_axis} in {x.type}", "bad_attr")
+    size = product(x.shape[first : last + 1])
+    shape = (*x.shape[:first], size, *x.shape[last + 1 :])
+    if shape.count(-1) > 1:
+        raise ProgramError(f"cannot flatten {x.type}: too few of its sizes are known", "shape_mismatch")
+    return lookup("reshape")(x, shape=shape)
+
+
+flatten_contiguous_range.example(
+    lambda: [
+        Example((CUBE,), (CUBE.reshape(2, 4),)),
+        Example((CUBE,), (CUBE.reshape(4, 2),), {"start_axis": 0, "stop_axis": 1}),
+        Example((X[0, 1],), (np.ones(1),), {"start_axis": 0}),
+        Example((EMPTY,), (np.zeros(0),), {"start_axis": 0}),
     ]
 )
 
@@ -254,6 +326,8 @@ concat.example(
     lambda: [
         Example((X, 2 * X), (np.concatenate([X, 2 * X]),)),
         Example((X, X[:, :1], X[:, :0]), (np.concatenate([X, X[:, :1]], 1),), {"axis": -1}),
+        Example((X[0], X[1, :1]), (np.array([0.0, 1, 2, 3]),)),
+        Example((EMPTY, EMPTY), (np.zeros((0, 6)),), {"axis": 1}),
     ]
 )
 
@@ -272,6 +346,7 @@ def split_infer(x, *, num, sections, axis):
     size = x.shape[at]
     if (num > 0) == (sections is not None) or num < 0:
         raise ProgramError("split needs either num above 0 or sections", "bad_attr")
+    check_pieces(num)
     if sections is None:
         if size >= 0 and size % num:
             raise ProgramError(f"cannot split axis {at} of {x} into {num} equal pieces", "shape_mismatch")
@@ -281,11 +356,19 @@ def split_infer(x, *, num, sections, axis):
     return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sections)
 
 
+def check_pieces(count: int) -> None:
+    """Raises ProgramError (bad_attr) where an array is cut into more than MOST_PIECES."""
+    if count > MOST_PIECES:
+        raise ProgramError(f"an array is not cut into {count} pieces, only into {MOST_PIECES} at most", "bad_attr")
+
+
 split.vjp(lambda cts, outs, x, *, num, sections, axis: lookup("concat")(*cts, axis=axis))
 split.example(
     lambda: [
         Example((X,), (X[:1], X[1:]), {"num": 2}),
         Example((X,), (X[:, :1], X[:, 1:]), {"sections": (1, 2), "axis": 1}),
+        Example((CUBE,), (CUBE[..., :0], CUBE), {"sections": (0, 2), "axis": -1}),
+        Example((EMPTY,), (EMPTY, EMPTY), {"num": 2}),
     ]
 )
 
@@ -309,7 +392,13 @@ def split_like_infer(x, *like, axis):
 
 
 split_like.vjp(lambda cts, outs, x, *like, axis: (lookup("concat")(*cts, axis=axis), *(None for _ in like)))
-split_like.example(lambda: [Example((X, X[:1], X[:1]), (X[:1], X[1:]))])
+split_like.example(
+    lambda: [
+        Example((X, X[:1], X[:1]), (X[:1], X[1:])),
+        Example((CUBE, CUBE[..., :0], CUBE), (CUBE[..., :0], CUBE), {"axis": 2}),
+        Example((EMPTY, EMPTY, EMPTY), (EMPTY, EMPTY)),
+    ]
+)
 
 
 @composite
@@ -325,6 +414,8 @@ stack.example(
     lambda: [
         Example((X, 2 * X), (np.stack([X, 2 * X]),)),
         Example((X, 2 * X, X), (np.stack([X, 2 * X, X], -1),), {"axis": -1}),
+        Example((X[0, 1], X[1, 1]), (np.array([1.0, 4]),)),
+        Example((EMPTY, EMPTY), (np.zeros((0, 2, 3)),), {"axis": 1}),
     ]
 )
 
@@ -368,15 +459,29 @@ pad_constant.example(
 @op(no_gradient="its result is an integer")
 def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal["reflect", "replicate", "circular"]):
     """Where along `axis` of x each element of the padded axis comes from; x gives only its shape."""
-    kind = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
-    return xp.asarray(np.pad(np.arange(x.shape[axis]), (before, after), kind).astype("int64"))  # type: ignore[call-overload]
+    n = x.shape[axis]
+    _check_border(n, before, after, mode, f"axis {axis}")
+    at = xp.arange(-before, n + after, dtype="int64")
+    if mode == "replicate":
+        return xp.clip(at, 0, n - 1)
+    if mode == "circular":
+        return at % n if n else at
+    there_and_back = max(2 * n - 2, 1)
+    return n - 1 - abs(n - 1 - at % there_and_back)
+
+
+def _check_border(n: int, before: int, after: int, mode: str, what: str) -> None:
+    """Raises ProgramError (shape_mismatch) where there is nothing to pad an axis of `n` elements with."""
+    if max(before, after) > 0 and (n == 0 or (mode == "reflect" and n == 1)):
+        raise ProgramError(f"there is nothing to pad {what} of size {n} with", "shape_mismatch")
 
 
 @border_positions.infer
 def border_positions_infer(x, *, axis, before, after, mode):
     n = x.shape[axis_of(axis, x.rank)]
-    if n >= 0 and max(before, after) > 0 and (n == 0 or (mode == "reflect" and n == 1)):
-        raise ProgramError(f"there is nothing to pad axis {axis} of {x} with", "shape_mismatch")
+    if min(before, after) < 0:
+        raise ProgramError(f"paddings are sizes from 0, not {before} and {after}", "bad_attr")
+    _check_border(n, before, after, mode, f"axis {axis} of {x}")
     return TensorType((-1 if n == -1 else n + before + after,), "int64")
 
 
@@ -386,6 +491,9 @@ border_positions.example(
             (np.zeros(3),), (np.array([2, 1, 0, 1, 2, 1]),), {"axis": 0, "before": 2, "after": 1, "mode": "reflect"}
         ),
         Example((np.zeros(3),), (np.array([0, 0, 1, 2]),), {"axis": 0, "before": 1, "after": 0, "mode": "replicate"}),
+        Example((X,), (np.array([1, 0, 1, 0, 1, 0]),), {"axis": 0, "before": 3, "after": 1, "mode": "reflect"}),
+        Example((X,), (np.array([1, 2, 0, 1, 2]),), {"axis": -1, "before": 2, "after": 0, "mode": "circular"}),
+        Example((EMPTY,), (np.zeros(0, int),), {"axis": 0, "before": 0, "after": 0, "mode": "reflect"}),
     ]
 )
 
@@ -419,5 +527,9 @@ pad.example(
         Example((X,), (np.pad(X, ((1, 1), (2, 0)), mode="edge"),), {"paddings": (1, 1, 2, 0), "mode": "replicate"}),
         Example((X,), (np.pad(X, ((1, 1), (0, 2)), mode="wrap"),), {"paddings": (1, 1, 0, 2), "mode": "circular"}),
         Example((X[0],), (np.pad(X[0], (1, 1), mode="reflect"),), {"paddings": (1, 1), "mode": "reflect"}),
+        Example((X,), (np.pad(X, ((3, 1), (1, 4)), mode="reflect"),), {"paddings": (3, 1, 1, 4), "mode": "reflect"}),
+        Example(
+            (EMPTY,), (np.pad(EMPTY, ((0, 0), (1, 1)), mode="edge"),), {"paddings": (0, 0, 1, 1), "mode": "replicate"}
+        ),
     ]
 )
