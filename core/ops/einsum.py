@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ops.linalg import with_halves_widened
 from core.ops.types import broadcast_shapes, same_dtype
 from core.registry import Example, lookup, op
 
@@ -21,7 +22,8 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 HIDDEN = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[::-1]
 
 
-def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str, set[str]]:
+@lru_cache(maxsize=1024)
+def _terms(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str, str]:
     """The letters of each operand and of the result, an ellipsis spelled out, and the letters that stand for it.
 
     Raises ProgramError (bad_attr).
@@ -46,7 +48,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str, set[str
     if width > len(spare):
         raise ProgramError(f"{equation!r} has too many axes", "bad_attr")
     hidden = "".join(spare[:width])
-    inputs = [term.replace("...", hidden[width - n :]) if "..." in term else term for term, n in spelled]
+    inputs = tuple(term.replace("...", hidden[width - n :]) for term, n in spelled)
     if arrow:
         output = right.replace("...", hidden)
     else:
@@ -54,20 +56,48 @@ def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str, set[str
         output = hidden + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
     if len(set(output)) < len(output) or any(c not in "".join(inputs) for c in output):
         raise ProgramError(f"the result of {equation!r} repeats a letter or has a new one", "bad_attr")
-    if any(term.count(c) > 2 for term in inputs for c in term):
-        raise ProgramError(f"a letter occurs three times in one operand of {equation!r}", "bad_attr")
-    return inputs, output, set(hidden)
+    return inputs, output, hidden
 
 
 @op(broadcasts=True)
 def einsum(xp, *x, equation: str):
     """Products of elements of the operands, summed over every letter that the result lacks, as in ``ij,jk->ik``.
 
-    A letter that occurs twice in an operand takes its diagonal. Without ``->`` the letters that occur once come out, in
-    alphabetical order. ``...`` stands for further axes, which broadcast.
+    A letter that occurs twice or more in an operand takes its diagonal. Without ``->`` the letters that occur once come
+    out, in alphabetical order. ``...`` stands for further axes, which broadcast; if the result has none, they are
+    summed. Any other letter has one size. More than two operands are multiplied two at a time, in an order that is
+    cheap for their sizes, and no step holds more elements than the largest operand or the result.
     """
-    inputs, output, _ = _terms(equation, [v.ndim for v in x])
-    return xp.asarray(xp.einsum(f"{','.join(inputs)}->{output}", *x, **({"optimize": True} if len(x) > 2 else {})))
+    inputs, output, hidden = _terms(equation, tuple([v.ndim for v in x]))
+    try:
+        _sizes(equation, inputs, hidden, [v.shape for v in x])
+    except ProgramError as error:
+        raise ExecutionError(error.message, error.code) from None
+    spelled = f"{','.join(inputs)}->{output}"
+
+    def contracted(*operands: Any) -> Any:
+        # an order is chosen even for two: only then does numpy use a matrix product
+        return xp.asarray(xp.einsum(spelled, *operands, **({"optimize": True} if len(x) > 1 else {})))
+
+    return with_halves_widened(xp, contracted, *x)
+
+
+def _sizes(equation: str, inputs: tuple[str, ...], hidden: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+    """The size of each letter. Raises ProgramError (shape_mismatch) where one would have two.
+
+    numpy stretches a size of 1 under any letter; here only those of an ellipsis broadcast.
+    """
+    sizes: dict[str, int] = {}
+    for term, shape in zip(inputs, shapes, strict=True):
+        for letter, n in zip(term, shape, strict=True):
+            known = sizes.get(letter, 1 if letter in hidden else n)
+            if letter in hidden:
+                sizes[letter] = broadcast_shapes((known,), (n,))[0]
+            elif -1 not in (known, n) and known != n:
+                raise ProgramError(f"{letter!r} in {equation!r} has the sizes {known} and {n}", "shape_mismatch")
+            else:
+                sizes[letter] = n if known == -1 else known
+    return sizes
 
 
 @einsum.infer
@@ -77,46 +107,56 @@ def einsum_infer(*x, equation):
     dtype = same_dtype(*x)
     if dtype == "bool":
         raise ProgramError("einsum needs numbers, not bool", "dtype_mismatch")
-    inputs, output, hidden = _terms(equation, [t.rank for t in x])
-    sizes: dict[str, int] = {}
-    for term, type in zip(inputs, x, strict=True):
-        for letter, n in zip(term, type.shape, strict=True):
-            known = sizes.get(letter, n if letter not in hidden else 1)
-            if letter in hidden:
-                sizes[letter] = broadcast_shapes((known,), (n,))[0]
-            elif -1 not in (known, n) and known != n:
-                raise ProgramError(f"{letter!r} in {equation!r} has the sizes {known} and {n}", "shape_mismatch")
-            else:
-                sizes[letter] = n if known == -1 else known
+    inputs, output, hidden = _terms(equation, tuple([t.rank for t in x]))
+    sizes = _sizes(equation, inputs, hidden, [t.shape for t in x])
     return TensorType(tuple(sizes[c] for c in output), dtype)
 
 
 @einsum.vjp
 def einsum_vjp(ct, out, *x, equation):
-    inputs, output, hidden = _terms(equation, [v.rank for v in x])
+    """For each operand, the einsum of `ct` and the other operands, the letters of the result and of it swapped.
 
-    def dotted(term: str) -> str:
-        """`term` with an ellipsis for the letters that stand for one, so that their axes broadcast again."""
-        letters = [c for c in term if c not in hidden]
-        at = next((i for i, c in enumerate(term) if c in hidden), None)
-        return term if at is None else "".join([*letters[:at], "...", *letters[at:]])
-
-    def emit(operands, result):
-        terms = ",".join(dotted(term) for term, _ in operands)
-        return lookup("einsum")(*(v for _, v in operands), equation=f"{terms}->{dotted(result)}")
-
+    Two things are more than a swap. A letter that no other term has was summed away: ones bring it back, and so they do
+    with a summed ellipsis that may be 1 in the other terms. A letter that occurs twice was read on a diagonal: there
+    its cotangent goes, and zeros elsewhere.
+    """
+    inputs, output, hidden = _terms(equation, tuple([v.rank for v in x]))
     result = []
     for i, (term, value) in enumerate(zip(inputs, x, strict=True)):
         operands = [(output, ct), *((t, v) for j, (t, v) in enumerate(zip(inputs, x, strict=True)) if j != i)]
-        wanted = "".join(dict.fromkeys(term))
-        if any(all(c not in t for t, _ in operands) for c in wanted):
-            operands.append((term, lookup("full_like")(value, value=1.0)))  # what was summed away comes back everywhere
-        back = emit(operands, wanted)
-        if wanted != term:
-            back = lookup("sum_to_like")(back, emit([(term, value)], wanted))
-            back = lookup("diagonals_into")(back, value, letters=term)
-        result.append(back)
+        unique = "".join(dict.fromkeys(term))
+        fixed = set("".join(t for t, _ in operands)) - (set(hidden) - set(output))
+        if any(c not in fixed and not _has_size(operands, c, value.shape[term.index(c)]) for c in unique):
+            operands.append((term, lookup("full_like")(value, value=1.0)))
+        own = "".join(c for c in term if c in hidden)
+        if unique == term and (own == hidden or term.startswith(own)):
+            result.append(_emit(operands, term, hidden))  # what an ellipsis stretched is summed after this rule
+            continue
+        # an ellipsis that got axes, or is followed by a diagonal, comes to the front to be summed there
+        front = "".join(sorted(unique, key=lambda c: c not in hidden))
+        back = _emit(operands, front, hidden)
+        back = lookup("sum_to_like")(back, _emit([(term, value)], front, hidden))
+        if front != unique:
+            back = _emit([(front, back)], unique, hidden)
+        result.append(back if unique == term else lookup("diagonals_into")(back, value, letters=term))
     return tuple(result)
+
+
+def _has_size(operands, letter, size):
+    """Whether one of the operands is known to have that size under `letter`."""
+    return size != -1 and any(letter in t and v.shape[t.index(letter)] == size for t, v in operands)
+
+
+def _emit(operands, result, hidden):
+    """An einsum with ``...`` for the letters that stand for one, so that their axes broadcast again."""
+
+    def dotted(term):
+        at = next((i for i, c in enumerate(term) if c in hidden), None)
+        rest = "".join(c for c in term if c not in hidden)
+        return term if at is None else f"{rest[:at]}...{rest[at:]}"
+
+    terms = ",".join(dotted(term) for term, _ in operands)
+    return lookup("einsum")(*(v for _, v in operands), equation=f"{terms}->{dotted(result)}")
 
 
 @op
@@ -159,8 +199,13 @@ einsum.example(
         Example((SQUARE,), (np.trace(SQUARE),), {"equation": "ii"}),
         Example((SQUARE, A), (np.diag(SQUARE) * A,), {"equation": "ii,ki->ki"}),
         Example((A, B), (A.sum(0) @ B,), {"equation": "ij,jk->k"}),
-        Example((CUBE, CUBE[:1]), (np.einsum("bij,bkj->bik", CUBE, CUBE[[0, 0]]),), {"equation": "...ij,...kj->...ik"}),
-        Example((A, B, B), (np.einsum("ij,jk,lk->il", A, B, B),), {"equation": "ij,jk,lk->il"}),
+        Example((CUBE, CUBE[:1]), (np.stack([m @ CUBE[0].T for m in CUBE]),), {"equation": "...ij,...kj->...ik"}),
+        Example((A, B, B), (A @ B @ B.T,), {"equation": "ij,jk,lk->il"}),
         Example((A[:0], B), (np.zeros((0, 4)),), {"equation": "ij,jk"}),
+        Example((CUBE[:, :2],), (CUBE[[0, 1], [0, 1], [0, 1]],), {"equation": "iii->i"}),
+        Example((A, CUBE), (A[:, None, :, None] * CUBE[None],), {"equation": "i...,...k->i...k"}),
+        Example((A[:, :2], A), (A[:, None, :2].transpose(0, 2, 1) * A[:, None, :],), {"equation": "i...,i...j->i...j"}),
+        Example((CUBE, CUBE[:1]), ((CUBE * CUBE[0]).sum((0, 2)),), {"equation": "...ij,...ij->i"}),
+        Example((A, A[0, 0]), ((A * A[0, 0]).T,), {"equation": "ij,->ji"}),
     ]
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from core.errors import ProgramError
@@ -9,7 +13,18 @@ from core.ir import TensorType
 from core.ops.types import broadcast_shapes, same_dtype, same_size
 from core.registry import Example, lookup, op
 
-__all__: list[str] = []
+__all__ = ["with_halves_widened"]
+
+
+def with_halves_widened(xp: Any, function: Callable[..., Any], *x: Any) -> Any:
+    """`function` of arrays of one dtype. NumPy has no fast products of 16-bit floats: theirs are made in float32.
+
+    The result has their dtype again, rounded once.
+    """
+    dtype = x[0].dtype
+    if xp is not np or dtype.itemsize != 2 or dtype.kind in "iu":
+        return function(*x)
+    return function(*(v.astype(np.float32) for v in x)).astype(dtype)
 
 
 @op(broadcasts=True)
@@ -19,7 +34,12 @@ def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
     A 1-D operand is a row on the left and a column on the right, and its axis leaves the result. The transpose flags
     swap an operand's last two axes first (a 1-D operand has nothing to swap).
     """
-    return xp.matmul(_turned(xp, x, transpose_x), _turned(xp, y, transpose_y))
+    x, y = _turned(xp, x, transpose_x), _turned(xp, y, transpose_y)
+    if x.ndim > 2 and y.ndim == 2 and not transpose_x and x.shape[-1] == y.shape[0]:
+        # the whole batch shares y: one product of all rows is faster than one for each member
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return with_halves_widened(xp, xp.matmul, rows, y).reshape(*x.shape[:-1], y.shape[1])
+    return with_halves_widened(xp, xp.matmul, x, y)
 
 
 def _turned(xp, x, transpose):
@@ -59,7 +79,12 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
         ct = unsqueeze(ct, axes=(-1,))
     # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
     da = multiply(b, ct, transpose_x=ty, transpose_y=True) if tx else multiply(ct, b, transpose_y=not ty)
-    db = multiply(ct, a, transpose_x=True, transpose_y=tx) if ty else multiply(a, ct, transpose_x=not tx)
+    if a.rank > 2 and b.rank == 2 and not column:
+        # one sum over batch and rows: a product for each member of the batch would need a matrix for each
+        left = "...ji" if tx else "...ij"
+        db = lookup("einsum")(a, ct, equation=f"{left},...ik->{'kj' if ty else 'jk'}")
+    else:
+        db = multiply(ct, a, transpose_x=True, transpose_y=tx) if ty else multiply(a, ct, transpose_x=not tx)
     if row:
         da = squeeze(_unbatched(da), axes=(0,))
     if column:
@@ -75,13 +100,16 @@ def _unbatched(value):
 def _examples():
     r = np.random.default_rng(0)
     a, b = r.standard_normal((2, 3)), r.standard_normal((3, 4))
-    batch = r.standard_normal((5, 1, 2, 3))
+    batch = r.standard_normal((3, 1, 2, 3))
     yield Example((a, b), (a @ b,))
     yield Example((a.T, b), (a @ b,), {"transpose_x": True})
     yield Example((a, b.T), (a @ b,), {"transpose_y": True})
     yield Example((a.T, b.T), (a @ b,), {"transpose_x": True, "transpose_y": True})
     yield Example((batch, np.stack([b, 2 * b])), (batch @ np.stack([b, 2 * b]),))
     yield Example((a[0], b), (a[0] @ b,))
+    yield Example((batch, b), (batch @ b,))
+    yield Example((batch.swapaxes(2, 3), b.T), (batch @ b,), {"transpose_x": True, "transpose_y": True})
+    yield Example((batch[:0], b), (batch[:0] @ b,))
     yield Example((a, b[:, 0]), (a @ b[:, 0],))
     yield Example((a[0], b[:, 0]), (a[0] @ b[:, 0],))
     yield Example((batch, b[:, 0]), (batch @ b[:, 0],))
