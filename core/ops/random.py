@@ -7,11 +7,12 @@ key variable, which every step sets anew and every trip of a loop advances, and 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from core.errors import ExecutionError, ProgramError
-from core.ir import TensorType
+from core.ir import FLOATS, TensorType
 from core.ops.types import as_dtype
 from core.registry import Dtype, Example, op
 
@@ -72,7 +73,7 @@ def _check_key(key) -> None:
 
 def _random_type(shape, dtype, key):
     _check_key(key)
-    if any(n < 0 for n in shape) or dtype not in ("float16", "float32", "float64"):
+    if any(n < 0 for n in shape) or dtype not in FLOATS:
         raise ProgramError(f"random numbers need known sizes and a float dtype, not {dtype}{list(shape)}", "bad_attr")
     return TensorType(shape, dtype)
 
@@ -217,51 +218,104 @@ truncated_gaussian.example(
 
 
 @op(no_gradient=_RANDOM)
-def randint(xp, key=None, *, shape: tuple[int, ...], low: int = 0, high: int, seed: int = 0, stream: int = 0):
-    """Whole numbers, int64, each from `low` to `high` - 1 as likely as the others."""
-    drawn = xp.floor(_uniform(xp, math.prod(shape), key, seed, stream) * (high - low)).astype("int64")
-    return (low + xp.minimum(drawn, high - low - 1)).reshape(shape)
+def exponential(
+    xp,
+    key=None,
+    *,
+    shape: tuple[int, ...],
+    rate: float = 1.0,
+    dtype: Dtype = "float32",
+    seed: int = 0,
+    stream: int = 0,
+):
+    """Numbers from the exponential distribution: density ``rate exp(-rate x)``, mean ``1 / rate``."""
+    values = -xp.log1p(-_uniform(xp, math.prod(shape), key, seed, stream)) / rate
+    return values.astype(as_dtype(dtype)).reshape(shape)
 
 
-@randint.infer
-def randint_infer(key, *, shape, low, high, seed, stream):
-    if not 0 < high - low <= 2**53:
-        raise ProgramError(f"there must be 1 to 2**53 numbers from {low} to {high} - 1", "bad_attr")
-    return TensorType(_random_type(shape, "float64", key).shape, "int64")
+@exponential.infer
+def exponential_infer(key, *, shape, rate, dtype, seed, stream):
+    if not 0 < rate < math.inf:
+        raise ProgramError(f"rate must be above 0 and finite, not {rate}", "bad_attr")
+    return _random_type(shape, dtype, key)
 
 
-randint.example(
+exponential.example(
     lambda: [
-        Example((np.array(7),), (), {"shape": (2, 3), "high": 10}),
-        Example((np.array(7),), (np.full(3, 5),), {"shape": (3,), "low": 5, "high": 6}),
+        Example((np.array(7),), (), {"shape": (4,), "rate": 2.0, "dtype": "float64"}),
+        Example((np.array(7),), (np.zeros((0, 2)),), {"shape": (0, 2), "dtype": "float64"}),
     ]
 )
 
 
 @op(no_gradient=_RANDOM)
-def randperm(xp, key=None, *, n: int, seed: int = 0, stream: int = 0):
-    """The numbers 0 to `n` - 1, int64, in a random order."""
-    return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype("int64")
+def randint(
+    xp,
+    key=None,
+    *,
+    shape: tuple[int, ...],
+    low: int = 0,
+    high: int,
+    dtype: Literal["int32", "int64"] = "int64",
+    seed: int = 0,
+    stream: int = 0,
+):
+    """Whole numbers, each from `low` to `high` - 1 as likely as the others."""
+    drawn = xp.floor(_uniform(xp, math.prod(shape), key, seed, stream) * (high - low)).astype("int64")
+    return (low + xp.minimum(drawn, high - low - 1)).astype(dtype).reshape(shape)
+
+
+@randint.infer
+def randint_infer(key, *, shape, low, high, dtype, seed, stream):
+    if not 0 < high - low <= 2**53:
+        raise ProgramError(f"there must be 1 to 2**53 numbers from {low} to {high} - 1", "bad_attr")
+    if dtype == "int32" and not -(2**31) <= low < high <= 2**31:
+        raise ProgramError(f"not all numbers from {low} to {high} - 1 are int32", "bad_attr")
+    return TensorType(_random_type(shape, "float64", key).shape, dtype)
+
+
+randint.example(
+    lambda: [
+        Example((np.array(7),), (), {"shape": (2, 3), "high": 10}),
+        Example((np.array(7),), (np.full(3, 5),), {"shape": (3,), "low": 5, "high": 6, "dtype": "int32"}),
+    ]
+)
+
+
+@op(no_gradient=_RANDOM)
+def randperm(xp, key=None, *, n: int, dtype: Literal["int32", "int64"] = "int64", seed: int = 0, stream: int = 0):
+    """The numbers 0 to `n` - 1 in a random order."""
+    return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype(dtype)
 
 
 @randperm.infer
-def randperm_infer(key, *, n, seed, stream):
-    return TensorType(_random_type((n,), "float64", key).shape, "int64")
+def randperm_infer(key, *, n, dtype, seed, stream):
+    if dtype == "int32" and n > 2**31:
+        raise ProgramError(f"not all numbers below {n} are int32", "bad_attr")
+    return TensorType(_random_type((n,), "float64", key).shape, dtype)
 
 
-randperm.example(lambda: [Example((np.array(7),), (), {"n": 5}), Example((np.array(7),), (np.array([0]),), {"n": 1})])
+randperm.example(
+    lambda: [
+        Example((np.array(7),), (), {"n": 5}),
+        Example((np.array(7),), (np.array([0]),), {"n": 1, "dtype": "int32"}),
+        Example((np.array(7),), (np.zeros(0, int),), {"n": 0}),
+    ]
+)
 
 
 @op(no_gradient=_RANDOM)
 def bernoulli(xp, p, key=None, *, seed: int = 0, stream: int = 0):
-    """1 with probability `p`, element by element, else 0; in the dtype of p."""
+    """1 with probability `p`, element by element, else 0; in the dtype of p, whose elements are within 0 to 1."""
+    if not bool(xp.all((p >= 0) & (p <= 1))):
+        raise ExecutionError("a probability is not within 0 to 1", "bad_probability")
     drawn = _uniform(xp, p.size, key, seed, stream).reshape(p.shape)
-    return (drawn < p).astype(p.dtype)
+    return (drawn < p.astype("float64")).astype(p.dtype)
 
 
 @bernoulli.infer
 def bernoulli_infer(p, key, *, seed, stream):
-    _random_type((), p.dtype if p.dtype != "bfloat16" else "float32", key)
+    _random_type((), p.dtype, key)
     return p
 
 
@@ -269,6 +323,7 @@ bernoulli.example(
     lambda: [
         Example((np.array([0.3, 0.7]), np.array(7)), ()),
         Example((np.array([[0.0, 1.0]]), np.array(7)), (np.array([[0.0, 1.0]]),)),
+        Example((np.zeros((0, 2)), np.array(7)), (np.zeros((0, 2)),)),
     ]
 )
 
@@ -287,13 +342,28 @@ def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = Fa
     if usable < (min(num_samples, 1) if replacement else num_samples):
         raise ExecutionError(f"a row has only {usable} positions of probability above 0", "bad_probability")
     shape = (*p.shape[:-1], num_samples)
+    if rows == 0 or num_samples == 0:
+        return xp.zeros(shape, "int64")
     if replacement:
-        total = xp.cumsum(weights, axis=1)
-        drawn = _uniform(xp, rows * num_samples, key, seed, stream).reshape(rows, num_samples) * total[:, -1:]
-        return xp.sum(drawn[:, :, None] >= total[:, None, :], axis=2).astype("int64").reshape(shape)
+        drawn = _uniform(xp, rows * num_samples, key, seed, stream).reshape(rows, num_samples)
+        return _inverted(xp, weights, drawn).reshape(shape)
     noise = -xp.log(-xp.log1p(-_uniform(xp, rows * n, key, seed, stream).reshape(rows, n)) + 2.0**-60)
     score = xp.where(weights > 0, xp.log(xp.where(weights > 0, weights, 1.0)) + noise, -np.inf)
     return xp.argsort(-score, axis=1, kind="stable")[:, :num_samples].astype("int64").reshape(shape)
+
+
+def _inverted(xp, weights, drawn):
+    """Where in its row of `weights` [rows, n] each number in [0, 1) of `drawn` [rows, k] falls: int64 [rows, k]."""
+    total = xp.cumsum(weights / xp.max(weights, axis=1, keepdims=True), axis=1)
+    # rounding may reach the end of the row, which belongs to no position
+    drawn = xp.minimum(drawn * total[:, -1:], xp.nextafter(total[:, -1:], 0.0))
+    low = xp.zeros(drawn.shape, "int64")  # of the first total above the number, found by halving
+    high = xp.full(drawn.shape, weights.shape[1] - 1, "int64")
+    for _ in range(weights.shape[1].bit_length()):
+        middle = (low + high) // 2
+        above = xp.take_along_axis(total, middle, axis=1) > drawn
+        low, high = xp.where(above, low, xp.minimum(middle + 1, high)), xp.where(above, middle, high)
+    return low
 
 
 @multinomial.infer
@@ -312,5 +382,6 @@ multinomial.example(
         Example((_P, np.array(7)), (np.array([[1], [2]]),)),
         Example((_P, np.array(7)), (np.array([[1, 1], [2, 2]]),), {"num_samples": 2, "replacement": True}),
         Example((np.array([0.2, 0.3, 0.5]), np.array(7)), (), {"num_samples": 3}),
+        Example((_P[:0], np.array(7)), (np.zeros((0, 2), int),), {"num_samples": 2, "replacement": True}),
     ]
 )
