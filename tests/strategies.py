@@ -20,6 +20,7 @@ POOL = ("a", "b", "c", "d", "e")
 LEAVES = ("w", "v", "x")
 UNARY = ("tanh", "sin", "sigmoid", "softplus", "cos")
 BINARY = ("add", "sub", "mul", "maximum")
+MEMORY = ("store", "store", "recompute", "sqrt", "binomial")
 
 
 class _Writer:
@@ -55,7 +56,9 @@ class _Writer:
             if self.budget <= 0:
                 break
             self.budget -= 1
-            kinds = ["op", "op", "op", "const"] + (["if", "while"] * 2 if depth < self.max_depth else [])
+            kinds = ["op", "op", "op", "const"]
+            if depth < self.max_depth:
+                kinds += ["if", "while", "if", "while", "scan", "switch", "array", "net"]
             getattr(self, f"write_{self.pick(kinds)}")(block, visible, depth)
         return visible
 
@@ -107,10 +110,101 @@ class _Writer:
             {
                 "type": "if_else",
                 "inputs": {"condition": [flag]},
-                "attrs": {"true_block": indices[0], "false_block": indices[1]},
+                "attrs": {
+                    "true_block": indices[0],
+                    "false_block": indices[1],
+                    "memory": self.pick(("store", "store", "recompute")),
+                },
             }
         )
         visible |= after[0] & after[1] & set(POOL)
+
+    def inner(self, block: dict[str, Any], visible: set[str], depth: int) -> tuple[dict[str, Any], set[str]]:
+        """A new inner block with statements, and the names that it leaves to the block around it."""
+        inner = self.new_block(block["idx"])
+        after = self.fill(inner, visible, depth + 1)
+        return inner, after - {v["name"] for v in inner["vars"]}
+
+    def write_switch(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        made = [self.inner(block, visible, depth) for _ in range(self.draw.randint(2, 4))]
+        index = self.fresh("k")
+        self.op(block, "fill_constant", index, shape=[], value=self.draw.randint(-1, 4), dtype="int64")
+        *branches, default = [inner["idx"] for inner, _ in made]
+        block["ops"].append(
+            {
+                "type": "switch_case",
+                "inputs": {"index": [index]},
+                "attrs": {"branches": branches, "default_block": default},
+            }
+        )
+        visible |= set.intersection(*(after for _, after in made)) & set(POOL)
+
+    def write_net(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        inner, after = self.inner(block, visible, depth)
+        block["ops"].append({"type": "net", "attrs": {"sub_block": inner["idx"]}})
+        visible |= after & set(POOL)
+
+    def write_scan(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        state, element, output, stacked = (self.fresh(hint) for hint in ("h", "el", "o", "ys"))
+        initial = self.pick(sorted(visible))
+        inner = self.new_block(block["idx"])
+        inside = self.fill(inner, visible | {state, element}, depth + 1)
+        mixed = self.fresh("t")
+        self.op(inner, self.pick(("add", "mul")), mixed, state, self.pick(sorted(inside)))
+        self.op(inner, self.pick(("tanh", "sin")), state, mixed)
+        self.op(inner, "mul", output, state, element)
+        final, total = self.pick(POOL), self.pick(POOL)
+        block["ops"].append(
+            {
+                "type": "scan",
+                "inputs": {"initial": [initial], "sequences": [self.pick(("xs", "nothing"))]},
+                "outputs": {"final": [final], "stacked": [stacked]},
+                "attrs": {
+                    "sub_block": inner["idx"],
+                    "states": [state],
+                    "elements": [element],
+                    "outputs": [output],
+                    "reverse": self.draw.random() < 0.3,
+                    "memory": self.pick(MEMORY),
+                },
+            }
+        )
+        visible.add(final)
+        raw = self.fresh("t")
+        self.op(block, "reduce_sum", raw, stacked, axes=[0])
+        self.op(block, "sin", total, raw)
+        visible.add(total)
+
+    def write_array(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        """Elements written in a loop, some of them read back there, and all of them added up behind it."""
+        array, stacked, raw = (self.fresh(hint) for hint in ("arr", "st", "t"))
+        block["ops"].append(
+            {"type": "create_array", "outputs": {"out": [array]}, "attrs": {"shape": [2], "dtype": "float64"}}
+        )
+        i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
+        self.op(block, "fill_constant", n, shape=[], value=self.draw.randint(0, 3), dtype="int64")
+        self.op(block, "fill_constant", i, shape=[], value=0, dtype="int64")
+        self.op(block, "less_than", go, i, n)
+        inner = self.new_block(block["idx"])
+        inside = self.fill(inner, visible, depth + 1)
+        slots = {"x": [self.pick(sorted(inside))], "index": [i], "array": [array]}
+        inner["ops"].append({"type": "array_write", "inputs": slots, "outputs": {"out": [array]}})
+        if self.draw.random() < 0.5:
+            at, read = self.fresh("k"), self.fresh("r")
+            self.op(inner, "fill_constant", at, shape=[], value=0, dtype="int64")
+            slots = {"array": [array], "index": [at]}
+            inner["ops"].append({"type": "array_read", "inputs": slots, "outputs": {"out": [read]}})
+            self.op(inner, "sin", self.pick(sorted(visible & set(POOL)) or POOL), read)
+        self.op(inner, "increment", i, i, step=1)
+        self.op(inner, "less_than", go, i, n)
+        attrs = {"sub_block": inner["idx"], "memory": self.pick(MEMORY)}
+        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
+        slots = {"array": [array]}
+        block["ops"].append({"type": "array_stack", "inputs": slots, "outputs": {"out": [stacked]}})
+        self.op(block, "reduce_sum", raw, stacked, axes=[0])
+        out = self.pick(POOL)
+        self.op(block, "sin", out, raw)
+        visible.add(out)
 
     def write_while(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
@@ -124,11 +218,12 @@ class _Writer:
         self.fill(inner, visible, depth + 1)
         self.op(inner, "increment", i, i, step=1)
         self.op(inner, "less_than", go, i, n)
-        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": inner["idx"]}})
+        attrs = {"sub_block": inner["idx"], "memory": self.pick(MEMORY)}
+        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
 
 
 def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
-    """Wire programs with parameters w, v, feeds x, yes, no, two, none, and a scalar `loss`."""
+    """Wire programs with parameters w, v, feeds x, xs, nothing, yes, no, two, none, and a scalar `loss`."""
     return st.integers(0, 2**48).map(lambda seed: written(seed, depth))
 
 
@@ -141,6 +236,8 @@ def written(seed: int, depth: int = 4) -> dict[str, Any]:
         root["vars"].append({"name": name, "dtype": "float64", "shape": [2], "role": role})
     for name, dtype in (("yes", "bool"), ("no", "bool"), ("two", "int64"), ("none", "int64")):
         root["vars"].append({"name": name, "dtype": dtype, "shape": [], "role": "feed"})
+    for name, rows in (("xs", 3), ("nothing", 0)):
+        root["vars"].append({"name": name, "dtype": "float64", "shape": [rows, 2], "role": "feed"})
     visible = writer.fill(root, set(LEAVES), 0)
     ends = sorted(visible & set(POOL)) or ["w"]
     writer.op(root, "mul", "mixed", writer.pick(ends), writer.pick(sorted(visible)))

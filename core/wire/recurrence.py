@@ -114,6 +114,8 @@ def _read(
     ):
         if len(given) != len(listed):
             raise at.refuse(f"{len(given)} names in {slot}, but the block has {len(listed)}", "bad_slot", slot)
+    if len({*final, *stacked}) < len(final) + len(stacked):
+        raise at.refuse("an output is named twice", "bad_slot", "outputs")
     if len({*names.before, *names.elements}) < len(names.before) + len(names.elements):
         raise at.refuse("a state or element is named twice", "bad_attr", "attrs")
     steps = _steps(at, sequences, length)
@@ -146,7 +148,9 @@ def _read(
         checkpoints=checkpoints,
     )
     op = at.b.typed(op)
-    r.define(at, op, [*(final or [None] * len(initial)), *more, *[None] * len(names.outputs)])
+    # what the block itself wrote under a name of `final` came before
+    overwritten_again = [None if n in final else n for n in more]
+    r.define(at, op, [*(final or [None] * len(initial)), *overwritten_again, *[None] * len(names.outputs)])
     recorded = at.b.ops[-1].outputs[len(carried) :]
     for stack, name in zip(recorded, stacked, strict=False):
         type = at.b.types[stack]

@@ -471,3 +471,16 @@ def test_71_variable_lengths_equal_runs_of_each_sequence():
             total[name] += value
     for name, value in total.items():
         close(found[name], value)
+
+
+def test_a_final_state_comes_after_what_the_body_wrote_under_its_name():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("assign", "w", out="a")
+    with s.block() as body:
+        s.op("square", "w", out="a")
+        s.op("mul", "h", "w", out="h")
+    s.construct("scan", {"initial": "w"}, {"final": "a"}, sub_block=body, states=["h"], length=2)
+    s.total("a")
+
+    close(check(s)["w"], 3 * np.array([0.5, 0.7]) ** 2)

@@ -22,6 +22,8 @@ FIXED = {
     "no": np.asarray(False),
     "two": np.asarray(2, dtype=np.int64),
     "none": np.asarray(0, dtype=np.int64),
+    "xs": np.array([[0.5, -0.7], [-0.3, 0.9], [0.8, 0.2]]),
+    "nothing": np.zeros((0, 2)),
 }
 ALL = {"inputs": LEAVES, "unconnected": "zeros"}
 
