@@ -48,9 +48,9 @@ test: check  ## lint, types, import contracts, and all tests but the slow ones
 	@echo "pytest"
 	@$(BIN)/pytest -n $(JOBS) -m "not slow"
 
-test-all: check  ## the same, with the slow tests
+test-all: check  ## the same, with the slow tests and four times the random programs
 	@echo "pytest, slow tests included"
-	@$(BIN)/pytest -n $(JOBS)
+	@BACKPASS_TEST_PROGRAMS=2000 $(BIN)/pytest -n $(JOBS)
 
 check: $(STAMP)  ## lint, formatting, types, import contracts
 	@echo "ruff check"; $(BIN)/ruff check --quiet .

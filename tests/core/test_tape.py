@@ -260,7 +260,7 @@ def test_only_so_much_is_kept_compiled():
 
 def test_a_tape_is_a_program_that_reads_back_compiles_and_differentiates():
     t = small_and_big("lazy")
-    t.append([op("dropout", "d", x="p", attrs={"probability": 0.5})])
+    t.append([op("dropout", "d", x="p", attrs={"p": 0.5})])
     document = t.write()
 
     program = read(document)
