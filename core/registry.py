@@ -133,7 +133,7 @@ class OpSpec:
     @property
     def takes_key(self) -> bool:
         """A random op: its optional slot `key` is filled by the reader, so that every step draws anew."""
-        return any(slot.name == "key" for slot in self.inputs)
+        return any(slot.name == "key" and slot.optional for slot in self.inputs)
 
     def infer(self, rule: Rule) -> Rule:
         """Decorator: the output types, from the input types and attributes."""
