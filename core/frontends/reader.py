@@ -1,0 +1,127 @@
+"""Reading ops onto a tape: the wire's own reader, with what a tape does differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.errors import InvalidProgram, Problem, ProgramError
+from core.ir import Op
+from core.registry import CONSTRUCTS, REGISTRY, OpSpec, lookup
+from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
+from core.wire.reader import Reader
+from core.wire.scope import Scopes
+from core.wire.site import KEY, Env, Site
+from core.wire.versions import Versions
+
+__all__ = ["parsed", "pointer_of", "read_ops"]
+
+Define = Callable[[Op, tuple[str | None, ...]], None]
+
+
+def parsed(ops: Sequence[Any], leaves: Mapping[str, tuple[str, Any]], position: int, limits: Limits) -> RawProgram:
+    """What a client wants appended, its form checked: ops as on the wire, and leaves name -> (role, value).
+
+    The first op will stand at `position`. Raises InvalidProgram with all that is wrong; its pointers say `/ops/0`,
+    `/parameters/w`, `/constants/x`.
+    """
+    variables = [
+        {"name": name, "role": role, "dtype": str(value.dtype), "shape": list(value.shape)}
+        for name, (role, value) in leaves.items()
+    ]
+    groups = [pointer_of(role, name) for name, (role, _) in leaves.items()]
+    try:
+        raw = parse({"blocks": [{"vars": variables, "ops": list(ops)}]}, limits)
+    except InvalidProgram as error:
+        raise InvalidProgram([_moved(p, position, groups) for p in error.problems]) from None
+    root = raw.blocks[0]
+    at = tuple(
+        replace(op, location=replace(op.location, op=position + i), pointer=f"/ops/{i}")
+        for i, op in enumerate(root.ops)
+    )
+    for op in at:
+        _refuse_blocks(op)
+    return replace(raw, blocks=(replace(root, ops=at),))
+
+
+def read_ops(raw: RawProgram, env: Env, versions: Versions, limits: Limits, define: Define) -> None:
+    """Read the ops of `raw` one after the other, giving each, typed, to `define` with the names for its outputs.
+
+    Raises InvalidProgram with everything that is wrong; what was defined before stays with whoever defined it.
+    """
+    problems = Problems(limits.max_problems)
+    reader = _TapeReader(raw, Scopes(raw, problems, limits), problems, limits, define)
+    reader.ops(versions, env, raw.blocks[0])
+    problems.raise_if_any()
+
+
+class _TapeReader(Reader):
+    """A reader for which every name is written once, and outputs need no name."""
+
+    def __init__(self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits, define: Define) -> None:
+        super().__init__(raw, scopes, problems, limits)
+        self._define = define
+
+    def plain(self, at: Site) -> None:
+        raw, spec = at.raw, lookup(at.raw.type)
+        attrs = dict(raw.attrs)
+        if spec.takes_key:
+            attrs.setdefault("stream", 1 + raw.location.op)
+        try:
+            attrs = spec.complete(attrs)
+        except ProgramError as error:
+            raise at.refuse(error.message, error.code, "attrs", error.suggestion) from None
+        inputs = self.inputs(spec, at)
+        if spec.takes_key and "key" not in raw.inputs:
+            inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
+        names = self._names(spec, at)
+        op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
+        if names and len(names) != len(op.outputs):
+            for name in op.outputs:
+                del at.b.types[name]
+            found = f"{op.type} has {len(op.outputs)} outputs, but {len(names)} are named"
+            raise at.refuse(found, "bad_slot", "outputs")
+        self._define(op, names or (None,) * len(op.outputs))
+
+    def _names(self, spec: OpSpec, at: Site) -> tuple[str | None, ...]:
+        """The client's names for the outputs, none of them taken; nothing if it gave none."""
+        if not at.raw.written_names():
+            for slot in at.raw.outputs.keys() - set(spec.outputs):
+                raise at.refuse(f"{spec.name} has no output slot {slot!r}", "bad_slot", "outputs")
+            return ()
+        names = self.outputs(spec, at.raw)
+        given = [name for name in names if name is not None]
+        for name in given:
+            if name in at.b.types or given.count(name) > 1:
+                message = f"{name!r} is on the tape already: every op writes a new variable"
+                raise at.refuse(message, "duplicate_variable", "outputs")
+        return names
+
+
+def pointer_of(role: str, name: str) -> str:
+    """Where a leaf stands in what a client sends."""
+    return f"/{'parameters' if role == 'parameter' else 'constants'}/{name.replace('~', '~0').replace('/', '~1')}"
+
+
+def _refuse_blocks(raw: RawOp) -> None:
+    """Raises ProgramError for an op that runs inner blocks: a tape records what happened, not what might."""
+    spec = CONSTRUCTS.get(raw.type) or REGISTRY.get(raw.type)
+    if spec is not None and spec.kind in ("construct", "control"):
+        raise ProgramError(
+            f"{raw.type} runs inner blocks, which a tape does not record",
+            "control_flow_on_tape",
+            location=raw.location,
+            pointer=raw.pointer,
+            suggestion="decide and repeat in the client, which has the values; or send a whole program",
+        )
+
+
+def _moved(problem: Problem, position: int, groups: Sequence[str]) -> Problem:
+    """`problem` with its pointer and place in terms of the tape."""
+    pointer = problem.pointer.removeprefix("/blocks/0")
+    if pointer.startswith("/vars/"):
+        number, _, rest = pointer.removeprefix("/vars/").partition("/")
+        pointer = groups[int(number)] + (f"/{rest}" if rest and rest != "name" else "")
+    at = problem.location
+    return replace(problem, pointer=pointer, location=at and replace(at, op=position + at.op))

@@ -1,0 +1,80 @@
+"""Gradients as further ops of the tape: what is played back is recorded too, so that it can be played back itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from core.autodiff import Adjoint, Dependence, live
+from core.build import Value
+from core.errors import Location
+from core.frontends.trace import Change, Trace
+from core.ir import Op, Program, TensorType, Type
+from core.missing import reason_for
+
+__all__ = ["record", "why_missing"]
+
+
+def record(
+    trace: Trace, change: Change, target: str, places: Sequence[int], wrt: Sequence[str], seed: str | None
+) -> dict[str, str]:
+    """Append the ops that compute gradients of `target`. Variable of `wrt` -> the variable that is its gradient.
+
+    places: of the ops that reach `target`. seed: a variable that holds the cotangent of `target`; None for ones.
+    """
+    ops = [trace.ops[p] for p in places]
+    written = {name for op in ops for name in op.outputs}
+    given = dict.fromkeys([*(n for op in ops for n in op.inputs if n), target, *([seed] if seed else ())])
+    block = trace.block(ops, [name for name in given if name not in written])
+    a = Adjoint(block)
+    ct = _ones(a, target) if seed is None else a.b.value(seed)
+    found = a.run([(target, ct)], [name for name in dict.fromkeys(wrt) if name in block.types])
+    result_of = {a.final(ct.name): name for name, ct in found.items()}
+    adjoint = live(a.ops(), result_of)
+    trace.check_room(len(adjoint), 0)
+    return _add(trace, change, adjoint, a.part(adjoint, block.params, ()).types, result_of)
+
+
+def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequence[str]) -> dict[str, str]:
+    """Why each of `names` has no gradient; reasons as in `core.missing`. places: of the ops that reach `target`."""
+    if not names:
+        return {}
+    path = trace.block([trace.ops[p] for p in places], [])
+    read = {name for op in path.ops for name in op.inputs}
+    depends = Dependence()
+    why = {}
+    for name in names:
+        if not trace.is_float(name):
+            why[name] = "integer_dtype"
+        elif name in read:
+            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), (), depends)
+        else:
+            why[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
+    return why
+
+
+def _add(
+    trace: Trace, change: Change, ops: Sequence[Op], types: Mapping[str, Type], result_of: Mapping[str, str]
+) -> dict[str, str]:
+    """Add ops of a playback under names that a client may read and write; it is told those of the gradients alone."""
+    named: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for op in ops:
+        for i, name in enumerate(op.outputs):
+            primal = result_of.get(name)
+            hint = f"{op.type}_{trace.next}_{i}" if primal is None else f"grad_{trace.next}_{primal}"
+            final = named[name] = trace.free(hint[: trace.limits.wire.max_name - 8])
+            trace.types[final] = types[name]
+            if primal is not None:
+                trace.env[final] = trace.b.value(final)
+                found[primal] = final
+        inputs, outputs = (tuple(named.get(n, n) for n in names) for names in (op.inputs, op.outputs))
+        trace.add(change, Op(op.type, inputs, outputs, op.attrs, Location(0, trace.next, op.type)))
+    return found
+
+
+def _ones(a: Adjoint, target: str) -> Value:
+    type = a.b.types[target]
+    assert isinstance(type, TensorType)
+    if type.is_static:
+        return a.b.constant(1.0, type.dtype, type.shape)
+    return a.b.emit("full_like", a.b.value(target), value=1.0)
