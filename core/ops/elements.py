@@ -123,21 +123,23 @@ is_last.example(lambda: [Example((np.array([[1, 2], [1, 0]]),), (np.array([[Fals
 
 
 def _written(x, index, values, wins):
-    """x with `values` at the slices along the first axis that `index` names.
+    """x with `values` in place of the slices along the first axis that `index` names.
 
-    wins: where a value is the last one for its place, and is written there; None to add all of them.
+    wins: where a value is the last one for its place; the others are dropped.
     """
-    if wins is not None:
-        x, values = _cleared(x, index, wins), lookup("where")(wins, values, lookup("fill_zeros_like")(values))
-    return x + lookup("scatter_add_like")(values, index, x)
+    return _replaced(x, index, lookup("where")(wins, values, lookup("fill_zeros_like")(values)), wins)
 
 
-def _cleared(x, index, wins):
-    """x with zeros at the slices along the first axis that `index` names."""
+def _replaced(x, index, values, wins):
+    """x with the sums of `values` in place of the slices along the first axis that `index` names."""
     # one hit a slice, or the count would wrap around in a short dtype
-    zeros = lookup("fill_zeros_like")(x)
     hit = lookup("scatter_add_like")(lookup("cast")(wins, dtype=x.dtype), index, x)
-    return lookup("where")(lookup("equal")(hit, zeros), x, zeros)
+    kept = lookup("equal")(hit, lookup("fill_zeros_like")(x))
+    return lookup("where")(kept, x, lookup("scatter_add_like")(values, index, x))
+
+
+def _added_to(x, index, values):
+    return x + lookup("scatter_add_like")(values, index, x)
 
 
 @composite
@@ -149,8 +151,9 @@ def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign"
             f"values must be {x.dtype} of the shape of {index.type}, not {values.type}", "shape_mismatch"
         )
     flat = lookup("reshape")(x, shape=(-1,))
-    wins = lookup("is_last")(at) if reduce == "assign" else None
-    return reshape_to(_written(flat, at, values, wins), x)
+    if reduce == "add":
+        return reshape_to(_added_to(flat, at, values), x)
+    return reshape_to(_written(flat, at, values, lookup("is_last")(at)), x)
 
 
 def _put(x, index, values, axis, add=False):
@@ -188,9 +191,7 @@ def scatter(x, index, updates, *, overwrite: bool = True):
     if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
         raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
     wins = _each_slice(lookup("is_last")(lookup("wrapped_index")(index, x)), updates)
-    if overwrite:
-        return _written(x, index, updates, wins)
-    return _written(_cleared(x, index, wins), index, updates, None)
+    return (_written if overwrite else _replaced)(x, index, updates, wins)
 
 
 def _each_slice(wins, values):
@@ -331,7 +332,7 @@ def scatter_nd_add(x, index, updates):
     """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
     at = lookup("positions_nd")(index, x)
     _check_updates(index, updates, x.shape, x.dtype)
-    return x + reshape_to(lookup("scatter_add_like")(updates, at, _as_slices(x, index.shape[-1])), x)
+    return reshape_to(_added_to(_as_slices(x, index.shape[-1]), at, updates), x)
 
 
 def _nd(x, index, updates):
@@ -390,8 +391,10 @@ def index_put(x, values, *index, accumulate: bool = False):
     count = math.prod(shape)
     at = lookup("reshape")(at, shape=(count,))
     values = lookup("reshape")(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
-    wins = None if accumulate else _each_slice(lookup("is_last")(at), values)
-    return reshape_to(_written(_as_slices(x, len(index)), at, values, wins), x)
+    slices = _as_slices(x, len(index))
+    if accumulate:
+        return reshape_to(_added_to(slices, at, values), x)
+    return reshape_to(_written(slices, at, values, _each_slice(lookup("is_last")(at), values)), x)
 
 
 def _wide(value, shape):

@@ -80,14 +80,19 @@ def scatter_add_like(xp, x, index, like, *, axis: int = 0):
 
 
 def _add_at(xp, out, index, values):
-    if xp.__name__ == "cupy":
-        import cupyx
-
-        if out.dtype == xp.int64:  # CuPy adds unsigned words only, which give the same bits
-            out, values = out.view(xp.uint64), values.view(xp.uint64)
-        cupyx.scatter_add(out, index, values)
-    else:
+    if xp.__name__ != "cupy":
         np.add.at(out, index, values)
+        return
+    import cupyx
+
+    if out.dtype.kind in "biu" and out.dtype.itemsize < 4:  # CuPy adds words of four bytes or more, ...
+        wide = out.astype(xp.int32)
+        cupyx.scatter_add(wide, index, values.astype(xp.int32))
+        out[...] = wide.astype(out.dtype)
+    elif out.dtype == xp.int64:  # ... long ones only unsigned, which give the same bits
+        cupyx.scatter_add(out.view(xp.uint64), index, values.view(xp.uint64))
+    else:
+        cupyx.scatter_add(out, index, values)
 
 
 @scatter_add_like.infer
