@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from core.registry import Example, composite, lookup, op
 __all__: list[str] = []
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
 
 
 def _reduced(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
@@ -45,10 +48,15 @@ def restored(value, x, *, axes, keepdims):
     return lookup("unsqueeze")(value, axes=axes_of(axes, x.rank))
 
 
+def sum_dtype(x):
+    """The dtype in which the elements of x are added up: float32 for the 16-bit floats, else that of x."""
+    return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
+
+
 @op
 def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The sum over `axes`."""
-    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    """The sum over `axes`. 16-bit floats are added in float32."""
+    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x)).astype(x.dtype, copy=False)
 
 
 reduce_sum.infer(_reduced_number)
@@ -71,15 +79,17 @@ reduce_sum.example(
         Example((X,), (X.sum(),)),
         Example((X,), (X.sum(1),), {"axes": (-1,)}),
         Example((X,), (X.sum(0, keepdims=True),), {"axes": (0,), "keepdims": True}),
+        Example((CUBE[:, :0],), (np.zeros((2, 2)),), {"axes": (1,)}),
     ]
 )
 
 
 @op
 def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The mean over `axes`; 0 where there is nothing to average."""
+    """The mean over `axes`; 0 where there is nothing to average. 16-bit floats are added in float32."""
     count = product(x.shape[i] for i in axes_of(axes, x.ndim))
-    return xp.divide(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype), x.dtype.type(max(count, 1)))
+    total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x))
+    return xp.divide(total, total.dtype.type(max(count, 1))).astype(x.dtype, copy=False)
 
 
 @reduce_mean.infer
@@ -94,13 +104,40 @@ def reduce_mean_vjp(ct, out, x, *, axes, keepdims):
     count = product(x.shape[i] for i in axes_of(axes, x.rank))
     if count >= 0:
         return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) / max(count, 1), x)
-    share = lookup("reduce_mean")(lookup("full_like")(x, value=1.0), axes=axes, keepdims=True)
-    each = lookup("reduce_sum")(lookup("full_like")(x, value=1.0), axes=axes, keepdims=True)
-    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * share / each, x)
+    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * lookup("inverse_count")(x, axes=axes), x)
 
 
 reduce_mean.example(
-    lambda: [Example((X,), (X.mean(),)), Example((X,), (X.mean(0, keepdims=True),), {"axes": (0,), "keepdims": True})]
+    lambda: [
+        Example((X,), (X.mean(),)),
+        Example((X,), (X.mean(0, keepdims=True),), {"axes": (0,), "keepdims": True}),
+        Example((CUBE,), (CUBE.mean((0, 2)),), {"axes": (-1, 0)}),
+        Example((CUBE[:, :0],), (np.zeros((2, 2)),), {"axes": (1,)}),
+    ]
+)
+
+
+@op(no_gradient="its result depends on sizes only")
+def inverse_count(xp, x, *, axes: tuple[int, ...] | None = None, ddof: int = 0):
+    """``1 / (n - ddof)``, a 0-d array, for the n elements of x over `axes`; inf where n is no more than `ddof`."""
+    count = product(x.shape[i] for i in axes_of(axes, x.ndim)) - ddof
+    return xp.asarray(1 / count if count > 0 else np.inf, dtype=x.dtype)
+
+
+@inverse_count.infer
+def inverse_count_infer(x, *, axes, ddof):
+    axes_of(axes, x.rank)
+    if not x.is_float:
+        raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
+    return TensorType((), x.dtype)
+
+
+inverse_count.example(
+    lambda: [
+        Example((X,), (np.array(1 / 6),)),
+        Example((X,), (np.array(0.5),), {"axes": (1,), "ddof": 1}),
+        Example((X,), (np.array(np.inf),), {"axes": (0,), "ddof": 2}),
+    ]
 )
 
 
@@ -110,37 +147,95 @@ def mean(x):
     return lookup("reduce_mean")(x)
 
 
-mean.example(lambda: [Example((X,), (X.mean(),))])
+mean.example(lambda: [Example((X,), (X.mean(),)), Example((CUBE,), (CUBE.mean(),)), Example((X[:0],), (0.0,))])
 
 
-def _extreme_vjp(ct, out, x, *, axes, keepdims):
-    """Elements equal to the extreme share its cotangent evenly."""
+Tie = Literal["even", "first", "all"]
+
+
+def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie: str) -> TensorType:
+    return _not_empty(x, axes=axes, keepdims=keepdims)
+
+
+def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
     back = {"axes": axes, "keepdims": keepdims}
-    hit = lookup("cast")(lookup("equal")(x, restored(out, x, **back)), dtype=x.dtype)
-    count = lookup("reduce_sum")(hit, axes=axes, keepdims=True)
-    return hit * (restored(ct, x, **back) / count)
+    hit = lookup("equal")(x, restored(out, x, **back))
+    ct = restored(ct, x, **back)
+    if tie == "first":
+        hit = lookup("first_true")(hit, axes=axes)
+    hit = lookup("cast")(hit, dtype=x.dtype)
+    if tie == "even":
+        ct = ct / lookup("reduce_sum")(hit, axes=axes, keepdims=True)
+    return hit * ct
 
 
 @op
-def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The largest element over `axes`. Where several are largest, the gradient is split evenly."""
+def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
+    """The largest element over `axes`.
+
+    tie: where several are largest, they share the gradient evenly, or the first of them in row-major order gets it, or
+    each gets all of it (which then adds up to more than there is).
+    """
     return xp.max(x, axis=axes, keepdims=keepdims)
 
 
-reduce_max.infer(_not_empty)
+reduce_max.infer(_extreme)
 reduce_max.vjp(_extreme_vjp)
-reduce_max.example(lambda: [Example((X,), (X.max(),)), Example((X,), (X.max(1),), {"axes": (1,)})])
 
 
 @op
-def reduce_min(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The smallest element over `axes`. Where several are smallest, the gradient is split evenly."""
+def reduce_min(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
+    """The smallest element over `axes`. `tie` as with `reduce_max`."""
     return xp.min(x, axis=axes, keepdims=keepdims)
 
 
-reduce_min.infer(_not_empty)
+reduce_min.infer(_extreme)
 reduce_min.vjp(_extreme_vjp)
-reduce_min.example(lambda: [Example((X,), (X.min(),)), Example((X,), (X.min(1),), {"axes": (1,)})])
+
+
+def _extreme_examples(f):
+    return [
+        Example((X,), (f(X),)),
+        Example((X,), (f(X, 1),), {"axes": (1,), "tie": "first"}),
+        Example((CUBE,), (f(CUBE, (0, 2), keepdims=True),), {"axes": (0, -1), "keepdims": True, "tie": "first"}),
+        Example((CUBE,), (f(CUBE, 1),), {"axes": (1,), "tie": "all"}),
+        Example((CUBE[:0],), (CUBE[:0, 0],), {"axes": (1,)}),
+    ]
+
+
+reduce_max.example(lambda: _extreme_examples(np.max))
+reduce_min.example(lambda: _extreme_examples(np.min))
+
+
+@op(no_gradient="its result is bool")
+def first_true(xp, x, *, axes: tuple[int, ...] | None = None):
+    """True for the first true element of x over `axes`, in row-major order, and false for all others."""
+    gone = axes_of(axes, x.ndim)
+    order = (*(i for i in range(x.ndim) if i not in gone), *gone)
+    turned = xp.transpose(x, order)
+    flat = turned.reshape(*(turned.shape[i] for i in range(x.ndim - len(gone))), math.prod(x.shape[i] for i in gone))
+    if not flat.size:
+        return x
+    out = (xp.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]) & flat
+    return xp.transpose(out.reshape(turned.shape), tuple(order.index(i) for i in range(x.ndim)))
+
+
+@first_true.infer
+def first_true_infer(x, *, axes):
+    axes_of(axes, x.rank)
+    if x.dtype != "bool":
+        raise ProgramError(f"needs bools, not {x}", "dtype_mismatch")
+    return x
+
+
+_BITS = np.array([[False, True, True], [True, False, False]])
+first_true.example(
+    lambda: [
+        Example((_BITS,), (np.array([[False, True, False], [False, False, False]]),)),
+        Example((_BITS,), (np.array([[False, True, False], [True, False, False]]),), {"axes": (1,)}),
+        Example((_BITS[:1],), (_BITS[:1],), {"axes": (0,)}),
+    ]
+)
 
 
 @op
@@ -196,7 +291,13 @@ def sum_infer(*x):
 
 
 sum_.vjp(lambda ct, out, *x: (ct,) * len(x))
-sum_.example(lambda: [Example((X, X, X), (3 * X,)), Example((X, X[0]), (X + X[0],))])
+sum_.example(
+    lambda: [
+        Example((X, X, X), (3 * X,)),
+        Example((X, X[0]), (X + X[0],)),
+        Example((X[:0], X[:1], X[0, 0]), (X[:0],)),
+    ]
+)
 
 
 @op
@@ -208,7 +309,7 @@ def sum_to(xp, x, *, shape: tuple[int, ...]):
 def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
-    return xp.sum(x, axis=axes, dtype=x.dtype).reshape(shape) if axes else x
+    return xp.sum(x, axis=axes, dtype=sum_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
 
 
 @sum_to.infer
@@ -219,7 +320,13 @@ def sum_to_infer(x, *, shape):
 
 
 sum_to.vjp(lambda ct, out, x, *, shape: expand_to(ct, x))
-sum_to.example(lambda: [Example((X,), (X.sum(1, keepdims=True),), {"shape": (2, 1)})])
+sum_to.example(
+    lambda: [
+        Example((X,), (X.sum(1, keepdims=True),), {"shape": (2, 1)}),
+        Example((CUBE,), (CUBE.sum((0, 2))[:, None],), {"shape": (3, 1)}),
+        Example((X[:0],), (np.zeros(3),), {"shape": (3,)}),
+    ]
+)
 
 
 @op
@@ -235,13 +342,19 @@ def sum_to_like_infer(x, like):
 
 
 sum_to_like.vjp(lambda ct, out, x, like: (expand_to(ct, x), None))
-sum_to_like.example(lambda: [Example((X, X[:1]), (X.sum(0, keepdims=True),))])
+sum_to_like.example(
+    lambda: [
+        Example((X, X[:1]), (X.sum(0, keepdims=True),)),
+        Example((CUBE, CUBE[0, :, :1]), (CUBE.sum((0, 2))[:, None],)),
+        Example((X[:0], X[0]), (np.zeros(3),)),
+    ]
+)
 
 
 @op
 def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The product over `axes`. Its gradient multiplies the other elements and never divides: zeros are no exception."""
-    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x)).astype(x.dtype, copy=False)
 
 
 reduce_prod.infer(_reduced_number)
@@ -257,61 +370,26 @@ reduce_prod.example(
         Example((X,), (X.prod(),)),
         Example((X,), (X.prod(1, keepdims=True),), {"axes": (1,), "keepdims": True}),
         Example((X,), (X.prod(0),), {"axes": (0,)}),
+        Example((CUBE,), (CUBE.prod((0, 2)),), {"axes": (0, 2)}),
+        Example((np.array([[0.0, 2.0], [3.0, 0.0]]),), (np.zeros(2),), {"axes": (1,)}),
+        Example((X[:0],), (np.ones(3),), {"axes": (0,)}),
     ]
 )
 
 
-@op
-def product_of_others(xp, x, *, axes: tuple[int, ...] | None = None):
+@composite
+def product_of_others(x, *, axes: tuple[int, ...] | None = None):
     """For each element the product of all *other* elements over `axes`, without a division."""
-    gone = axes_of(axes, x.ndim)
-    rest = tuple(i for i in range(x.ndim) if i not in gone)
-    order = rest + gone
-    turned = xp.transpose(x, order)
-    flat = turned.reshape((*turned.shape[: len(rest)], -1)) if turned.size else turned
-    if not turned.size:
-        return x
-    one = xp.ones((*flat.shape[:-1], 1), x.dtype)
-    before = xp.cumprod(xp.concatenate([one, flat[..., :-1]], -1), axis=-1, dtype=x.dtype)
-    after = xp.cumprod(xp.concatenate([one, flat[..., :0:-1]], -1), axis=-1, dtype=x.dtype)[..., ::-1]
-    out = (before * after).reshape(turned.shape)
-    return xp.transpose(out, tuple(order.index(i) for i in range(x.ndim)))
-
-
-product_of_others.infer(lambda x, *, axes: (axes_of(axes, x.rank), x)[1])
-
-
-@product_of_others.vjp
-def product_of_others_vjp(ct, out, x, *, axes):
-    # with the reduced axes in one: d out_i / d x_j is the product of all but i and j
+    # along an axis: what stands before, times what stands behind; from one axis to the next: products of whole lines
     gone = axes_of(axes, x.rank)
-    rest = tuple(i for i in range(x.rank) if i not in gone)
-    order = rest + gone
-    flat, seed = (_as_rows(v, order, len(rest)) for v in (x, ct))
-    row = lookup("unsqueeze")(flat, axes=(-2,))
-    ones = lookup("full_like")(lookup("unsqueeze")(flat, axes=(-1,)), value=1.0)
-    square_ = row * ones  # [..., i, j] = x_j
-    same = lookup("diagonal_mask_like")(square_)
-    without_i = lookup("where")(same, lookup("full_like")(square_, value=1.0), square_)
-    pairs = lookup("product_of_others")(without_i, axes=(-1,))
-    pairs = lookup("where")(same, lookup("fill_zeros_like")(pairs), pairs)
-    each = lookup("reduce_sum")(lookup("unsqueeze")(seed, axes=(-1,)) * pairs, axes=(-2,))
-    turned = lookup("transpose")(x, axes=order)
-    from core.ops.shape import reshape_to
-
-    return lookup("transpose")(reshape_to(each, turned), axes=tuple(order.index(i) for i in range(x.rank)))
-
-
-def _as_rows(value, order, batch):
-    """`value` with its axes in `order` and all but the first `batch` of them made one."""
-    turned = lookup("transpose")(value, axes=order)
-    shape = turned.shape
-    if -1 in shape[:batch] and (-1 in shape[batch:] or shape[:batch].count(-1) > 1):
-        raise ProgramError(f"the second gradient of reduce_prod needs the sizes of {value.type}", "shape_mismatch")
-    last = product(shape[batch:]) if -1 in shape[:batch] else -1
-    if last == -1 and 0 in shape[:batch]:
-        last = max(product(shape[batch:]), 0)
-    return lookup("reshape")(turned, shape=(*shape[:batch], last))
+    out, lines = None, x
+    for axis in gone:
+        before = lookup("cumprod")(lines, axis=axis, exclusive=True)
+        after = lookup("cumprod")(lines, axis=axis, exclusive=True, reverse=True)
+        out = before * after if out is None else out * (before * after)
+        if axis != gone[-1]:
+            lines = lookup("reduce_prod")(lines, axes=(axis,), keepdims=True)
+    return lookup("full_like")(x, value=1.0) if out is None else out
 
 
 product_of_others.example(
@@ -319,6 +397,9 @@ product_of_others.example(
         Example((np.array([0.0, 2.0, 3.0]),), (np.array([6.0, 0.0, 0.0]),)),
         Example((X,), (X.prod(1, keepdims=True) / X,), {"axes": (1,)}),
         Example((X,), (X.prod() / X,)),
+        Example((CUBE,), (CUBE.prod((0, 2), keepdims=True) / CUBE,), {"axes": (0, 2)}),
+        Example((X[:0],), (X[:0],), {"axes": (0,)}),
+        Example((X,), (np.ones((2, 3)),), {"axes": ()}),
     ]
 )
 

@@ -1,17 +1,17 @@
-"""Order: sorting, selecting by rank or by mask, running sums, products and maxima.
+"""Order: sorting, and selecting by rank, by mask or by how often a value occurs.
 
 What is selected comes out by its index, and its gradient goes back to that index: of equal elements the first in order.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.types import axis_of, broadcast_shapes
+from core.ops.cumulative import running_argmax
+from core.ops.reduce import expand_to
+from core.ops.types import axis_of
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -23,7 +23,10 @@ _INTEGER = "its result is an integer"
 
 @op(no_gradient=_INTEGER)
 def argsort(xp, x, *, axis: int = -1, descending: bool = False):
-    """The positions, int64, that put x in order along `axis`. Equal elements keep their order; NaN comes last."""
+    """The positions, int64, that put x in order along `axis`. Equal elements keep their order.
+
+    NaN counts as larger than all numbers: it comes last, or with `descending` first.
+    """
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable").astype("int64")
     turned = xp.flip(x, axis=axis)
@@ -65,7 +68,7 @@ sort.example(
 def topk(x, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True):
     """The `k` largest (or smallest) elements along `axis` in order, and where they were.
 
-    They come in order whether `sorted` is set or not.
+    They come in order whether `sorted` is set or not. Of equal ones the first in x comes first and gets the gradient.
     """
     at = axis_of(axis, x.rank)
     if k < 0 or (x.shape[at] >= 0 and k > x.shape[at]):
@@ -108,7 +111,10 @@ kthvalue.example(
 
 @composite
 def median(x, *, axis: int = -1, keepdims: bool = False):
-    """The middle element along `axis`; of an even number the mean of the middle two."""
+    """The middle element along `axis`, of an even number the mean of the middle two; NaN where there is a NaN.
+
+    Its gradient goes to the one or two in the middle of the order that `argsort` gives.
+    """
     at = axis_of(axis, x.rank)
     n = x.shape[at]
     if n < 1:
@@ -117,7 +123,10 @@ def median(x, *, axis: int = -1, keepdims: bool = False):
         )
     ordered, _ = lookup("sort")(x, axis=at)
     middle = lookup("slice")(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
-    return lookup("reduce_mean")(middle, axes=(at,), keepdims=keepdims)
+    last = lookup("slice")(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
+    out = lookup("reduce_mean")(middle, axes=(at,), keepdims=True)
+    out = lookup("where")(lookup("isnan")(last), last, out)
+    return out if keepdims else lookup("squeeze")(out, axes=(at,))
 
 
 median.example(
@@ -125,6 +134,66 @@ median.example(
         Example((X,), (np.median(X, -1),)),
         Example((CUBE,), (np.median(CUBE, 1, keepdims=True),), {"axis": 1, "keepdims": True}),
         Example((X[:0],), (np.zeros(0),)),
+        Example((np.array([1.0, np.nan, 0.0]),), (np.nan,), smooth=False),
+    ]
+)
+
+
+@op(no_gradient=_INTEGER)
+def mode_position(xp, x, *, axis: int = -1):
+    """The position, int64 and with `axis` as 1, of the most frequent element along `axis`.
+
+    Of equally frequent elements it is the smallest, and of its positions the first.
+    """
+    moved = xp.moveaxis(x, axis, -1)
+    order = xp.argsort(moved, axis=-1, kind="stable")
+    ordered = xp.take_along_axis(moved, order, axis=-1)
+    steps = xp.arange(x.shape[axis])
+    differs = ordered != xp.concatenate([ordered[..., :1], ordered[..., :-1]], axis=-1)
+    begins = running_argmax.body(xp, xp.where(differs, steps, 0), axis=-1)
+    longest = xp.expand_dims(xp.argmax(steps - begins, axis=-1), -1)
+    first = xp.take_along_axis(begins, longest, axis=-1)
+    return xp.moveaxis(xp.take_along_axis(order, first, axis=-1), -1, axis).astype("int64")
+
+
+@mode_position.infer
+def mode_position_infer(x, *, axis):
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == 0:
+        raise ProgramError(f"there is no most frequent element along an empty axis: {x}", "shape_mismatch")
+    return TensorType(tuple(1 if i == at else n for i, n in enumerate(x.shape)), "int64")
+
+
+M = np.array([[2.0, 1.0, 2.0, 1.0], [3.0, 0.5, 4.0, 4.0]])
+mode_position.example(
+    lambda: [
+        Example((M,), (np.array([[1], [2]]),)),
+        Example((M,), (np.array([[0, 1, 0, 0]]),), {"axis": 0}),
+        Example((np.array([7, 7, 1]),), (np.array([0]),)),
+    ]
+)
+
+
+@composite(outputs=("out", "index"))
+def mode(x, *, axis: int = -1, keepdims: bool = False):
+    """The most frequent element along `axis`, the smallest of several, and where it first stands.
+
+    The gradient goes to that place.
+    """
+    at = axis_of(axis, x.rank)
+    index = lookup("mode_position")(x, axis=at)
+    out = lookup("take_along_axis")(x, index, axis=at)
+    if keepdims:
+        return out, index
+    return lookup("squeeze")(out, axes=(at,)), lookup("squeeze")(index, axes=(at,))
+
+
+mode.example(
+    lambda: [
+        Example((M,), (np.array([1.0, 4.0]), np.array([1, 2])), smooth=False),
+        Example((X,), (X.min(1), X.argmin(1))),
+        Example((CUBE,), (CUBE.min(1, keepdims=True), CUBE.argmin(1)[:, None]), {"axis": 1, "keepdims": True}),
+        Example((X[:0],), (np.zeros(0), np.zeros(0, int))),
     ]
 )
 
@@ -147,15 +216,11 @@ nonzero.example(
 @composite
 def masked_select(x, mask):
     """The elements of x where `mask` is true, as a vector in row-major order; shapes broadcast."""
-    shape = broadcast_shapes(x.shape, mask.shape)
     if mask.dtype != "bool":
         raise ProgramError(f"the mask must be bool, not {mask.type}", "dtype_mismatch")
-    if x.shape != shape or mask.shape != shape:
-        if -1 in shape:
-            raise ProgramError(
-                f"masked_select broadcasts known sizes only, not {x.type} and {mask.type}", "shape_mismatch"
-            )
-        x, mask = lookup("expand")(x, shape=shape), lookup("expand")(mask, shape=shape)
+    if x.shape != mask.shape or not x.type.is_static:
+        x = lookup("where")(mask, x, x)  # broadcast, of sizes that may be unknown
+        mask = expand_to(mask, x)
     flat = lookup("reshape")(x, shape=(-1,))
     where = lookup("nonzero")(lookup("reshape")(mask, shape=(-1,)))
     return lookup("gather")(flat, lookup("reshape")(where, shape=(-1,)))
@@ -166,6 +231,7 @@ masked_select.example(
         Example((X, X > 0), (X[X > 0],)),
         Example((X, X[0] > 0), (X[:, X[0] > 0].ravel(),)),
         Example((X, X > 9), (np.zeros(0),)),
+        Example((X[:1], X > 0), (np.broadcast_to(X[:1], X.shape)[X > 0],)),
         Example((CUBE, CUBE < 0), (CUBE[CUBE < 0],)),
     ]
 )
@@ -244,143 +310,5 @@ searchsorted.example(
     lambda: [
         Example((S, np.array([[2.0, 0.0], [9.0, 3.0]])), (np.array([[1, 0], [4, 3]]),)),
         Example((S, np.array([2.0])), (np.array([3]),), {"right": True}),
-    ]
-)
-
-
-# --- running along an axis -------------------------------------------------------------------------------------
-
-
-@op
-def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """The running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
-    turned = xp.flip(x, axis=axis) if reverse else x
-    out = xp.cumsum(turned, axis=axis, dtype=x.dtype)
-    if exclusive and x.shape[axis]:
-        moved = xp.moveaxis(out, axis, 0)
-        out = xp.moveaxis(xp.concatenate([xp.zeros_like(moved[:1]), moved[:-1]]), 0, axis)
-    return xp.flip(out, axis=axis) if reverse else out
-
-
-@cumsum.infer
-def cumsum_infer(x, *, axis, exclusive, reverse):
-    axis_of(axis, x.rank)
-    if x.dtype == "bool":
-        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
-    return x
-
-
-cumsum.vjp(
-    lambda ct, out, x, *, axis, exclusive, reverse: lookup("cumsum")(
-        ct, axis=axis, exclusive=exclusive, reverse=not reverse
-    )
-)
-cumsum.example(
-    lambda: [
-        Example((X,), (X.cumsum(-1),)),
-        Example((X,), (X[:, ::-1].cumsum(1)[:, ::-1],), {"axis": 1, "reverse": True}),
-        Example((CUBE,), (CUBE.cumsum(1) - CUBE,), {"axis": 1, "exclusive": True}),
-        Example((X[:0],), (X[:0],), {"axis": 0}),
-    ]
-)
-
-
-def _doubling(x, axis, join, start):
-    """The running `join` of n elements in log2(n) rounds: in round k each takes in what stands 2 ** k before it."""
-    at = axis_of(axis, x.rank)
-    n = x.shape[at]
-    if n == -1:
-        raise ProgramError(f"the size of axis {axis} must be known, not {x.type}", "shape_mismatch")
-    step = 1
-    while step < n:
-        head = lookup("slice")(x, axes=(at,), starts=(0,), ends=(n - step,))
-        first = lookup("slice")(x, axes=(at,), starts=(0,), ends=(step,))
-        front = lookup("full_like")(first, value=start)
-        x = join(x, lookup("concat")(front, head, axis=at))
-        step *= 2
-    return x
-
-
-@composite
-def cumprod(x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """The running product along `axis`, `exclusive` and `reverse` as with `cumsum`.
-
-    Nothing is divided, forwards or backwards: zeros are no exception. It is computed in log2(n) rounds.
-    """
-    turned = lookup("flip")(x, axes=(axis,)) if reverse else x
-    out = _doubling(turned, axis, lambda a, b: a * b, 1.0)
-    at = axis_of(axis, x.rank)
-    if exclusive and x.shape[at]:
-        first = lookup("slice")(out, axes=(at,), starts=(0,), ends=(1,))
-        rest = lookup("slice")(out, axes=(at,), starts=(0,), ends=(x.shape[at] - 1,))
-        out = lookup("concat")(lookup("full_like")(first, value=1.0), rest, axis=at)
-    return lookup("flip")(out, axes=(axis,)) if reverse else out
-
-
-Z = np.array([2.0, 0.0, 3.0, 0.5, 0.0])
-cumprod.example(
-    lambda: [
-        Example((X,), (X.cumprod(-1),)),
-        Example((Z,), (Z.cumprod(),)),
-        Example((CUBE,), (CUBE[:, ::-1].cumprod(1)[:, ::-1],), {"axis": 1, "reverse": True}),
-        Example((X,), (np.concatenate([np.ones((2, 1)), X.cumprod(1)[:, :-1]], 1),), {"exclusive": True}),
-        Example((X[:0],), (X[:0],), {"axis": 0}),
-    ]
-)
-
-
-@op(no_gradient=_INTEGER)
-def running_argmax(xp, x, *, axis: int = -1, sign: Literal["max", "min"] = "max"):
-    """The position, int64, of the largest (or smallest) element so far along `axis`; of equal ones the first."""
-    moved = xp.moveaxis(x, axis, 0)
-    best = xp.maximum.accumulate(moved) if sign == "max" else xp.minimum.accumulate(moved)
-    n = moved.shape[0]
-    shape = (n, *(1 for _ in moved.shape[1:]))
-    new = xp.ones(moved.shape, bool)
-    new[1:] = best[1:] != best[:-1]
-    found = xp.maximum.accumulate(xp.where(new, xp.arange(n).reshape(shape), 0))
-    return xp.moveaxis(found, 0, axis).astype("int64")
-
-
-@running_argmax.infer
-def running_argmax_infer(x, *, axis, sign):
-    axis_of(axis, x.rank)
-    return TensorType(x.shape, "int64")
-
-
-running_argmax.example(
-    lambda: [
-        Example((np.array([1.0, 1.0, 3.0, 2.0, 3.0]),), (np.array([0, 0, 2, 2, 2]),)),
-        Example((X,), (np.array([[0, 1, 1, 1], [0, 0, 2, 2]]),), {"sign": "min"}),
-    ]
-)
-
-
-@composite(outputs=("out", "index"))
-def cummax(x, *, axis: int = -1):
-    """The largest element so far along `axis`, and where it stands; of equal ones the first."""
-    index = lookup("running_argmax")(x, axis=axis)
-    return lookup("take_along_axis")(x, index, axis=axis), index
-
-
-@composite(outputs=("out", "index"))
-def cummin(x, *, axis: int = -1):
-    """The smallest element so far along `axis`, and where it stands; of equal ones the first."""
-    index = lookup("running_argmax")(x, axis=axis, sign="min")
-    return lookup("take_along_axis")(x, index, axis=axis), index
-
-
-cummax.example(
-    lambda: [
-        Example((X,), (np.maximum.accumulate(X, 1),)),
-        Example((CUBE,), (np.maximum.accumulate(CUBE, 1),), {"axis": 1}),
-        Example((X[:0],), (X[:0],)),
-    ]
-)
-cummin.example(
-    lambda: [
-        Example((X,), (np.minimum.accumulate(X, 1),)),
-        Example((CUBE,), (np.minimum.accumulate(CUBE, 1),), {"axis": 1}),
-        Example((X[:0],), (X[:0],)),
     ]
 )

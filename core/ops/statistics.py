@@ -8,8 +8,8 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.reduce import restored
-from core.ops.types import axes_of, axis_of, product
+from core.ops.reduce import restored, sum_dtype
+from core.ops.types import axes_of, axis_of, floating, product
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -71,14 +71,24 @@ def argmin_infer(x, *, axis, keepdims):
 argmin.example(lambda: [Example((X,), (X.argmin(-1),)), Example((X,), (X.argmin(0),), {"axis": 0})])
 
 
-@composite
-def logsumexp(x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``log(sum(exp(x)))`` over `axes`, without overflow. Where all of x is -inf it is -inf, with a gradient of 0."""
-    back = {"axes": axes, "keepdims": True}
-    top = lookup("stop_gradient")(lookup("reduce_max")(x, **back))
-    top = lookup("where")(lookup("isfinite")(top), top, lookup("fill_zeros_like")(top))
-    out = lookup("log")(lookup("reduce_sum")(lookup("exp")(x - top), **back)) + top
-    return out if keepdims else lookup("squeeze")(out, axes=axes_of(axes, x.rank))
+@op
+def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``log(sum(exp(x)))`` over `axes`, without overflow.
+
+    Where all of x is -inf, or there is nothing to add, it is -inf, with a gradient of 0.
+    """
+    if product(x.shape[i] for i in axes_of(axes, x.ndim)) == 0:
+        return xp.log(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
+    top = xp.max(x, axis=axes, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, x.dtype.type(0))
+    total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True, dtype=sum_dtype(x))
+    out = (xp.log(total) + top).astype(x.dtype, copy=False)
+    return out if keepdims else xp.squeeze(out, axis=axes_of(axes, x.ndim))
+
+
+@logsumexp.infer
+def logsumexp_infer(x, *, axes, keepdims):
+    return TensorType(_reduced(floating(x), axes, keepdims), x.dtype)
 
 
 @logsumexp.vjp
@@ -95,6 +105,7 @@ logsumexp.example(
         Example((X,), (np.log(np.exp(X).sum()),)),
         Example((X,), (np.log(np.exp(X).sum(1)),), {"axes": (1,)}),
         Example((CUBE,), (np.log(np.exp(CUBE).sum((0, 2), keepdims=True)),), {"axes": (0, -1), "keepdims": True}),
+        Example((X[:, :0],), (np.full(2, -np.inf),), {"axes": (1,)}),
         Example((np.full((2, 2), -np.inf),), (np.full(2, -np.inf),), {"axes": (1,)}, smooth=False),
     ]
 )
@@ -103,21 +114,18 @@ logsumexp.example(
 # --- variance --------------------------------------------------------------------------------------------------
 
 
-def _count(x, axes):
-    """The number of elements over `axes`, as one number of the dtype of x."""
-    count = product(x.shape[i] for i in axes_of(axes, x.rank))
-    if count >= 0:
-        return x.builder.constant(count, x.dtype)
-    ones = lookup("full_like")(x, value=1.0)
-    return lookup("reduce_max")(lookup("reduce_sum")(ones, axes=axes, keepdims=True))
-
-
 @composite
 def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
-    """The variance over `axes`: squared distances from the mean, added and divided by their number less `ddof`."""
+    """The variance over `axes`: squared distances from the mean, added and divided by their number less `ddof`.
+
+    It is NaN where there is nothing to divide by, as of one element with a `ddof` of 1.
+    """
     centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
-    total = lookup("reduce_sum")(lookup("square")(centred), axes=axes, keepdims=keepdims)
-    return total / (_count(x, axes) - float(ddof))
+    out = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=keepdims)
+    if ddof == 0 and 0 not in x.shape:
+        return out
+    count = lookup("inverse_count")
+    return out * (count(x, axes=axes, ddof=ddof) / count(x, axes=axes))
 
 
 var.example(
@@ -125,6 +133,8 @@ var.example(
         Example((X,), (X.var(ddof=1),)),
         Example((X,), (X.var(1),), {"axes": (1,), "ddof": 0}),
         Example((CUBE,), (CUBE.var((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+        Example((X[:0],), (np.zeros(0),), {"axes": (1,)}),
+        Example((X[:, :1],), (np.full(2, np.nan),), {"axes": (1,)}, smooth=False),
     ]
 )
 
@@ -159,10 +169,13 @@ std.example(
 def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
 
-    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0.
+    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0. Below
+    0 it is 0 as soon as one element is.
 
     At 0 the gradient is 0. For p = 1 it is the sign; for p = inf ties share it evenly.
     """
+    if math.isnan(p):
+        raise ProgramError("p must be a number", "bad_attr")
     where, zeros = lookup("where"), lookup("fill_zeros_like")
     back = {"axes": axes, "keepdims": keepdims}
     if p == 2:
@@ -181,6 +194,8 @@ def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bo
     safe = where(there, size, lookup("full_like")(x, value=1.0))
     total = lookup("reduce_sum")(where(there, lookup("pow")(safe, power), zeros(x)), **back)
     some = lookup("greater_than")(total, zeros(total))
+    if p < 0:
+        some = lookup("reduce_all")(there, **back)  # one 0 is an infinite term, of which the root is 0
     one = lookup("full_like")(total, value=1.0)
     return where(some, lookup("pow")(where(some, total, one), one * (1.0 / p)), zeros(total))
 
@@ -191,6 +206,9 @@ norm.example(
         Example((X,), (np.abs(X).sum(0),), {"p": 1.0, "axes": (0,)}),
         Example((X,), (np.abs(X).max(1),), {"p": math.inf, "axes": (1,)}),
         Example((X,), ((np.abs(X) ** 3).sum(1, keepdims=True) ** (1 / 3),), {"p": 3.0, "axes": (1,), "keepdims": True}),
+        Example((X,), (1 / (1 / np.abs(X)).sum(1),), {"p": -1.0, "axes": (1,)}),
+        Example((X,), (np.full(2, 3.0),), {"p": 0.0, "axes": (1,)}),
+        Example((np.array([[0.0, 1.0]]),), (np.zeros(1),), {"p": -1.0, "axes": (1,)}, smooth=False),
         Example((CUBE,), ((CUBE**1.5).sum((0, 2)) ** (2 / 3),), {"p": 1.5, "axes": (0, 2)}),
         Example((np.zeros((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
     ]
