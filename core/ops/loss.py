@@ -1,4 +1,8 @@
-"""Softmax and the losses."""
+"""Softmax, and the losses everybody starts with.
+
+Losses known from PyTorch have `reduction`: one value for each element or row ("none"), or their mean or sum. Each op
+says what it is by default. A mean over nothing is 0.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,21 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
-from core.ops.index import check_index
 from core.ops.types import axis_of
 from core.registry import Example, composite, lookup
 
-__all__: list[str] = []
+__all__ = ["Reduction", "reduced"]
+
+Reduction = Literal["none", "mean", "sum"]
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+
+
+def reduced(each, reduction: Reduction):
+    """The values of a loss, or their mean or sum."""
+    if reduction == "none":
+        return each
+    return lookup("reduce_mean" if reduction == "mean" else "reduce_sum")(each)
 
 
 def _np_softmax(x, axis=-1):
@@ -66,79 +77,10 @@ log_softmax.example(
 )
 
 
-@composite(outputs=("loss",))
-def softmax_with_cross_entropy(logits, label, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1):
-    """``loss = -sum(label * log_softmax(logits))`` along `axis`, one value for each row.
-
-    Hard labels (the default) are int32 or int64 class numbers, shaped like `logits` without `axis`, or with it as 1;
-    the loss has the shape of the label. A label equal to `ignore_index` gives 0 and no gradient; any other outside the
-    classes is an error. Soft labels are shaped like `logits`, and the loss keeps `axis` as 1.
-    """
-    at = axis_of(axis, logits.rank)
-    log_p = lookup("log_softmax")(logits, axis=at)
-    if soft_label:
-        if label.rank != logits.rank or label.dtype != logits.dtype:
-            raise ProgramError(f"soft labels must be like the logits {logits.type}, not {label.type}", "type_mismatch")
-        return -lookup("reduce_sum")(label * log_p, axes=(at,), keepdims=True)
-    hot, _, kept = _hard(logits, label, ignore_index, at)
-    picked = lookup("where")(hot, log_p, lookup("fill_zeros_like")(log_p))
-    return -lookup("reduce_sum")(picked, axes=(at,), keepdims=kept)
-
-
-def _hard(logits, label, ignore_index, at):
-    """(bool one-hot like the logits and false where ignored, bool of rows that count, whether label has the axis)."""
-    check_index(label.type, "label")
-    classes = logits.shape[at]
-    if classes == -1:
-        raise ProgramError(f"the number of classes in {logits.type} must be known", "shape_mismatch")
-    kept = label.rank == logits.rank
-    if not (kept and label.shape[at] in (1, -1)) and label.rank != logits.rank - 1:
-        raise ProgramError(f"labels of {logits.type} cannot be {label.type}", "shape_mismatch")
-    flat = lookup("squeeze")(label, axes=(at,)) if kept else label
-    ignored = lookup("equal")(flat, lookup("full_like")(flat, value=ignore_index))
-    safe = lookup("where")(ignored, lookup("fill_zeros_like")(flat), flat)
-    hot = lookup("one_hot")(safe, depth=classes, dtype="bool")
-    valid = lookup("unsqueeze")(lookup("logical_not")(ignored), axes=(at,))
-    if at != logits.rank - 1:
-        order = (*range(at), logits.rank - 1, *range(at, logits.rank - 1))
-        hot = lookup("transpose")(hot, axes=order)
-    return lookup("logical_and")(hot, valid), valid, kept
-
-
-@softmax_with_cross_entropy.vjp
-def softmax_with_cross_entropy_vjp(ct, out, logits, label, *, soft_label, ignore_index, axis):
-    at = axis_of(axis, logits.rank)
-    p = lookup("softmax")(logits, axis=at)
-    if soft_label:
-        weight = lookup("reduce_sum")(label, axes=(at,), keepdims=True)
-        return ct * (p * weight - label), -(ct * lookup("log_softmax")(logits, axis=at))
-    hot, valid, kept = _hard(logits, label, ignore_index, at)
-    if not kept:
-        ct = lookup("unsqueeze")(ct, axes=(at,))
-    difference = p - lookup("cast")(hot, dtype=logits.dtype)
-    return ct * lookup("where")(valid, difference, lookup("fill_zeros_like")(difference)), None
-
-
-def _ce_examples():
-    log_p = np.log(_np_softmax(X))
-    yield Example((X, np.array([2, 0])), (-log_p[[0, 1], [2, 0]],))
-    yield Example((X, np.array([[2], [0]])), (-log_p[[0, 1], [2, 0]][:, None],))
-    yield Example((X, np.array([2, -1])), (np.array([-log_p[0, 2], 0.0]),), {"ignore_index": -1})
-    yield Example((X.T, np.array([2, 0])), (-log_p[[0, 1], [2, 0]],), {"axis": 0})
-    soft = np.array([[0.2, 0.3, 0.5], [1.0, 0.5, 0.0]])
-    yield Example((X, soft), (-(soft * log_p).sum(1, keepdims=True),), {"soft_label": True})
-
-
-softmax_with_cross_entropy.example(_ce_examples)
-
-
 @composite
-def mse_loss(x, y, *, reduction: Literal["mean", "sum", "none"] = "mean"):
+def mse_loss(x, y, *, reduction: Reduction = "mean"):
     """``(x - y) ** 2``, averaged or summed over all elements, or left as it is."""
-    squares = lookup("square")(x - y)
-    if reduction == "none":
-        return squares
-    return lookup("reduce_mean" if reduction == "mean" else "reduce_sum")(squares)
+    return reduced(lookup("square")(x - y), reduction)
 
 
 mse_loss.example(
@@ -151,7 +93,9 @@ mse_loss.example(
 
 
 @composite
-def sigmoid_cross_entropy_with_logits(x, label, *, ignore_index: float = -100.0, normalize: bool = False):
+def sigmoid_cross_entropy_with_logits(
+    x, label, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
+):
     """``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))`` for each element, without overflow.
 
     Elements whose label equals `ignore_index` give 0 and no gradient. With `normalize` the result is divided by the
@@ -164,7 +108,7 @@ def sigmoid_cross_entropy_with_logits(x, label, *, ignore_index: float = -100.0,
     if normalize:
         counted = lookup("cast")(lookup("logical_not")(ignored), dtype=x.dtype)
         out = out / lookup("clip")(lookup("reduce_sum")(counted), min=1.0)
-    return out
+    return reduced(out, reduction)
 
 
 def _bce(x, z):
@@ -174,6 +118,7 @@ def _bce(x, z):
 sigmoid_cross_entropy_with_logits.example(
     lambda: [
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0),)),
+        Example((X, (X > 0) * 1.0), (_bce(X, X > 0).mean(),), {"reduction": "mean"}),
         Example((X[0], np.array([1.0, -1.0, 0.5])), (np.array([_bce(1.0, 1.0), 0.0, _bce(3.0, 0.5)]) / 2,),
                 {"ignore_index": -1.0, "normalize": True}, smooth=False),
     ]

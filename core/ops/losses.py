@@ -1,4 +1,4 @@
-"""More losses. Each gives one value for each element or row unless `reduction` says otherwise."""
+"""Losses of elements, of pairs and of vectors: what has no class numbers in it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Literal
 import numpy as np
 
 from core.errors import ProgramError
-from core.ops.index import check_index
+from core.ops.loss import Reduction, reduced
 from core.ops.types import axis_of
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
-
-Reduction = Literal["none", "mean", "sum"]
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 Y = np.array([[0.6, -1.0, 2.2], [1.5, 3.0, 0.5]])
@@ -22,12 +20,7 @@ P = np.array([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]])
 T = np.array([[0.3, 0.3, 0.4], [0.5, 0.2, 0.3]])
 SIGN = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
 EMPTY = X[:0]
-
-
-def _reduce(each, reduction: Reduction):
-    if reduction == "none":
-        return each
-    return lookup("reduce_mean" if reduction == "mean" else "reduce_sum")(each)
+_LOG = np.log(P)
 
 
 def _zero(x):
@@ -65,7 +58,7 @@ square_error_cost.example(
 @composite
 def l1_loss(x, label, *, reduction: Reduction = "mean"):
     """``|x - label|``. Where they are equal the gradient is 0."""
-    return _reduce(lookup("abs")(x - label), reduction)
+    return reduced(lookup("abs")(x - label), reduction)
 
 
 l1_loss.example(_cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
@@ -88,7 +81,7 @@ def _positive(**values: float) -> None:
 def huber_loss(x, label, *, delta: float = 1.0, reduction: Reduction = "none"):
     """``d ** 2 / 2`` for ``|d| <= delta``, else ``delta * (|d| - delta / 2)``, with d = x - label (Huber 1964)."""
     _positive(delta=delta)
-    return _reduce(_huber(x - label, delta), reduction)
+    return reduced(_huber(x - label, delta), reduction)
 
 
 huber_loss.example(
@@ -97,90 +90,41 @@ huber_loss.example(
 
 
 @composite
-def smooth_l1_loss(x, label, *, delta: float = 1.0, reduction: Reduction = "mean"):
-    """``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| - delta / 2`` (Girshick 2015): `huber_loss` / delta."""
+def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, reduction: Reduction = "mean"):
+    """``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| - delta / 2`` (Girshick 2015): `huber_loss` / delta.
+
+    sigma: if it is given, delta is ``1 / sigma ** 2``.
+    """
+    if sigma is not None:
+        _positive(sigma=sigma)
+        delta = sigma**-2
     _positive(delta=delta)
-    return _reduce(_huber(x - label, delta) / delta, reduction)
+    return reduced(_huber(x - label, delta) / delta, reduction)
+
+
+def _smooth_l1(x, y, delta=0.7):
+    return np.where(abs(x - y) <= delta, (x - y) ** 2 / (2 * delta), abs(x - y) - delta / 2)
 
 
 smooth_l1_loss.example(
-    _cases(
-        lambda x, y: np.where(abs(x - y) <= 0.7, (x - y) ** 2 / 1.4, abs(x - y) - 0.35),
-        X, Y, delta=0.7, reduction="none",
-    )
-)  # fmt: skip
-
-
-@composite
-def cross_entropy(p, label, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1):
-    """``-log(p[label])`` for each row of probabilities p, or ``-sum(label * log(p))`` for soft labels.
-
-    Labels and results as with `softmax_with_cross_entropy`, which takes logits and is the better choice for training.
-    """
-    at = axis_of(axis, p.rank)
-    if soft_label:
-        return -lookup("reduce_sum")(label * lookup("log")(p), axes=(at,), keepdims=True)
-    check_index(label.type, "label")
-    kept = label.rank == p.rank
-    index = label if kept else lookup("unsqueeze")(label, axes=(at,))
-    ignored = lookup("equal")(index, _full(index, ignore_index))
-    picked = lookup("take_along_axis")(p, lookup("where")(ignored, _zero(index), index), axis=at)
-    loss = -lookup("log")(lookup("where")(ignored, _full(picked, 1.0), picked))
-    return loss if kept else lookup("squeeze")(loss, axes=(at,))
-
-
-cross_entropy.example(
     lambda: [
-        Example((P, np.array([2, 0])), (-np.log(P[[0, 1], [2, 0]]),)),
-        Example((P, np.array([[2], [-100]])), (np.array([[-np.log(0.3)], [0.0]]),)),
-        Example((P.T, np.array([2, 0])), (-np.log(P[[0, 1], [2, 0]]),), {"axis": 0}),
-        Example((P, T), (-(T * np.log(P)).sum(1, keepdims=True),), {"soft_label": True}),
-        Example((P[:0], np.zeros(0, int)), (np.zeros(0),)),
-    ]
-)
-
-
-@composite
-def nll_loss(x, label, weight=None, *, ignore_index: int = -100, reduction: Reduction = "mean"):
-    """``-weight[label] * x[label]`` for rows of log-probabilities x [n, classes].
-
-    The mean is weighted: the sum divided by the sum of the weights of the labels that are not `ignore_index`.
-    """
-    check_index(label.type, "label")
-    if x.rank != 2 or label.rank != 1:
-        raise ProgramError(f"nll_loss takes [n, classes] and [n], not {x.type} and {label.type}", "shape_mismatch")
-    ignored = lookup("equal")(label, _full(label, ignore_index))
-    safe = lookup("where")(ignored, _zero(label), label)
-    picked = lookup("take_along_axis")(x, lookup("unsqueeze")(safe, axes=(1,)), axis=1)
-    each = lookup("squeeze")(picked, axes=(1,))
-    share = _full(each, 1.0) if weight is None else lookup("gather")(weight, safe)
-    share = lookup("where")(ignored, _zero(share), share)
-    loss = -(each * share)
-    if reduction == "mean":
-        return lookup("reduce_sum")(loss) / lookup("reduce_sum")(share)
-    return _reduce(loss, reduction)
-
-
-_LOG, _W = np.log(P), np.array([1.0, 2.0, 0.5])
-nll_loss.example(
-    lambda: [
-        Example((_LOG, np.array([2, 0])), (-(_LOG[0, 2] + _LOG[1, 0]) / 2,)),
-        Example((_LOG, np.array([2, 0]), _W), (-(0.5 * _LOG[0, 2] + _LOG[1, 0]) / 1.5,)),
-        Example((_LOG, np.array([2, -100])), (np.array([-_LOG[0, 2], 0.0]),), {"reduction": "none"}),
-        Example((_LOG[:0], np.zeros(0, int)), (np.array(0.0),), {"reduction": "sum"}),
+        *_cases(_smooth_l1, X, Y, delta=0.7, reduction="none")(),
+        Example((X, Y), (_smooth_l1(X, Y, 0.25).mean(),), {"sigma": 2.0}),
     ]
 )
 
 
 @composite
 def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
-    """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; a logarithm is not below -100, as p may be 0 or 1."""
+    """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
 
     def log(x):
-        return lookup("clip")(lookup("log")(x), min=-100.0)
+        some = lookup("greater_than")(x, _zero(x))
+        found = lookup("log")(lookup("where")(some, x, _full(x, 1.0)))
+        return lookup("where")(some, lookup("clip")(found, min=-100.0), _full(found, -100.0))
 
     each = -(label * log(p) + (1.0 - label) * log(1.0 - p))
-    return _reduce(each if weight is None else each * weight, reduction)
+    return reduced(each if weight is None else each * weight, reduction)
 
 
 bce_loss.example(_cases(lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)), P, T, reduction="none"))
@@ -212,7 +156,7 @@ def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmea
     if reduction == "batchmean":
         rows = lookup("reduce_sum")(each, axes=tuple(range(1, each.rank)))
         return lookup("reduce_mean")(rows)
-    return _reduce(each, reduction)
+    return reduced(each, reduction)
 
 
 kldiv_loss.example(
@@ -257,7 +201,7 @@ rank_loss.example(
 @composite
 def margin_rank_loss(label, left, right, *, margin: float = 0.0, reduction: Reduction = "none"):
     """``max(0, -label * (left - right) + margin)`` for labels 1 (left is better) and -1; on the margin gradient 0."""
-    return _reduce(lookup("relu")(margin - label * (left - right)), reduction)
+    return reduced(lookup("relu")(margin - label * (left - right)), reduction)
 
 
 margin_rank_loss.example(_cases(lambda s, x, y: np.maximum(0, 0.2 - s * (x - y)), SIGN, X, Y, margin=0.2))
@@ -265,15 +209,27 @@ margin_rank_loss.example(_cases(lambda s, x, y: np.maximum(0, 0.2 - s * (x - y))
 
 @composite
 def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
-    """``sum(x * y) / (norm(x) * norm(y))`` along `axis`. A vector of zeros has the similarity 0, and no gradient."""
-    at = axis_of(axis, x.rank)
-    sums = {"axes": (at,), "keepdims": False}
-    xx, yy = (lookup("reduce_sum")(lookup("square")(v), **sums) for v in (x, y))
-    square = xx * yy
-    some = lookup("greater_than")(square, _full(square, epsilon * epsilon))
-    safe = lookup("where")(some, square, _full(square, 1.0))
-    dot = lookup("reduce_sum")(x * y, **sums)
-    return lookup("where")(some, dot * lookup("rsqrt")(safe), _zero(dot))
+    """``sum(x * y) / (norm(x) * norm(y))`` along `axis` of x. A vector whose norm is not above `epsilon` has the
+    similarity 0 with any other, and no gradient."""
+    axes = (axis_of(axis, x.rank) - x.rank,)
+
+    def unit(v):
+        # halves squared overflow early; the scale is no part of the result, and so of no gradient
+        sizes = lookup("abs")(lookup("stop_gradient")(v))
+        if v.shape[axes[0]] == -1:  # it may turn out to be 0
+            sizes = lookup("pad_constant")(
+                sizes, paddings=(*(0,) * (2 * (v.rank + axes[0])), 1, *(0,) * (-2 * axes[0] - 1))
+            )
+        largest = lookup("reduce_max")(sizes, axes=axes, keepdims=True)
+        scaled = v / lookup("where")(lookup("greater_than")(largest, _zero(largest)), largest, _full(largest, 1.0))
+        total = lookup("reduce_sum")(lookup("square")(scaled), axes=axes, keepdims=True)
+        some = lookup("greater_than")(largest * lookup("sqrt")(total), _full(total, epsilon))
+        root = lookup("rsqrt")(lookup("where")(some, total, _full(total, 1.0)))
+        return scaled * lookup("where")(some, root, _zero(root))
+
+    if x.shape[axes[0]] == 0:
+        return lookup("reduce_sum")(x * y, axes=axes)
+    return lookup("reduce_sum")(unit(x) * unit(y), axes=axes)
 
 
 def _cos(x, y, axis=-1):
@@ -285,8 +241,10 @@ cos_sim.example(
         Example((X, Y), (_cos(X, Y),)),
         Example((X, Y), (_cos(X, Y, 0),), {"axis": 0}),
         Example((X[0], Y[0]), (_cos(X[0], Y[0]),)),
+        Example((X, Y[:1]), (_cos(X, Y[:1]),)),
         Example((0 * X, Y), (np.zeros(2),), smooth=False),
         Example((EMPTY, EMPTY), (np.zeros(0),)),
+        Example((X[:, :0], Y[:, :0]), (np.zeros(2),)),
     ]
 )
 
@@ -319,7 +277,7 @@ def triplet_margin_loss(
     def distance(a, b):
         return lookup("norm")(a - b, p=p, axes=(a.rank - 1,))
 
-    return _reduce(lookup("relu")(distance(anchor, positive) - distance(anchor, negative) + margin), reduction)
+    return reduced(lookup("relu")(distance(anchor, positive) - distance(anchor, negative) + margin), reduction)
 
 
 def _triplet(a, b, c, p=2):
@@ -364,11 +322,12 @@ def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: float = 2.0, red
     """Cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma`` (Lin et al. 2017), without overflow."""
     if gamma < 0:
         raise ProgramError(f"gamma must be at least 0, not {gamma}", "bad_attr")
-    p = lookup("sigmoid")(x)
     loss = lookup("softplus")(x) - x * label
-    miss = p + label - p * label * 2.0
+    # 1 - p_t; above 0 even where p_t is nearly 1
+    yes, no = (lookup("exp")(-lookup("softplus")(v)) for v in (-x, x))
+    miss = yes * (1.0 - label) + no * label
     weight = label * alpha + (1.0 - label) * (1.0 - alpha)
-    return _reduce(weight * lookup("pow")(miss, _full(miss, gamma)) * loss, reduction)
+    return reduced(weight * lookup("pow")(miss, _full(miss, gamma)) * loss, reduction)
 
 
 def _focal(x, t):
@@ -381,62 +340,99 @@ sigmoid_focal_loss.example(_cases(_focal, X, SIGN * 0.5 + 0.5))
 
 
 @composite
-def bpr_loss(x, label):
-    """For each row the mean over the other classes of ``-log(sigmoid(x[label] - x[other]))`` (Rendle et al. 2009)."""
-    check_index(label.type, "label")
-    if x.rank != 2 or x.shape[1] < 2 or label.rank != 1:
-        wanted = "[n, a known number of classes] and [n]"
-        raise ProgramError(f"bpr_loss takes {wanted}, not {x.type} and {label.type}", "shape_mismatch")
+def npair_loss(anchor, positive, label, *, l2_reg: float = 0.002):
+    """Softmax cross-entropy over ``anchor @ positive.T`` with every sample of the same label as a target, averaged,
+    plus ``l2_reg / 4`` times the mean squared norms of both (Sohn 2016). anchor, positive [n, size], label [n]."""
+    if anchor.rank != 2 or positive.rank != 2 or label.rank != 1:
+        found = f"{anchor.type}, {positive.type} and {label.type}"
+        raise ProgramError(f"npair_loss takes [n, size] twice and labels [n], not {found}", "shape_mismatch")
     column = lookup("unsqueeze")(label, axes=(1,))
-    picked = lookup("take_along_axis")(x, column, axis=1)
-    others = lookup("cast")(
-        lookup("logical_not")(lookup("one_hot")(label, depth=x.shape[1], dtype="bool")), dtype=x.dtype
-    )
-    each = lookup("softplus")(x - picked) * others
-    return lookup("reduce_sum")(each, axes=(1,)) / float(x.shape[1] - 1)
+    same = lookup("cast")(lookup("equal")(column, lookup("unsqueeze")(label, axes=(0,))), dtype=anchor.dtype)
+    target = same / lookup("reduce_sum")(same, axes=(1,), keepdims=True)
+    scores = lookup("matmul")(anchor, positive, transpose_y=True)
+    each = lookup("softmax_with_cross_entropy")(scores, target, soft_label=True, reduction="mean")
+    size = lookup("reduce_sum")(lookup("square")(anchor) + lookup("square")(positive), axes=(1,))
+    return each + lookup("reduce_mean")(size) * (l2_reg / 4)
 
 
-def _bpr(x, label):
-    rows = [
-        np.mean([np.log1p(np.exp(v - row[k])) for j, v in enumerate(row) if j != k])
-        for row, k in zip(x, label, strict=True)
-    ]
-    return np.array(rows)
+def _npair(a, p, label, l2_reg=0.002):
+    target = (label[:, None] == label) / (label[:, None] == label).sum(1, keepdims=True)
+    scores = a @ p.T
+    each = -(target * (scores - np.log(np.exp(scores).sum(1, keepdims=True)))).sum(1)
+    return each.mean() + l2_reg / 4 * ((a**2).sum(1) + (p**2).sum(1)).mean()
 
 
-bpr_loss.example(
+npair_loss.example(
     lambda: [
-        Example((X, np.array([2, 0])), (_bpr(X, [2, 0]),)),
-        Example((X[:, :2], np.array([1, 1])), (_bpr(X[:, :2], [1, 1]),)),
-        Example((EMPTY, np.zeros(0, int)), (np.zeros(0),)),
+        Example((X, Y, np.array([3, 3])), (_npair(X, Y, np.array([3, 3])),)),
+        Example((X.T, Y.T, np.array([1, 2, 1])), (_npair(X.T, Y.T, np.array([1, 2, 1]), 0.5),), {"l2_reg": 0.5}),
+        Example((X[:1], Y[:1], np.array([0])), (_npair(X[:1], Y[:1], np.array([0])),)),
     ]
 )
 
 
-@op(no_gradient="it counts")
-def accuracy(xp, x, label, *, k: int = 1):
-    """The share of rows of scores x [n, classes] whose label [n] or [n, 1] is among the `k` best; 0 without rows.
+@composite
+def poisson_nll_loss(
+    x,
+    label,
+    *,
+    log_input: bool = True,
+    full: bool = False,
+    epsilon: float = 1e-8,
+    reduction: Reduction = "mean",
+):
+    """``exp(x) - label * x``, the negative log-likelihood of counts whose expected value has the logarithm x.
 
-    Of equal scores the first in order are the best.
+    log_input: false if x is the expected value itself: ``x - label * log(x + epsilon)``.
+    full:      add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's log(label!), where label > 1.
     """
-    best = xp.argsort(-x, axis=1, kind="stable")[:, :k]
-    hit = xp.any(best == label.reshape(-1, 1), axis=1)
-    return xp.asarray(hit.sum() / max(len(hit), 1), dtype=x.dtype)
+    each = lookup("exp")(x) - label * x if log_input else x - label * lookup("log")(x + epsilon)
+    if full:
+        many = lookup("greater_than")(label, _full(label, 1.0))
+        safe = lookup("where")(many, label, _full(label, 1.0))
+        stirling = safe * lookup("log")(safe) - safe + lookup("log")(safe * (2.0 * math.pi)) * 0.5
+        each = each + lookup("where")(many, stirling, _zero(stirling))
+    return reduced(each, reduction)
 
 
-@accuracy.infer
-def accuracy_infer(x, label, *, k):
-    from core.ir import TensorType
-
-    check_index(label, "label")
-    if not x.is_float or x.rank != 2 or label.rank not in (1, 2) or k < 1:
-        raise ProgramError(f"accuracy takes scores [n, classes] and labels [n], not {x} and {label}", "shape_mismatch")
-    return TensorType((), x.dtype)
+def _stirling(n):
+    return np.where(n > 1, n * np.log(n) - n + 0.5 * np.log(2 * np.pi * n), 0)
 
 
-accuracy.example(
+_COUNTS = np.array([[2.0, 0.5, 3.0], [0.75, 4.0, 2.5]])
+poisson_nll_loss.example(
     lambda: [
-        Example((X, np.array([2, 0])), (np.array(0.5),)),
-        Example((X, np.array([[0], [0]])), (np.array(1.0),), {"k": 2}),
+        Example((X, _COUNTS), ((np.exp(X) - _COUNTS * X).mean(),)),
+        Example(
+            (P, _COUNTS),
+            (P - _COUNTS * np.log(P + 1e-8) + _stirling(_COUNTS),),
+            {"log_input": False, "full": True, "reduction": "none"},
+        ),
+        Example((EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
+    ]
+)
+
+
+@composite
+def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float = 1e-6, reduction: Reduction = "mean"):
+    """``(log(v) + (x - label) ** 2 / v) / 2`` with v = max(variance, epsilon) (Nix and Weigend 1994).
+
+    A variance below `epsilon` gets no gradient. full: add ``log(2 pi) / 2``.
+    """
+    _positive(epsilon=epsilon)
+    v = lookup("clip")(variance, min=epsilon)
+    each = (lookup("log")(v) + lookup("square")(x - label) / v) * 0.5
+    return reduced(each + 0.5 * math.log(2.0 * math.pi) if full else each, reduction)
+
+
+def _gaussian(x, t, v):
+    return 0.5 * (np.log(v) + (x - t) ** 2 / v)
+
+
+gaussian_nll_loss.example(
+    lambda: [
+        Example((X, Y, P), (_gaussian(X, Y, P).mean(),)),
+        Example((X, Y, P[:1]), (_gaussian(X, Y, P[:1]) + np.log(2 * np.pi) / 2,), {"full": True, "reduction": "none"}),
+        Example((EMPTY, EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
     ]
 )
