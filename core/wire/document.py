@@ -16,6 +16,8 @@ from core.ir import DTYPES
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
+ORIGINS = ("made_from", "backward_of")
+"""Members of an op in an answer: the client's op that it stands for, or whose gradient it helps to compute."""
 NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
 
 
@@ -293,12 +295,16 @@ class _Reader:
         return tuple(sizes)
 
     def op(self, raw: Any, block: int, index: int, pointer: str) -> RawOp | None:
-        members = self.members(raw, pointer, {"type"}, {"inputs", "outputs", "attrs", "is_target"})
+        optional = {"inputs", "outputs", "attrs", "is_target", *(ORIGINS if self.closed else ())}
+        members = self.members(raw, pointer, {"type"}, optional)
         type = members.get("type")
         if not isinstance(type, str):
             self.problems.add("bad_op", "an op needs a type, a string", f"{pointer}/type")
             return None
         location = Location(block, index, type[: self.limits.max_name])
+        for member in ORIGINS:
+            if member in members:
+                location = self.origin(members[member], f"{pointer}/{member}", member == "backward_of") or location
         attrs = members.get("attrs", {})
         if not isinstance(attrs, dict):
             self.problems.add("bad_attr", "attrs must be an object", f"{pointer}/attrs", location)
@@ -306,6 +312,16 @@ class _Reader:
         inputs = self.slots(members.get("inputs", {}), f"{pointer}/inputs", location)
         outputs = self.slots(members.get("outputs", {}), f"{pointer}/outputs", location)
         return RawOp(type, inputs, outputs, attrs, location, pointer)
+
+    def origin(self, raw: Any, pointer: str, backward: bool) -> Location | None:
+        """The client's op that an op of an answer comes from."""
+        members = self.members(raw, pointer, {"block", "op", "type"}, set())
+        type = members.get("type")
+        if not isinstance(type, str):
+            self.problems.add("bad_op", "the op that it comes from has a type, a string", f"{pointer}/type")
+            return None
+        block, op = (self.integer(members.get(name), f"{pointer}/{name}") for name in ("block", "op"))
+        return Location(block, op, type[: self.limits.max_name], adjoint=backward)
 
     def slots(self, raw: Any, pointer: str, location: Location) -> dict[str, tuple[str, ...]]:
         if not isinstance(raw, dict):

@@ -121,7 +121,7 @@ def _block(place: _Place, places: dict[Slot | None, _Place]) -> dict[str, Any]:
     out["params"] = list(block.params)
     out["results"] = list(block.results)
     out["vars"] = [_var(name, type, name in block.stopped) for name, type in block.types.items()]
-    out["ops"] = [_op(op, (place.number, i), places) for i, op in enumerate(block.ops)]
+    out["ops"] = [_op(op, place, i, places) for i, op in enumerate(block.ops)]
     return out
 
 
@@ -137,7 +137,7 @@ def _var(name: str, type: Type, stopped: bool) -> dict[str, Any]:
     return out
 
 
-def _op(op: Op, at: tuple[int, int], places: dict[Slot | None, _Place]) -> dict[str, Any]:
+def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place]) -> dict[str, Any]:
     spec = lookup(op.type)
     out: dict[str, Any] = {"type": op.type}
     if op.inputs:
@@ -150,11 +150,15 @@ def _op(op: Op, at: tuple[int, int], places: dict[Slot | None, _Place]) -> dict[
     defaults = {a.name: a.default for a in spec.attrs}
     for name, value in op.attrs.items():
         if isinstance(value, Block):
-            attrs[name] = places[*at, name].index
+            attrs[name] = places[place.number, position, name].index
         elif value != defaults[name]:
             attrs[name] = list(value) if isinstance(value, tuple) else value
     if attrs:
         out["attrs"] = attrs
+    here = op.location
+    if here is not None and (here.adjoint or (here.block, here.op) != (place.index, position)):
+        member = "backward_of" if here.adjoint else "made_from"
+        out[member] = {"block": here.block, "op": here.op, "type": here.type}
     return out
 
 

@@ -1,0 +1,53 @@
+"""The forward program of a program with its backward pass, ready for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from core.ir import Block, Op, Program, inner_blocks
+from core.registry import lookup
+from core.wire.document import is_reserved
+
+__all__ = ["clone"]
+
+
+def clone(program: Program, for_test: bool = False) -> Program:
+    """`program` without the ops of its backward pass, and without what loops and branches return for these alone.
+
+    for_test: ops that behave differently in training (dropout, batch normalisation) get `is_test`.
+    """
+    return replace(program, block=_forward(program.block, for_test))
+
+
+def _forward(block: Block, for_test: bool) -> Block:
+    needed = set(block.results)
+    ops: list[Op] = []
+    for op in reversed(block.ops):
+        backward = op.location is not None and op.location.adjoint
+        if backward or (needed.isdisjoint(op.outputs) and all(map(is_reserved, op.outputs))):
+            continue
+        op = _for_test(_trimmed(op, needed), for_test)
+        needed.update(op.inputs)
+        ops.append(op)
+    ops.reverse()
+    named = {*block.params, *(name for op in ops for name in op.outputs)}
+    types = {name: type for name, type in block.types.items() if name in named}
+    return Block(block.params, tuple(ops), block.results, types, block.stopped & named)
+
+
+def _trimmed(op: Op, needed: Collection[str]) -> Op:
+    """A control-flow op without the outputs that the backward pass alone had it return."""
+    if op.type not in ("loop", "if_else"):
+        return op
+    first = op.attrs["carried"] if op.type == "loop" else 0
+    keep = [i for i, n in enumerate(op.outputs) if i < first or n in needed or not is_reserved(n)]
+    blocks = {k: replace(v, results=tuple(v.results[i] for i in keep)) for k, v in inner_blocks(op)}
+    return replace(op, outputs=tuple(op.outputs[i] for i in keep), attrs={**op.attrs, **blocks})
+
+
+def _for_test(op: Op, for_test: bool) -> Op:
+    attrs = {k: _forward(v, for_test) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+    if for_test and op.attrs.get("is_test") is False and lookup(op.type).kind != "control":
+        attrs["is_test"] = True
+    return replace(op, attrs=attrs)
