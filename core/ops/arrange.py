@@ -1,4 +1,4 @@
-"""Rearranging elements: repeating, turning, moving between axes, diagonals and triangles."""
+"""Repeating elements, turning axes round, taking parts, and grids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.creation import check_count
-from core.ops.shape import check_pieces
 from core.ops.types import axis_of, matches, same_size
 from core.registry import Example, composite, lookup, op
 
@@ -108,6 +107,7 @@ broadcast_to.example(
         Example((X[:1],), (X[:1] + np.zeros((4, 3)),), {"shape": (4, 3)}),
         Example((X[0],), (X[0] + np.zeros((2, 2, 3)),), {"shape": (2, 2, 3)}),
         Example((X[0, 0],), (np.full((2,), X[0, 0]),), {"shape": (2,)}),
+        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, 0, 3)}),
     ]
 )
 
@@ -260,31 +260,6 @@ crop.example(
 
 
 @op(outputs="out")
-def unstack(xp, x, *, axis: int = 0):
-    """The slices of x along `axis`, without that axis."""
-    return tuple(xp.moveaxis(x, axis, 0)[i, ...] for i in range(x.shape[axis]))
-
-
-@unstack.infer
-def unstack_infer(x, *, axis):
-    at = axis_of(axis, x.rank)
-    if x.shape[at] == -1:
-        raise ProgramError(f"the size of axis {axis} must be known, not {x}", "shape_mismatch")
-    check_pieces(x.shape[at])
-    return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
-
-
-unstack.vjp(lambda ct, out, x, *, axis: lookup("stack")(*ct, axis=axis))
-unstack.example(
-    lambda: [
-        Example((X,), (X[0], X[1])),
-        Example((CUBE,), tuple(CUBE[:, i] for i in range(3)), {"axis": 1}),
-        Example((EMPTY,), (np.zeros(0),) * 3, {"axis": -1}),
-    ]
-)
-
-
-@op(outputs="out")
 def meshgrid(xp, *x):
     """For vectors of sizes n1, n2, ... arrays [n1, n2, ...] that hold vector i along axis i, whatever the others."""
     shape = tuple(v.shape[0] for v in x)
@@ -312,147 +287,6 @@ meshgrid.example(
         Example((X[0], X[1, :2]), tuple(np.meshgrid(X[0], X[1, :2], indexing="ij"))),
         Example((X[0],), (X[0],)),
         Example((X[0], X[0, :0]), (np.zeros((3, 0)), np.zeros((3, 0)))),
-    ]
-)
-
-
-# --- diagonals and triangles -----------------------------------------------------------------------------------
-
-
-def _diagonal_length(rows: int, columns: int, offset: int) -> int:
-    if -1 in (rows, columns):
-        return -1
-    return max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-
-
-@op
-def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """The elements of x on the diagonal of two axes, `offset` above it; their axis becomes the last."""
-    return xp.diagonal(x, offset, axis1, axis2)
-
-
-@diagonal.infer
-def diagonal_infer(x, *, offset, axis1, axis2):
-    if x.rank < 2 or axis_of(axis1, x.rank) == axis_of(axis2, x.rank):
-        raise ProgramError(f"a diagonal needs two different axes of {x}", "bad_attr")
-    a, b = axis_of(axis1, x.rank), axis_of(axis2, x.rank)
-    rest = tuple(n for i, n in enumerate(x.shape) if i not in (a, b))
-    return TensorType((*rest, _diagonal_length(x.shape[a], x.shape[b], offset)), x.dtype)
-
-
-@diagonal.vjp
-def diagonal_vjp(ct, out, x, **attrs):
-    return lookup("diagonal_into")(ct, x, **attrs)
-
-
-diagonal.example(
-    lambda: [
-        Example((X,), (np.diagonal(X, 1),), {"offset": 1}),
-        Example((CUBE,), (np.diagonal(CUBE, -1, 1, 2),), {"offset": -1, "axis1": 1, "axis2": -1}),
-        Example((EMPTY,), (np.zeros(0),)),
-    ]
-)
-
-
-@op
-def diagonal_into(xp, x, like, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """Zeros shaped like `like`, with x where `diagonal(like)` reads."""
-    out = xp.zeros(like.shape, x.dtype)
-    turned = xp.moveaxis(out, (axis1, axis2), (-2, -1))
-    at = xp.arange(x.shape[-1])
-    turned[..., at + max(-offset, 0), at + max(offset, 0)] = x
-    return out
-
-
-@diagonal_into.infer
-def diagonal_into_infer(x, like, *, offset, axis1, axis2):
-    wanted = diagonal_infer(TensorType(like.shape, x.dtype), offset=offset, axis1=axis1, axis2=axis2)
-    if len(wanted.shape) != x.rank or any(
-        -1 not in (m, n) and m != n for m, n in zip(wanted.shape, x.shape, strict=True)
-    ):
-        raise ProgramError(f"the diagonal of {like} is {wanted}, not {x}", "shape_mismatch")
-    return TensorType(like.shape, x.dtype)
-
-
-diagonal_into.vjp(lambda ct, out, x, like, **attrs: (lookup("diagonal")(ct, **attrs), None))
-diagonal_into.example(
-    lambda: [
-        Example((X[0, :2], X), (np.array([[1.0, 0, 0], [0, 2, 0]]),)),
-        Example(
-            (X[:, :2], CUBE),
-            (np.array([[[0.0, 0], [1, 0], [0, 2]], [[0, 0], [4, 0], [0, 5]]]),),
-            {"offset": -1, "axis1": 1, "axis2": 2},
-        ),
-        Example((np.zeros(0), EMPTY), (EMPTY,)),
-    ]
-)
-
-
-@composite
-def diag(x, *, offset: int = 0):
-    """A vector as the diagonal, `offset` above the main one, of a square matrix of zeros; of a matrix the diagonal."""
-    if x.rank == 2:
-        return lookup("diagonal")(x, offset=offset)
-    if x.rank != 1:
-        raise ProgramError(f"diag takes a vector or a matrix, not {x.type}", "shape_mismatch")
-    n = _known(x, 0) + abs(offset)
-    return lookup("diagonal_into")(x, x.builder.constant(0.0, x.dtype, (n, n)), offset=offset)
-
-
-diag.example(
-    lambda: [
-        Example((X[0],), (np.diag(X[0]),)),
-        Example((X[0],), (np.diag(X[0], -1),), {"offset": -1}),
-        Example((X,), (np.diag(X, 1),), {"offset": 1}),
-        Example((X[0, :0],), (np.zeros((0, 0)),)),
-    ]
-)
-
-
-@op(no_gradient="its result is bool")
-def triangle_mask_like(xp, x, *, diagonal: int = 0):
-    """True on and below the diagonal number `diagonal` of the last two axes; x gives only its shape."""
-    if x.size == 0:
-        return xp.zeros(x.shape, bool)  # however long its other axes are
-    return xp.broadcast_to(xp.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool), x.shape)
-
-
-@triangle_mask_like.infer
-def triangle_mask_like_infer(x, *, diagonal):
-    if x.rank < 2:
-        raise ProgramError(f"a triangle needs two axes, not {x}", "shape_mismatch")
-    return TensorType(x.shape, "bool")
-
-
-triangle_mask_like.example(lambda: [Example((X,), (np.tri(2, 3, 1, dtype=bool),), {"diagonal": 1})])
-
-
-@composite
-def tril(x, *, diagonal: int = 0):
-    """The last two axes of x with 0 above the diagonal number `diagonal`."""
-    mask = lookup("triangle_mask_like")(x, diagonal=diagonal)
-    return lookup("where")(mask, x, lookup("fill_zeros_like")(x))
-
-
-@composite
-def triu(x, *, diagonal: int = 0):
-    """The last two axes of x with 0 below the diagonal number `diagonal`."""
-    mask = lookup("triangle_mask_like")(x, diagonal=diagonal - 1)
-    return lookup("where")(mask, lookup("fill_zeros_like")(x), x)
-
-
-tril.example(
-    lambda: [
-        Example((X,), (np.tril(X),)),
-        Example((CUBE,), (np.tril(CUBE, -1),), {"diagonal": -1}),
-        Example((EMPTY,), (EMPTY,)),
-    ]
-)
-triu.example(
-    lambda: [
-        Example((X,), (np.triu(X),)),
-        Example((CUBE,), (np.triu(CUBE, -1),), {"diagonal": -1}),
-        Example((EMPTY,), (EMPTY,)),
     ]
 )
 
