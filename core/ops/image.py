@@ -226,6 +226,7 @@ def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):
 
 
 _IMAGE = np.arange(18.0).reshape(1, 2, 3, 3)
+_WIDE = np.arange(12.0).reshape(2, 1, 2, 3)
 _UNFOLD = [
     {"kernel": (2, 2)},
     {"kernel": (2, 1), "strides": (2, 1), "paddings": (1, 0)},
@@ -233,6 +234,7 @@ _UNFOLD = [
 ]
 unfold.example(
     lambda: [*(Example((_IMAGE,), (_columns(_IMAGE, **a),), a) for a in _UNFOLD),
+             Example((_WIDE,), (_columns(_WIDE, (1, 2)),), {"kernel": (1, 2)}),
              Example((_IMAGE[:0],), (np.zeros((0, 8, 4)),), {"kernel": (2, 2)})]
 )  # fmt: skip
 fold.example(
