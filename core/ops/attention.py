@@ -21,8 +21,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
     """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
     query is [..., l, d], key [..., s, d], value [..., s, e], the scale ``1 / sqrt(d)`` unless given. A bool mask says
-    which positions may be seen, any other is added. With `causal` a position sees itself and those before it, both
-    sequences beginning together. A position that sees nothing gives zeros, with a gradient of zero.
+    which positions may be seen, any other is added, and -inf hides. With `causal` a position sees itself and those
+    before it, both sequences beginning together. A position that sees nothing gives zeros, with a gradient of zero.
     """
     if query.rank < 2 or key.rank != query.rank or value.rank != query.rank:
         raise ProgramError(
@@ -33,18 +33,21 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
             raise ProgramError(f"the size of the last axis of {query.type} must be known", "shape_mismatch")
         scale = 1.0 / math.sqrt(query.shape[-1])
     scores = lookup("matmul")(query, key, transpose_y=True) * scale
+    if mask is None and not causal:
+        return lookup("matmul")(lookup("softmax")(scores), value)
     if mask is not None and mask.dtype != "bool":
         scores, mask = scores + mask, None
     if causal:
         seen = lookup("triangle_mask_like")(scores)
         mask = seen if mask is None else lookup("logical_and")(mask, seen)
-    if mask is None:
-        return lookup("matmul")(lookup("softmax")(scores), value)
-    full = lookup("full_like")
-    last = (scores.rank - 1,)
-    hidden = lookup("where")(mask, scores, full(scores, value=-1e30 if scores.dtype != "float16" else -6e4))
+    full, last = lookup("full_like"), (-1,)
+    least = -1e30 if scores.dtype != "float16" else -6e4
+    hidden = scores if mask is None else lookup("where")(mask, scores, full(scores, value=least))
     top = lookup("stop_gradient")(lookup("reduce_max")(hidden, axes=last, keepdims=True))
-    weight = lookup("where")(mask, lookup("exp")(hidden - top), full(scores, value=0.0))
+    top = lookup("maximum")(top, full(top, value=least))  # of a row of -inf, which less -inf would be NaN
+    weight = lookup("exp")(hidden - top)
+    if mask is not None:
+        weight = lookup("where")(mask, weight, full(scores, value=0.0))
     total = lookup("reduce_sum")(weight, axes=last, keepdims=True)
     some = lookup("greater_than")(total, full(total, value=0.0))
     weight = weight / lookup("where")(some, total, full(total, value=1.0))
@@ -57,8 +60,8 @@ def _attend(q, k, v, mask=None, scale=None):
     return weight @ v / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
 
 
-_BIAS = Q @ K.swapaxes(1, 2)
 _MASK = np.array([[True, False, True, True], [False, False, False, False], [True, True, False, True]])
+_ADDED = np.where(_MASK, 0.5, -np.inf)
 scaled_dot_product_attention.example(
     lambda: [
         Example((Q, K, V), (_attend(Q, K, V),)),
@@ -66,6 +69,7 @@ scaled_dot_product_attention.example(
         Example(
             (Q, K, V, Q @ K.swapaxes(1, 2)), (_attend(Q, K, V, np.exp(Q @ K.swapaxes(1, 2)), 0.5),), {"scale": 0.5}
         ),
+        Example((Q, K, V, _ADDED), (_attend(Q, K, V, np.exp(_ADDED)),)),
         Example((Q[0], K[0], V[0]), (_attend(Q[0], K[0], V[0], np.tri(3, 4, dtype=bool)),), {"causal": True}),
         Example((Q[:0], K[:0], V[:0]), (np.zeros((0, 3, 3)),)),
     ]
@@ -76,17 +80,22 @@ scaled_dot_product_attention.example(
 def rotary_embedding(x, positions, *, base: float = 10000.0):
     """x [..., l, d] with each pair (i, i + d / 2) of its last axis turned by ``position * base ** (-2 i / d)``.
 
-    positions: [l] or any shape that broadcasts to [..., l], of the dtype of x. Su et al. 2021.
+    positions: [l] or any shape that broadcasts to [..., l], whole numbers or of the dtype of x; those of half precision
+    are angles of half precision. Su et al. 2021.
     """
     d = x.shape[-1] if x.rank > 1 else 1
-    if d < 2 or d % 2 or not base > 0:
-        raise ProgramError(f"the last axis of {x.type} must be known and even, and the base positive", "shape_mismatch")
+    if d < 2 or d % 2:
+        raise ProgramError(f"the last axis of {x.type} must be known and even", "shape_mismatch")
+    if not 0 < base < math.inf:
+        raise ProgramError(f"the base must be positive and finite, not {base}", "bad_attr")
     half = d // 2
-    rates = x.builder.emit(
-        "assign_value", values=tuple(base ** (-2 * i / d) for i in range(half)), shape=(half,), dtype="float64"
-    )
-    angle = lookup("unsqueeze")(positions, axes=(-1,)) * lookup("cast")(rates, dtype=x.dtype)
-    cos, sin = lookup("cos")(angle), lookup("sin")(angle)
+    exponents = x.builder.emit("linspace", start=0.0, stop=2.0 / d - 1.0, num=half, dtype="float64")
+    rates = lookup("exp")(exponents * math.log(base))
+    if not positions.type.is_float and positions.dtype != "bool":
+        angle = lookup("unsqueeze")(lookup("cast")(positions, dtype="float64"), axes=(-1,)) * rates
+    else:
+        angle = lookup("unsqueeze")(positions, axes=(-1,)) * lookup("cast")(rates, dtype=x.dtype)
+    cos, sin = (lookup("cast")(lookup(f)(angle), dtype=x.dtype) for f in ("cos", "sin"))
     a, b = lookup("split")(x, num=2, axis=x.rank - 1)
     return lookup("concat")(a * cos - b * sin, a * sin + b * cos, axis=x.rank - 1)
 
@@ -103,6 +112,7 @@ _WIDE = np.sin(np.arange(24.0)).reshape(2, 3, 4)
 rotary_embedding.example(
     lambda: [
         Example((_WIDE, _L), (_rope(_WIDE, _L),)),
+        Example((Q, np.arange(3) * 7), (_rope(Q, np.arange(3) * 7.0),)),
         Example((Q, np.stack([_L, _L + 5])), (_rope(Q, np.stack([_L, _L + 5])),)),
         Example((Q[:, :0], _L[:0]), (Q[:, :0],)),
     ]
@@ -119,7 +129,10 @@ def row_conv(x, filter):
         raise ProgramError(
             f"row_conv takes [batch, known time, d] and [k, d], not {x.type}, {filter.type}", "shape_mismatch"
         )
-    k, time = filter.shape[0], x.shape[1]
+    time = x.shape[1]
+    k = min(filter.shape[0], max(time, 1))  # rows further ahead meet zeros only
+    if k > 1000:
+        raise ProgramError(f"row_conv looks ahead at most 1000 steps, not {k}", "shape_mismatch")
     padded = lookup("pad")(x, paddings=(0, 0, 0, k - 1, 0, 0))
     parts = []
     for i in range(k):

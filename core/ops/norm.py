@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -13,13 +14,15 @@ __all__: list[str] = []
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 S, B = np.array([1.5, 0.5, 2.0]), np.array([0.1, -0.2, 0.3])
+LIST = np.arange(1.0, 7.0) / 4
 
 
 @composite
 def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: float = 1e-5):
     """``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from `begin_norm_axis` on.
 
-    The variance is the mean square distance from the mean. `scale` and `bias` broadcast against those axes.
+    The variance is the mean square distance from the mean. `scale` and `bias` broadcast against those axes, or list
+    their elements in row-major order.
     """
     begin = begin_norm_axis + x.rank if begin_norm_axis < 0 else begin_norm_axis
     if not 0 <= begin < x.rank:
@@ -29,8 +32,17 @@ def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: f
     variance = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=True)
     out = centred * lookup("rsqrt")(variance + epsilon)
     if scale is not None:
-        out = out * scale
-    return out if bias is None else out + bias
+        out = out * _fitted(scale, x.shape[begin:])
+    return out if bias is None else out + _fitted(bias, x.shape[begin:])
+
+
+def _fitted(value, shape):
+    """A list of all elements of `shape` under it; anything else as it is."""
+    if value.rank != 1 or len(shape) == 1 or value.shape[0] in (1, max(shape[-1], 1)):
+        return value
+    if -1 in (*shape, *value.shape):
+        raise ProgramError(f"whether {value.type} lists all elements is told by known sizes only", "shape_mismatch")
+    return lookup("reshape")(value, shape=shape) if value.shape[0] == math.prod(shape) else value
 
 
 def _normal(x, axes, eps=1e-5):
@@ -42,6 +54,8 @@ layer_norm.example(
         Example((X,), (_normal(X, (1,)),)),
         Example((X, S, B), (_normal(X, (1,)) * S + B,)),
         Example((X[None], S), (_normal(X[None], (1, 2), 1e-3) * S,), {"epsilon": 1e-3}),
+        Example((X[None], LIST), (_normal(X[None], (1, 2)) * LIST.reshape(2, 3),)),
+        Example((X[:0], S), (X[:0],)),
     ]
 )
 
@@ -103,6 +117,16 @@ def _bn_examples():
     )
     fixed = image / np.sqrt(1 + 1e-5) * S[wide] + B[wide]
     yield Example((image, S, B, running, spread), (fixed, running, spread), {"is_test": True})
+    moved, wider = np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5])
+    rows = image[:, :, 0, 0]
+    fixed = (rows - moved) / np.sqrt(wider + 1e-3) * S + B
+    global_ = {"use_global_stats": True, "epsilon": 1e-3, "data_layout": "NHWC"}
+    yield Example((rows, S, B, moved, wider), (fixed, moved, wider), global_)
+    three = r.standard_normal((3, 2, 1))  # [n, c, length], with another momentum
+    m, v = three.mean((0, 2)), three.var((0, 2))
+    out = _normal(three, (0, 2)) * S[:2, None] + B[:2, None]
+    stats = (out, 0.5 * moved[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
+    yield Example((three, S[:2], B[:2], moved[:2], wider[:2]), stats, {"momentum": 0.5})
 
 
 batch_norm.example(_bn_examples)

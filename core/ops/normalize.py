@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from ml_dtypes import finfo
 
 from core.errors import ProgramError
-from core.ops.types import axis_of
+from core.ops.types import as_dtype, axis_of
 from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
@@ -68,9 +69,10 @@ def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
 
 @composite
 def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
-    """``x / sqrt(max(sum(x ** 2), epsilon))`` along `axis`."""
+    """``x / sqrt(max(sum(x ** 2), epsilon))`` along `axis`; zeros stay zeros, also where x holds no such `epsilon`."""
     total = lookup("reduce_sum")(lookup("square")(x), axes=(axis_of(axis, x.rank),), keepdims=True)
-    return x * lookup("rsqrt")(lookup("clip")(total, min=epsilon))
+    least = float(finfo(as_dtype(x.dtype)).smallest_normal) if x.type.is_float else 0.0
+    return x * lookup("rsqrt")(lookup("clip")(total, min=max(epsilon, least)))
 
 
 @composite
@@ -80,13 +82,15 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
     Local response normalisation (Krizhevsky et al. 2012); of an even n the longer side comes first.
     """
     _spatial(x)
-    if n < 1 or x.shape[1] == -1:
+    c = x.shape[1]
+    if n < 1 or c < 0:
         raise ProgramError(f"needs n from 1 and a known number of channels, not {n} and {x.type}", "bad_attr")
-    before, c = n // 2, x.shape[1]
-    squares = lookup("square")(x)
-    borders = (0, 0, before, n - 1 - before, *(0,) * (2 * (x.rank - 2)))
-    padded = lookup("pad")(squares, paddings=borders)
-    parts = [lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(n)]
+    before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # there are no neighbours further off
+    if before + after >= 1000:
+        raise ProgramError(f"{before + after + 1} neighbouring channels are more than 1000", "bad_attr")
+    borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
+    padded = lookup("pad")(lookup("square")(x), paddings=borders)
+    parts = [lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
     total = x.builder.emit("sum", *parts) * alpha + k
     return x * lookup("pow")(total, lookup("full_like")(total, value=-beta))
 
@@ -96,11 +100,12 @@ def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, eps
     """`weight` divided by its largest singular value, as estimated by power iteration (Miyato et al. 2018).
 
     The weight is seen as a matrix with `axis` as rows [h] and all else as columns [w]; u [h] and v [w] are kept from
-    step to step, and are constants to the gradient, which flows through the weight and the estimate.
+    step to step, and are constants to the gradient, which flows through the weight and the estimate. There are at most
+    100 `power_iterations`.
     """
     at = axis_of(axis, weight.rank)
-    if -1 in weight.shape or power_iterations < 0:
-        raise ProgramError(f"the sizes of {weight.type} must be known, and iterations at least 0", "bad_attr")
+    if -1 in weight.shape or not 0 <= power_iterations <= 100:
+        raise ProgramError(f"the sizes of {weight.type} must be known, and 0 to 100 iterations", "bad_attr")
     order = (at, *(i for i in range(weight.rank) if i != at))
     rows = weight.shape[at]
     matrix = lookup("reshape")(lookup("transpose")(weight, axes=order), shape=(rows, -1) if rows else (0, 0))
@@ -186,6 +191,7 @@ lrn.example(
     lambda: [
         Example((X,), (_lrn(X, 3, 2, 0.5, 0.75),), {"n": 3, "k": 2.0, "alpha": 0.5}),
         Example((IMAGE,), (_lrn(IMAGE, 2, 1, 0.3, 0.5),), {"n": 2, "alpha": 0.3, "beta": 0.5}),
+        Example((X,), (_lrn(X, 9, 1, 0.2, 0.75),), {"n": 9, "alpha": 0.2}),
         Example((X[:0],), (X[:0],)),
     ]
 )
