@@ -91,10 +91,22 @@ def inverse_time_decay(step, *, learning_rate: float, decay_steps: int, decay_ra
 
 @schedule
 def polynomial_decay(
-    step, *, learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0001, power: float = 1.0
+    step,
+    *,
+    learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
 ):
-    """From `learning_rate` to `end_learning_rate`; ``(1 - step / decay_steps) ** power`` of the way is left."""
-    left = lookup("clip")(1.0 - _periods(step, decay_steps, False), min=0.0)
+    """From `learning_rate` to `end_learning_rate`; ``(1 - step / decay_steps) ** power`` of the way is left.
+
+    Afterwards it stays there. With `cycle`, decay_steps is doubled, tripled, ... as soon as the step is beyond it.
+    """
+    done = _periods(step, decay_steps, False)
+    if cycle:
+        done = done / lookup("clip")(lookup("ceil")(done), min=1.0)
+    left = lookup("clip")(1.0 - done, min=0.0)
     return lookup("pow")(left, _full(left, power)) * (learning_rate - end_learning_rate) + end_learning_rate
 
 
@@ -150,6 +162,33 @@ def warmup_cosine_decay(
     return lookup("where")(lookup("less_than")(step, _full(step, warmup_steps)), up, down)
 
 
+@schedule
+def one_cycle(
+    step,
+    *,
+    learning_rate: float,
+    total_steps: int,
+    warmup: float = 0.3,
+    start_factor: float = 0.04,
+    end_factor: float = 4e-6,
+):
+    """Half a cosine up to `learning_rate` in a share `warmup` of `total_steps` steps, then half a cosine down.
+
+    It starts at ``start_factor * learning_rate`` and ends, in step ``total_steps - 1``, at ``end_factor *
+    learning_rate``, where it stays (Smith and Topin 2019).
+    """
+    last = total_steps - 1.0
+    top = warmup * total_steps - 1.0
+    if not 0 < top < last:
+        raise ProgramError(f"{warmup} of {total_steps} steps leaves no way up or no way down", "bad_attr")
+    n = _count(step)
+    up = (1.0 - lookup("cos")(n * (math.pi / top))) * 0.5
+    down = (1.0 + lookup("cos")(lookup("clip")((n - top) / (last - top), max=1.0) * math.pi)) * 0.5
+    rising = lookup("less_equal")(n, _full(n, top))
+    share = lookup("where")(rising, up * (1.0 - start_factor) + start_factor, down * (1.0 - end_factor) + end_factor)
+    return share * learning_rate
+
+
 def _at(spec: OpSpec, wanted: Callable[[int], float], **attrs: Any) -> None:
     spec.example(lambda: [Example((np.array(n),), (np.array(wanted(n)),), attrs) for n in (0, 7, 40)])
 
@@ -164,14 +203,6 @@ _at(
     staircase=True,
 )
 _at(inverse_time_decay, lambda n: 0.1 / (1 + 0.05 * n), learning_rate=0.1, decay_steps=10, decay_rate=0.5)
-_at(
-    polynomial_decay,
-    lambda n: 0.099 * max(1 - n / 20, 0) ** 2 + 0.001,
-    learning_rate=0.1,
-    decay_steps=20,
-    power=2.0,
-    end_learning_rate=0.001,
-)
 _at(piecewise_decay, lambda n: (0.1, 0.01, 0.001)[(n >= 7) + (n >= 20)], boundaries=(7, 20), values=(0.1, 0.01, 0.001))
 _at(
     noam_decay,
@@ -195,3 +226,29 @@ _at(
     warmup_steps=10,
     decay_steps=20,
 )
+
+
+def _cycled(n):
+    whole = 15 * max(math.ceil(n / 15), 1)
+    return 0.09 * (1 - n / whole) + 0.01
+
+
+polynomial_decay.example(
+    lambda: [
+        Example((np.array(n),), (np.array(wanted),), {"learning_rate": 0.1, **attrs})
+        for n in (0, 7, 15, 40)
+        for wanted, attrs in (
+            (0.099 * max(1 - n / 20, 0) ** 2 + 0.001, {"decay_steps": 20, "power": 2.0, "end_learning_rate": 0.001}),
+            (_cycled(n), {"decay_steps": 15, "end_learning_rate": 0.01, "cycle": True}),
+        )
+    ]
+)
+
+
+def _one_cycle(n):
+    if n <= 8:
+        return 0.1 * (0.04 + 0.96 * (1 - math.cos(math.pi * n / 8)) / 2)
+    return 0.1 * (4e-6 + (1 - 4e-6) * (1 + math.cos(math.pi * min((n - 8) / 21, 1))) / 2)
+
+
+_at(one_cycle, _one_cycle, learning_rate=0.1, total_steps=30)

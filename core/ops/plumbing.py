@@ -117,7 +117,8 @@ def unscale(xp, scale, *x):
     found = xp.zeros((), bool)
     for v in x:
         found = found | ~xp.all(xp.isfinite(v))
-    return (*((v / scale).astype(v.dtype) for v in x), found)
+    one = scale.reshape(())
+    return (*((v / one).astype(v.dtype) for v in x), found)
 
 
 @unscale.infer
@@ -140,6 +141,7 @@ unscale.example(
     lambda: [
         Example((np.array(4.0), G, H), (G / 4, H / 4, np.array(False))),
         Example((np.array([4.0]), G[:0]), (G[:0], np.array(False))),
+        Example((np.array([4.0]), G[0, 0]), (G[0, 0] / 4, np.array(False))),
         Example((np.array(4.0), np.array([np.inf])), (np.array([np.inf]), np.array(True)), smooth=False),
     ]
 )

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.build import BlockBuilder
 from core.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
 from core.errors import ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
-from core.optim import OPTIMIZERS
+from core.ops.types import as_dtype
+from core.optim import OPTIMIZERS, state_types
+from core.registry import as_tuple
+from core.runtime.reference import execute
 from core.wire import read
 from tests.programs import Sketch, close
 
@@ -196,6 +200,40 @@ def test_every_optimizer_lowers_a_quadratic(name):
 
     assert losses[-1] < 0.5 * losses[0]
     assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_level_schedule_is_as_good_as_a_number(name):
+    level = {"schedule": "piecewise_decay", "boundaries": [], "values": [0.05]}
+    found = []
+    for rate in (0.05, level):
+        s = quadratic()
+        exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer(name, {"learning_rate": rate}))
+        values: dict[str, Any] = s.values | exe.initial_state()
+        for _ in range(8):
+            out = exe.step(values)
+            values = values | out.parameters | out.optimizer_state
+        found.append(values["w"])
+
+    close(found[1], found[0], 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_keeps_halves_as_they_are_and_moves_them_downhill(name, dtype):
+    b = BlockBuilder()
+    types = state_types(Optimizer(name), TensorType((2,), dtype))
+    params = [b.param(TensorType((2,), dtype)) for _ in range(2)] + [b.param(t) for t in types.values()]
+    block = b.build(as_tuple(b.emit(name, *params, learning_rate=0.25)))
+    half = as_dtype(dtype)
+    zeros = [np.zeros(t.shape, as_dtype(t.dtype)) for t in types.values()]
+
+    out = execute(block, [np.array([1.0, -2.0]).astype(half), np.array([4.0, -4.0]).astype(half), *zeros])
+
+    assert [str(np.asarray(v).dtype) for v in out] == [dtype, *(t.dtype for t in types.values())]
+    assert np.isfinite(out[0].astype("float64")).all()
+    if name not in ("adadelta", "lars"):  # whose first moves are tiny
+        assert abs(float(out[0][0])) < 1.0 and abs(float(out[0][1])) < 2.0
 
 
 def test_a_schedule_sets_the_rate_of_every_step():

@@ -1,0 +1,257 @@
+"""Adam, and the optimisers made of it. For what they share with all optimisers see updates.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ops.updates import check_share, decayed
+from core.registry import Example, composite, lookup
+
+__all__: list[str] = []
+
+
+def _left(beta: float, count, dtype: str):
+    """``1 - beta ** count``, in float64: a half would make 0.999 a 1, and this a 0."""
+    return lookup("cast")(1.0 - lookup("pow")(lookup("full_like")(count, value=beta), count), dtype=dtype)
+
+
+def _moments(gradient, first, second, step, beta1, beta2):
+    """The new means of the gradient and its square, the new step, and that as a float64."""
+    check_share(beta1=beta1, beta2=beta2)
+    step = lookup("increment")(step)
+    first = first * beta1 + gradient * (1.0 - beta1)
+    second = second * beta2 + lookup("square")(gradient) * (1.0 - beta2)
+    return first, second, step, lookup("cast")(step, dtype="float64")
+
+
+def _adam(gradient, first, second, step, beta1, beta2, epsilon):
+    """Adam's move, not yet multiplied by the learning rate, then the new slots."""
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    mean, square = first / _left(beta1, count, first.dtype), second / _left(beta2, count, second.dtype)
+    return mean / (lookup("sqrt")(square) + epsilon), first, second, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def adam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam (Kingma and Ba 2015): running means of the gradient and its square, both corrected for their start at zero.
+
+    The parameter moves by ``-learning_rate * mean / (sqrt(mean_square) + epsilon)``.
+    """
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    return parameter - move * learning_rate, *slots
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def adamw(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.01,
+):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): the parameter shrinks by
+    ``learning_rate * weight_decay`` of itself, apart from the gradient."""
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    return parameter * (1.0 - learning_rate * weight_decay) - move * learning_rate, *slots
+
+
+@composite(outputs=("parameter_out", "first_out", "largest_out", "step_out"))
+def adamax(
+    parameter,
+    gradient,
+    first,
+    largest,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam with the largest gradient so far, fading by `beta2`, in place of the mean square (Kingma and Ba 2015)."""
+    check_share(beta1=beta1, beta2=beta2)
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    step = lookup("increment")(step)
+    first = first * beta1 + gradient * (1.0 - beta1)
+    largest = lookup("maximum")(lookup("abs")(gradient), largest * beta2 + epsilon)
+    mean = first / _left(beta1, lookup("cast")(step, dtype="float64"), first.dtype)
+    return parameter - mean * learning_rate / largest, first, largest, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def nadam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.002,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam that looks ahead (Dozat 2016, with a constant beta1): its mean in step n is
+    ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``."""
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    dtype = parameter.dtype
+    mean = first * beta1 / _left(beta1, count + 1.0, dtype) + gradient * (1.0 - beta1) / _left(beta1, count, dtype)
+    root = lookup("sqrt")(second / _left(beta2, count, dtype))
+    return parameter - mean * learning_rate / (root + epsilon), first, second, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def radam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam that first moves by the mean alone, until it has seen enough to trust the mean square (Liu et al. 2020).
+
+    With ``top = 2 / (1 - beta2) - 1`` and ``r = top - 2 n beta2 ** n / (1 - beta2 ** n)`` in step n, Adam's move is
+    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` as soon as ``r > 5``.
+    """
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    dtype = parameter.dtype
+    mean = first / _left(beta1, count, dtype)
+    top = 2.0 / (1.0 - beta2) - 1.0
+    move = mean
+    if top > 5.0:  # r stays below it
+        left = _left(beta2, count, "float64")
+        r = top - count * (1.0 - left) * 2.0 / left
+        enough = lookup("greater_than")(r, lookup("full_like")(r, value=5.0))
+        r = lookup("where")(enough, r, lookup("full_like")(r, value=6.0))
+        rectified = lookup("sqrt")((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
+        root = lookup("sqrt")(second / lookup("cast")(left, dtype=dtype))
+        move = lookup("where")(enough, mean * lookup("cast")(rectified, dtype=dtype) / (root + epsilon), mean)
+    return parameter - move * learning_rate, first, second, step
+
+
+def _trust(parameter, move):
+    """``norm(parameter) / norm(move)``; 1 where either is 0."""
+    a, b = lookup("norm")(parameter), lookup("norm")(move)
+    zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
+    some = lookup("logical_and")(lookup("greater_than")(a, zero), lookup("greater_than")(b, zero))
+    return lookup("where")(some, a / lookup("where")(some, b, one), one)
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def lamb(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.01,
+):
+    """Adam's move plus weight decay, scaled to the norm of the parameter (You et al. 2020)."""
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    move = move + parameter * weight_decay
+    return parameter - move * _trust(parameter, move) * learning_rate, *slots
+
+
+P, G = np.array([1.0, -2.0]), np.array([0.5, 0.25])
+Z = np.zeros(2)
+M, V = np.array([0.2, -0.1]), np.array([0.3, 0.4])
+
+
+def _first_adam_step(p, g, shrink=1.0, lr=0.001):
+    # after one step both corrected means are the gradient and its square themselves
+    return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
+
+
+def _fourth_adam_step(p, g, m, v, shrink=1.0):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return p * shrink - 0.001 * (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+adam.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G), smooth=False),
+        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V)),
+    ]
+)
+adamw.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5), smooth=False),
+        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V, 1 - 1e-5)),
+    ]
+)
+
+
+def _adamax():
+    first, largest = 0.9 * M + 0.1 * G, np.maximum(np.abs(G), 0.999 * V + 1e-8)
+    return P - 0.001 / (1 - 0.9**4) * first / largest, first, largest, np.array(4)
+
+
+adamax.example(lambda: [Example((P, G, M, V, np.array(3)), _adamax())])
+
+
+def _lamb():
+    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
+    move = (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-6) + 0.01 * P
+    return P - 0.001 * np.linalg.norm(P) / np.linalg.norm(move) * move, m, v, np.array(4)
+
+
+lamb.example(lambda: [Example((P, G, M, V, np.array(3)), _lamb())])
+
+
+def _nadam():
+    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
+    mean = 0.9 * m / (1 - 0.9**5) + 0.1 * G / (1 - 0.9**4)
+    return P - 0.002 * mean / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+nadam.example(lambda: [Example((P, G, M, V, np.array(3)), _nadam())])
+
+
+def _radam(n):
+    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
+    r = 1999 - 2 * n * 0.999**n / (1 - 0.999**n)
+    move = m / (1 - 0.9**n)
+    if r > 5:
+        move = move * np.sqrt((r - 4) * (r - 2) * 1999 / (1995 * 1997 * r)) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
+    return P - 0.001 * move, m, v, np.array(n)
+
+
+radam.example(lambda: [Example((P, G, M, V, np.array(n - 1)), _radam(n)) for n in (2, 5, 6, 500)])
