@@ -58,6 +58,12 @@ class ProgramDetail(ProgramSummary):
     program: dict[str, Any]
 
 
+class CloneRequest(Strict):
+    """How the forward program is to be."""
+
+    for_test: bool = Field(True, description="Dropout and batch normalisation as in evaluation.")
+
+
 class ProgramPage(Strict):
     """One page of programs."""
 
@@ -121,6 +127,13 @@ async def create_program(
         from service.store.programs import program_id
 
         return _json({"id": program_id(document), "signature": signature, "valid": True})
+    return await _registered(request, document, signature)
+
+
+async def _registered(request: Request, document: dict[str, Any], signature: dict[str, Any] | None = None) -> Response:
+    """Keep a program, checked here if it has no signature yet. Raises HttpProblem 422 or 507."""
+    if signature is None:
+        signature = (await call(request, "inspect", {"document": document})).result
     try:
         stored, created = await programs(request).put(document, signature)
     except StoreFull:
@@ -167,6 +180,26 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
     if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return _json(_summary(stored) | {"program": stored.document}, headers=headers)
+
+
+@router.post(
+    "/{program_id}/clone",
+    summary="Get the forward program back",
+    status_code=201,
+    response_model=ProgramSummary,
+    responses={
+        200: {"model": ProgramSummary, "description": "It was known already."},
+        **responses("not-found", "invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
+    },
+    openapi_extra=accepts(CloneRequest, binary=False, evaluation=("For evaluation", {"for_test": True})),
+)
+async def clone_program(request: Request, program_id: ProgramId) -> Response:
+    """Register the program without its backward pass, and, `for_test`, with every op as it is in evaluation."""
+    stored = await program(request, program_id)
+    body = await read_body(request, settings(request), binary=False)
+    args = {"document": stored.document, "for_test": CloneRequest.model_validate(body.document).for_test}
+    document = (await call(request, "clone", args)).result["program"]
+    return await _registered(request, document)
 
 
 @router.delete(

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from core.clone import clone
 from core.compile import Backward, GradientQuery, append_backward, gradients
 from core.errors import ProgramError
 from core.ir import Variable
+from core.wire import write
 from service.worker import insight, sessions
 from service.worker.programs import blocks_of, known_program
 from service.worker.running import answer_of, query_from, run
@@ -58,6 +60,11 @@ def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     return found.as_document(), {}
 
 
+def cloned(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The program without its backward pass. args: program_id or document, for_test."""
+    return {"program": write(clone(known_program(state, args).program, args["for_test"]))}, {}
+
+
 def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """What there is to draw: the program with its backward pass if `args` ask for one, else the program alone."""
     if args.get("loss") is not None or args.get("targets"):
@@ -94,6 +101,7 @@ HANDLERS: dict[str, Handler] = {
     "ping": ping,
     "inspect": inspect,
     "backward": backward,
+    "clone": cloned,
     "graph": graph,
     "gradients": one_shot_gradients,
     "analysis": insight.analysis,

@@ -206,3 +206,15 @@ def test_health_workers_root_and_metrics(client):
 
 def test_registered_ids_are_those_of_the_documentation(client):
     assert client.get(f"/v1/programs/{REGRESSION_ID}").json()["program"] == REGRESSION
+
+
+def test_the_forward_program_comes_back_out_of_an_answer(client):
+    stored = client.post("/v1/programs", json={"program": WHILE}).json()["id"]
+    answer = client.get(f"/v1/programs/{stored}/backward", params={"loss": "loss"}).json()["program"]
+    trained = client.post("/v1/programs", json={"program": answer}).json()["id"]
+    clone = client.post(f"/v1/programs/{trained}/clone", json={"for_test": True})
+
+    assert clone.status_code in (200, 201), clone.text
+    types = clone.json()["signature"]["op_types"]
+    assert types == client.get(f"/v1/programs/{stored}").json()["signature"]["op_types"]
+    assert client.post(f"/v1/programs/{trained}/clone", json={"for_test": True}).status_code == 200
