@@ -15,12 +15,15 @@ K = np.cos(np.arange(16.0)).reshape(2, 4, 2)
 V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
 
 
-def _gates(x, h, weight_x, weight_h, bias_x, bias_h):
+def _projected(x, weight, bias):
+    """``x @ weight.T + bias``: the share of one operand in every gate."""
+    out = lookup("matmul")(x, weight, transpose_y=True)
+    return out if bias is None else out + bias
+
+
+def _check_cell(x, h) -> None:
     if x.rank != 2 or h.rank != 2:
         raise ProgramError(f"a cell takes [batch, size] and [batch, hidden], not {x.type}, {h.type}", "shape_mismatch")
-    a = lookup("matmul")(x, weight_x, transpose_y=True)
-    b = lookup("matmul")(h, weight_h, transpose_y=True)
-    return (a if bias_x is None else a + bias_x), (b if bias_h is None else b + bias_h)
 
 
 def _parts(x, count: int):
@@ -29,11 +32,33 @@ def _parts(x, count: int):
     return lookup("split")(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
 
 
+# Steps take the shares of x and h in the gates, so that of a sequence those of all x are one product.
+
+
+def _rnn_step(a, b, h):
+    return (lookup("tanh")(a + b),)
+
+
+def _lstm_step(a, b, h, c):
+    i, f, g, o = _parts(a + b, 4)
+    sigmoid, tanh = lookup("sigmoid"), lookup("tanh")
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def _gru_step(a, b, h):
+    (xr, xz, xn), (hr, hz, hn) = _parts(a, 3), _parts(b, 3)
+    sigmoid = lookup("sigmoid")
+    new = lookup("tanh")(xn + sigmoid(xr + hr) * hn)
+    z = sigmoid(xz + hz)
+    return (new + z * (h - new),)
+
+
 @composite
 def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     """``tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, x [n, input], h [n, hidden]."""
-    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
-    return lookup("tanh")(a + b)
+    _check_cell(x, h)
+    return _rnn_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
 
 
 @composite(outputs=("h_out", "c_out"))
@@ -43,11 +68,8 @@ def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [4 hidden, ...] for the gates input, forget, cell, output in this order:
     ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
     """
-    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
-    i, f, g, o = _parts(a + b, 4)
-    sigmoid, tanh = lookup("sigmoid"), lookup("tanh")
-    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-    return sigmoid(o) * tanh(c), c
+    _check_cell(x, h)
+    return _lstm_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h, c)
 
 
 @composite
@@ -57,12 +79,8 @@ def gru_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [3 hidden, ...] for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
     ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``, where hn includes its bias.
     """
-    a, b = _gates(x, h, weight_x, weight_h, bias_x, bias_h)
-    (xr, xz, xn), (hr, hz, hn) = _parts(a, 3), _parts(b, 3)
-    sigmoid = lookup("sigmoid")
-    new = lookup("tanh")(xn + sigmoid(xr + hr) * hn)
-    z = sigmoid(xz + hz)
-    return new + z * (h - new)
+    _check_cell(x, h)
+    return _gru_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
 
 
 def _s(x):
@@ -125,21 +143,28 @@ gru_cell.example(
 # --- whole sequences -------------------------------------------------------------------------------------------
 
 
-def _over_time(step, sequence, states, captured, reverse: bool):
-    """Run ``step(states, captured, x) -> states`` over the first axis; its first state stacked, then the last."""
-    if sequence.rank != 3:
-        raise ProgramError(f"a sequence is [time, batch, input], not {sequence.type}", "shape_mismatch")
+def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: bool):
+    """Run ``step(share of x, share of h, *states) -> states`` over the first axis of x [time, batch, input].
+
+    Its first state of every step, stacked, and then all states of the last step.
+    """
+    if x.rank != 3 or states[0].rank != 2:
+        raise ProgramError(
+            f"needs [time, batch, input] and [batch, hidden], not {x.type}, {states[0].type}", "shape_mismatch"
+        )
+    shares = _projected(x, weight_x, bias_x)
+    captured = [weight_h] if bias_h is None else [weight_h, bias_h]
     b = BlockBuilder()
-    inside = [b.param(v.type) for v in (*states, *captured)]
-    x = b.param(TensorType(sequence.shape[1:], sequence.dtype))
-    after = step(inside[: len(states)], inside[len(states) :], x)
+    before = [b.param(v.type) for v in states]
+    weights = [b.param(v.type) for v in captured]
+    share = b.param(TensorType(shares.shape[1:], shares.dtype))
+    after = step(share, _projected(before[0], weights[0], weights[1] if len(weights) > 1 else None), *before)
     body = b.build([*after, after[0]])
-    stack = lookup("array_unstack")(sequence)
-    outs = sequence.builder.emit(
+    *last, recorded = x.builder.emit(
         "loop",
         *states,
         *captured,
-        stack,
+        lookup("array_unstack")(shares),
         sub_block=body,
         carried=len(states),
         captured=len(captured),
@@ -147,40 +172,26 @@ def _over_time(step, sequence, states, captured, reverse: bool):
         reverse=reverse,
     )
     element = states[0]
-    stacked = lookup("array_join")(outs[-1], None, shape=element.shape, dtype=element.dtype, count=sequence.shape[0])
-    return (stacked, *outs[:-1])
-
-
-def _given(*values):
-    return [v for v in values if v is not None]
-
-
-def _recurrence(cell: str, sequence, states, weights, reverse):
-    def step(before, captured, x):
-        given = iter(captured)
-        slots = [next(given) if w is not None else None for w in weights]
-        found = lookup(cell)(x, *before, *slots)
-        return found if isinstance(found, tuple) else (found,)
-
-    return _over_time(step, sequence, states, _given(*weights), reverse)
+    every = lookup("array_join")(recorded, None, shape=element.shape, dtype=element.dtype, count=x.shape[0])
+    return (every, *last)
 
 
 @composite(outputs=("out", "h_out"))
 def rnn(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`rnn_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
-    return _recurrence("rnn_cell", x, [h], (weight_x, weight_h, bias_x, bias_h), reverse)
+    return _over_time(_rnn_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out", "c_out"))
 def lstm(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`lstm_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last h and c."""
-    return _recurrence("lstm_cell", x, [h, c], (weight_x, weight_h, bias_x, bias_h), reverse)
+    return _over_time(_lstm_step, x, [h, c], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out"))
 def gru(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`gru_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
-    return _recurrence("gru_cell", x, [h], (weight_x, weight_h, bias_x, bias_h), reverse)
+    return _over_time(_gru_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 def _run(cell, x, states, weights, reverse=False):
