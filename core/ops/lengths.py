@@ -8,7 +8,7 @@ from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.registry import lookup
 
-__all__ = ["check_lengths", "ends_of", "over_rows", "row_numbers"]
+__all__ = ["as_rows", "check_lengths", "ends_of", "over_rows", "row_numbers"]
 
 
 def check_lengths(lengths: TensorType) -> None:
@@ -21,11 +21,23 @@ def ends_of(xp: Any, lengths: Any, rows: int | None = None) -> Any:
     """The row behind each sequence. Raises ExecutionError (shape_mismatch) where lengths and rows do not agree."""
     if lengths.size and int(lengths.min()) < 0:
         raise ExecutionError("a length is negative", "shape_mismatch")
+    if lengths.size and rows is not None and int(lengths.max()) > rows:  # alone first: sums of such may wrap around
+        raise ExecutionError(f"a sequence of {int(lengths.max())} rows among {rows}", "shape_mismatch")
     ends = xp.cumsum(lengths)
     total = int(ends[-1]) if lengths.size else 0
     if rows is not None and total != rows:
         raise ExecutionError(f"the lengths add up to {total} rows, but there are {rows}", "shape_mismatch")
     return ends
+
+
+def as_rows(x: Any, count: int, sizes: tuple[int, ...]) -> Any:
+    """x as `count` rows of `sizes`; -1 is a number of rows that only a run can tell.
+
+    Raises ProgramError (shape_mismatch) where that is not enough to tell the sizes of rows.
+    """
+    if -1 in sizes or (count == -1 and 0 in sizes):
+        raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
+    return lookup("reshape")(x, shape=(count, *sizes))
 
 
 def over_rows(value: Any, like: Any) -> Any:

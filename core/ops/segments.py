@@ -1,4 +1,4 @@
-"""Reductions over segments: rows with the same id."""
+"""Reductions over segments: rows with the same id. Ids, int32 or int64, stand in any order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ops.index import check_index
 from core.ops.lengths import over_rows
+from core.ops.reduce import sum_dtype
 from core.ops.types import matches
 from core.registry import Example, composite, lookup, op
 
@@ -15,28 +17,36 @@ __all__: list[str] = []
 X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
 
 
-@op
-def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
-    """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
+def _segments(ids, like, num_segments: int) -> int:
+    """How many segments there are. Raises ExecutionError (index_out_of_range) for an id that is none of them."""
     count = num_segments if like is None else like.shape[0]
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
         raise ExecutionError(f"a segment id is outside 0 to {count - 1}", "index_out_of_range")
-    out = xp.zeros((count, *x.shape[1:]), x.dtype)
+    return count
+
+
+@op
+def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
+    """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
+    out = xp.zeros((_segments(ids, like, num_segments), *x.shape[1:]), sum_dtype(x))
     if xp.__name__ == "cupy":
         import cupyx
 
-        cupyx.scatter_add(out, ids, x)
+        cupyx.scatter_add(out, ids, x.astype(out.dtype, copy=False))
     else:
         np.add.at(out, ids, x)
-    return out
+    return out.astype(x.dtype, copy=False)
 
 
 @segment_sum.infer
 def segment_sum_infer(x, ids, like, *, num_segments):
-    if x.rank == 0 or ids.dtype != "int64" or not matches(ids, TensorType((x.shape[0],), "int64")):
-        raise ProgramError(f"needs one int64 id for each row of {x}, not {ids}", "shape_mismatch")
-    if (num_segments < 0) == (like is None) or x.dtype == "bool":
-        raise ProgramError("needs numbers, and either num_segments or an array with that many rows", "bad_attr")
+    check_index(ids, "ids")
+    if x.rank == 0 or not matches(ids, TensorType((x.shape[0],), ids.dtype)):
+        raise ProgramError(f"needs one id for each row of {x}, not {ids}", "shape_mismatch")
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    if (num_segments < 0) == (like is None) or (like is not None and like.rank == 0):
+        raise ProgramError("needs either num_segments or an array with that many rows", "bad_attr")
     return TensorType((num_segments if like is None else like.shape[0], *x.shape[1:]), x.dtype)
 
 
@@ -72,18 +82,24 @@ def segment_mean(x, ids, like=None, *, num_segments: int = -1):
 @op
 def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
     """The largest row of each segment, element by element; 0 for one without rows. Ties share the gradient evenly."""
-    count = num_segments if like is None else like.shape[0]
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
-        raise ExecutionError(f"a segment id is outside 0 to {count - 1}", "index_out_of_range")
-    out = xp.full((count, *x.shape[1:]), -np.inf, x.dtype)
-    order = xp.argsort(ids, kind="stable")
-    ordered = ids[order]
-    if x.shape[0]:
+    count = _segments(ids, like, num_segments)
+    out = xp.full((count, *x.shape[1:]), -np.inf, sum_dtype(x))
+    if xp.__name__ == "cupy":
+        import cupyx
+
+        cupyx.scatter_max(out, ids, x.astype(out.dtype, copy=False))
+        nan = xp.zeros(out.shape, "int32")  # which an atomic maximum passes over
+        cupyx.scatter_max(nan, ids, xp.isnan(x).astype("int32"))
+        out = xp.where(nan > 0, out.dtype.type(np.nan), out)
+    elif len(x):
+        order = xp.argsort(ids, kind="stable")
+        ordered = ids[order]
         starts = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), ordered[1:] != ordered[:-1]]))
         out[ordered[starts]] = xp.maximum.reduceat(x[order], starts)
     present = xp.zeros(count, bool)
     present[ids] = True
-    return xp.where(present.reshape((count,) + (1,) * (x.ndim - 1)), out, x.dtype.type(0))
+    present = present.reshape((count,) + (1,) * (x.ndim - 1))
+    return xp.where(present, out, out.dtype.type(0)).astype(x.dtype, copy=False)
 
 
 @segment_max.infer

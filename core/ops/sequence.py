@@ -12,10 +12,10 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.ops.lengths import check_lengths, ends_of, over_rows, row_numbers
-from core.ops.shape import reshape_to
-from core.ops.types import as_dtype, matches
-from core.registry import Dtype, Example, composite, lookup, op
+from core.ops.creation import check_count
+from core.ops.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
+from core.ops.types import matches
+from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -65,33 +65,6 @@ sequence_rows.example(
         Example((N, X), (np.array([2, 3, 5]),), {"order": "last"}),
         Example((N, X), (np.array([2, 1, 0, 3, 5, 4]),), {"order": "reverse"}),
         Example((GAPS, X), (np.array([0, 0, 3, 4]),), {"order": "first"}),
-    ]
-)
-
-
-@op(no_gradient=_INTEGER)
-def sequence_slots(xp, lengths, x, *, width: int = -1):
-    """For each row of x its place, ``sequence * width + step``, in the padded batch; width -1: the longest."""
-    ends = ends_of(xp, lengths, x.shape[0])
-    longest = int(lengths.max()) if lengths.size else 0
-    size = longest if width == -1 else width
-    if longest > size:
-        raise ExecutionError(f"a sequence has {longest} rows, more than {size}", "shape_mismatch")
-    ids = xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist())
-    return (ids * size + xp.arange(x.shape[0]) - (ends - lengths)[ids]).astype("int64")
-
-
-@sequence_slots.infer
-def sequence_slots_infer(lengths, x, *, width):
-    if width < -1:
-        raise ProgramError(f"width must be at least 0, or -1, not {width}", "bad_attr")
-    return row_numbers(lengths, x)
-
-
-sequence_slots.example(
-    lambda: [
-        Example((N, X), (np.array([0, 1, 2, 3, 6, 7]),)),
-        Example((N, X), (np.array([0, 1, 2, 4, 8, 9]),), {"width": 4}),
     ]
 )
 
@@ -165,10 +138,47 @@ sequence_softmax.example(
 )
 
 
+@op(no_gradient=_INTEGER)
+def expanded_rows(xp, times, lengths, x):
+    """The rows of sequence i of x ``times[i]`` times, i = 0, 1, 2, ...: their positions, int64."""
+    ends = ends_of(xp, lengths, x.shape[0])
+    if times.shape != lengths.shape:
+        raise ExecutionError(f"{times.shape[0]} numbers of times for {lengths.shape[0]} sequences", "shape_mismatch")
+    if times.size and int(times.min()) < 0:
+        raise ExecutionError(f"a number of times is negative: {int(times.min())}", "index_out_of_range")
+    if times.size:
+        check_count(int(times.max()), "one sequence")  # alone first: the sum of such numbers may wrap around
+    check_count(max(int(times.sum()), int((times * lengths).sum())), "the expanded sequences")
+    ids = xp.repeat(xp.arange(times.shape[0]), times.tolist())
+    each = lengths[ids]
+    rows = xp.repeat((ends - lengths)[ids] - (xp.cumsum(each) - each), each.tolist())
+    return (rows + xp.arange(rows.shape[0])).astype("int64")
+
+
+@expanded_rows.infer
+def expanded_rows_infer(times, lengths, x):
+    check_lengths(times)
+    row_numbers(lengths, x)
+    return TensorType((-1,), "int64")
+
+
+expanded_rows.example(
+    lambda: [
+        Example((np.array([2, 1, 0]), N, X), (np.array([0, 1, 2, 0, 1, 2, 3]),)),
+        Example((np.array([1, 3, 0, 2]), GAPS, X), (np.array([0, 1, 2, 4, 5, 4, 5]),)),
+    ]
+)
+
+
 @composite
-def sequence_expand(x, lengths):
-    """Row i of x ``lengths[i]`` times."""
-    return lookup("gather")(x, lookup("repeat_positions")(lengths))
+def sequence_expand(x, lengths, x_lengths=None):
+    """Row i of x ``lengths[i]`` times; if `x_lengths` is given, sequence i of x as often. Gradients of copies add up.
+
+    The lengths of what comes out are then ``sequence_expand(x_lengths, lengths)``.
+    """
+    if x_lengths is not None:
+        return lookup("gather")(x, lookup("expanded_rows")(lengths, x_lengths, x))
+    return lookup("gather")(x, lookup("repeat_positions")(lengths, x))
 
 
 sequence_expand.example(
@@ -176,120 +186,7 @@ sequence_expand.example(
         Example((X[:3], N), (np.repeat(X[:3], N, 0),)),
         Example((X[:4, 0], GAPS), (np.repeat(X[:4, 0], GAPS),)),
         Example((X[:2], N[:2] * 0), (X[:0],)),
-    ]
-)
-
-
-@composite
-def sequence_pad(x, lengths, value=None, *, pad_value: float = 0.0, padded_length: int = -1):
-    """The sequences as [n, padded_length, ...], filled up with `pad_value`; -1 is the length of the longest."""
-    if -1 in x.shape[1:]:
-        raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
-    slots = lookup("sequence_slots")(lengths, x, width=padded_length)
-    like = lookup("padded_like")(lengths, shape=x.shape[1:], width=padded_length, value=pad_value, dtype=x.dtype)
-    flat = lookup("reshape")(like, shape=(-1, *x.shape[1:])) if 0 not in x.shape[1:] else like
-    out = lookup("scatter")(flat, slots, x)
-    return reshape_to(out, like)
-
-
-@op(no_gradient="it is a constant")
-def padded_like(xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: float = 0.0, dtype: Dtype = "float32"):
-    """An array [n, width, *shape] holding `value`, for n lengths; width -1 is the largest of them."""
-    size = (int(lengths.max()) if lengths.size else 0) if width == -1 else width
-    if lengths.shape[0] * size >= 2**31:
-        raise ExecutionError(f"{lengths.shape[0]} sequences of {size} rows are too many", "too_large")
-    return xp.full((lengths.shape[0], size, *shape), value, dtype=as_dtype(dtype))
-
-
-@padded_like.infer
-def padded_like_infer(lengths, *, shape, width, value, dtype):
-    check_lengths(lengths)
-    if any(n < 0 for n in shape) or width < -1:
-        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
-    return TensorType((lengths.shape[0], width, *shape), dtype)
-
-
-padded_like.example(
-    lambda: [Example((N,), (np.full((3, 3, 2), 1.5),), {"shape": (2,), "value": 1.5, "dtype": "float64"})]
-)
-
-
-def _padded(x, n, width, value):
-    out = np.full((len(n), width, *x.shape[1:]), value)
-    for row, piece in zip(out, _pieces(x, n), strict=True):
-        row[: len(piece)] = piece
-    return out
-
-
-sequence_pad.example(
-    lambda: [
-        Example((X, N), (_padded(X, N, 3, 0.0),)),
-        Example((X, GAPS), (_padded(X, GAPS, 4, -1.0),), {"pad_value": -1.0, "padded_length": 4}),
-        Example((X[:, 0], N), (_padded(X[:, 0], N, 3, 0.0),)),
-    ]
-)
-
-
-@op(no_gradient=_INTEGER)
-def unpadded_positions(xp, lengths, x):
-    """Where, in [n * width], the rows that are no padding stand in x [n, width, ...]: int64 [sum of lengths]."""
-    ends_of(xp, lengths)
-    if lengths.size and (lengths.shape[0] != x.shape[0] or int(lengths.max()) > x.shape[1]):
-        raise ExecutionError(f"the lengths do not fit [{x.shape[0]}, {x.shape[1]}]", "shape_mismatch")
-    real = xp.arange(x.shape[1])[None, :] < lengths[:, None]
-    return xp.flatnonzero(real).astype("int64")
-
-
-@unpadded_positions.infer
-def unpadded_positions_infer(lengths, x):
-    check_lengths(lengths)
-    if x.rank < 2:
-        raise ProgramError(f"needs [n, width, ...], not {x}", "shape_mismatch")
-    return TensorType((-1,), "int64")
-
-
-unpadded_positions.example(lambda: [Example((N, np.zeros((3, 3))), (np.array([0, 1, 2, 3, 6, 7]),))])
-
-
-@composite
-def sequence_unpad(x, lengths):
-    """The rows of x [n, width, ...] that are no padding, one sequence after the other."""
-    if x.rank < 2 or -1 in x.shape[2:] or 0 in x.shape[2:]:
-        raise ProgramError(f"needs [n, width, ...] with rows of known sizes, not {x.type}", "shape_mismatch")
-    at = lookup("unpadded_positions")(lengths, x)
-    return lookup("gather")(lookup("reshape")(x, shape=(-1, *x.shape[2:])), at)
-
-
-sequence_unpad.example(
-    lambda: [
-        Example((_padded(X, N, 3, 7.0), N), (X,)),
-        Example((_padded(X[:, 0], GAPS, 5, 7.0), GAPS), (X[:, 0],)),
-        Example((np.zeros((2, 3, 2)), N[:2] * 0), (X[:0],)),
-    ]
-)
-
-
-@op(no_gradient="it depends on integers only")
-def sequence_mask(xp, lengths, *, maxlen: int = -1, dtype: Dtype = "bool"):
-    """``out[i, t]`` is 1 or true where ``t < lengths[i]``: [n, maxlen], the longest if `maxlen` is -1."""
-    width = (int(lengths.max()) if lengths.size else 0) if maxlen == -1 else maxlen
-    if lengths.shape[0] * width >= 2**31:
-        raise ExecutionError(f"{lengths.shape[0]} sequences of {width} rows are too many", "too_large")
-    return (xp.arange(width)[None, :] < lengths[:, None]).astype(as_dtype(dtype))
-
-
-@sequence_mask.infer
-def sequence_mask_infer(lengths, *, maxlen, dtype):
-    check_lengths(lengths)
-    if maxlen < -1:
-        raise ProgramError(f"maxlen must be at least 0, or -1, not {maxlen}", "bad_attr")
-    return TensorType((lengths.shape[0], maxlen), dtype)
-
-
-sequence_mask.example(
-    lambda: [
-        Example((N,), (np.arange(3) < N[:, None],)),
-        Example((N,), ((np.arange(2) < N[:, None]) * 1.0,), {"maxlen": 2, "dtype": "float64"}),
+        Example((X[:4], np.array([2, 1]), N[:2]), (X[[0, 1, 2, 0, 1, 2, 3]],)),
     ]
 )
 
@@ -312,7 +209,9 @@ sequence_reverse.example(
 def sequence_slice_rows(xp, lengths, offsets, counts, x):
     """The rows ``offsets[i]`` to ``offsets[i] + counts[i] - 1`` of each sequence, and the new lengths."""
     ends = ends_of(xp, lengths, x.shape[0])
-    if bool(xp.any((offsets < 0) | (counts < 0) | (offsets + counts > lengths))):
+    if not offsets.shape == counts.shape == lengths.shape:
+        raise ExecutionError("as many offsets and counts as sequences are needed", "shape_mismatch")
+    if bool(xp.any((offsets < 0) | (counts < 0) | (offsets > lengths) | (counts > lengths - offsets))):
         raise ExecutionError("a slice reaches out of its sequence", "index_out_of_range")
     ids = xp.repeat(xp.arange(lengths.shape[0]), counts.tolist())
     inside = xp.arange(ids.shape[0]) - (xp.cumsum(counts) - counts)[ids]
@@ -426,16 +325,13 @@ def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start:
     The context begins `context_start` after the row, by default so that the row is in its middle; beyond the ends of a
     sequence there are zeros.
     """
-    if x.rank != 2 or filter.rank != 2 or x.shape[1] == -1:
-        raise ProgramError(
-            f"sequence_conv takes [rows, known d] and a matrix, not {x.type}, {filter.type}", "shape_mismatch"
-        )
+    if x.rank != 2 or filter.rank != 2:
+        raise ProgramError(f"sequence_conv takes [rows, d] and a matrix, not {x.type}, {filter.type}", "shape_mismatch")
     start = -((context_length - 1) // 2) if context_start is None else context_start
     at = lookup("context_rows")(lengths, x, length=context_length, start=start)
     wide = lookup("gather")(lookup("pad")(x, paddings=(0, 1, 0, 0)), at)
-    if x.shape[0] == 0 or x.shape[1] == 0:
-        raise ProgramError(f"sequence_conv needs rows, not {x.type}", "shape_mismatch")
-    return lookup("matmul")(lookup("reshape")(wide, shape=(-1, context_length * x.shape[1])), filter)
+    width = -1 if x.shape[1] == -1 else context_length * x.shape[1]
+    return lookup("matmul")(as_rows(wide, x.shape[0], (width,)), filter)
 
 
 def _context(x, n, filter, length, start):
@@ -446,7 +342,7 @@ def _context(x, n, filter, length, start):
                 piece[t + start + k] if 0 <= t + start + k < len(piece) else np.zeros(x.shape[1]) for k in range(length)
             ]
             out.append(np.concatenate(row) @ filter)
-    return np.stack(out)
+    return np.stack(out) if out else np.zeros((0, filter.shape[1]))
 
 
 _FILTER = np.sin(np.arange(18.0)).reshape(6, 3)
@@ -456,14 +352,41 @@ sequence_conv.example(
         Example((X, GAPS, _FILTER[:4]), (_context(X, GAPS, _FILTER[:4], 2, 0),), {"context_length": 2}),
         Example((X[:3], N[:1], _FILTER[:4]), (_context(X[:3], N[:1], _FILTER[:4], 2, -2),),
                 {"context_length": 2, "context_start": -2}),
+        Example((X[:0], N * 0, _FILTER), (np.zeros((0, 3)),)),
     ]
 )  # fmt: skip
 
 
+@op(outputs=("out", "lengths_out"))
+def sequence_reset_lengths(xp, x, lengths):
+    """The rows of x, unchanged, and `lengths`, which are checked to divide them into sequences anew.
+
+    As no lengths are hidden in x, other ops can be given other lengths without this one.
+    """
+    ends_of(xp, lengths, x.shape[0])
+    return x, lengths
+
+
+@sequence_reset_lengths.infer
+def sequence_reset_lengths_infer(x, lengths):
+    row_numbers(lengths, x)
+    return x, lengths
+
+
+sequence_reset_lengths.vjp(lambda cts, outs, x, lengths: (cts[0], None))
+sequence_reset_lengths.example(
+    lambda: [Example((x, n), (x, n)) for x, n in ((X, N), (X[:, 0], GAPS), (X[:0], N[:2] * 0))]
+)
+
+
 @composite(no_gradient=_INTEGER)
 def max_sequence_len(lengths):
-    """The length of the longest sequence."""
-    return lookup("reduce_max")(lengths)
+    """The length of the longest sequence; 0 if there is none."""
+    check_lengths(lengths.type)
+    none = lengths.builder.constant(0, "int64", (1,))
+    return lookup("reduce_max")(lookup("concat")(lengths, none))
 
 
-max_sequence_len.example(lambda: [Example((N,), (np.array(3),)), Example((GAPS[1:],), (np.array(2),))])
+max_sequence_len.example(
+    lambda: [Example((N,), (np.array(3),)), Example((GAPS[1:],), (np.array(2),)), Example((N[:0],), (np.array(0),))]
+)

@@ -169,8 +169,8 @@ std.example(
 def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
 
-    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0. Below
-    0 it is 0 as soon as one element is.
+    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0, which
+    has no gradient. Below 0 it is 0 as soon as one element is.
 
     At 0 the gradient is 0. For p = 1 it is the sign; for p = inf ties share it evenly.
     """
