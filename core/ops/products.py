@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from itertools import islice
+from string import ascii_letters
 
 import numpy as np
 
 from core.errors import ProgramError
-from core.ops.types import axis_of
+from core.ops.types import axis_of, same_size
 from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
@@ -28,21 +31,28 @@ def _ranks(what: str, *wanted: tuple[object, int]) -> None:
 def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
     """The matrix product of x and y seen as matrices: their first `num_col_dims` axes are rows, the others columns.
 
-    The result has the row axes of x and the column axes of y. (What Fluid calls `mul`; here that is elementwise.)
+    The result has the row axes of x and the column axes of y. This is the op that Fluid calls `mul`; the `mul` here is
+    the product element by element.
     """
     for value, n in ((x, x_num_col_dims), (y, y_num_col_dims)):
         if not 0 < n < value.rank:
             raise ProgramError(f"{n} row axes leave no columns, or none is a row, in {value.type}", "bad_attr")
-    rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
-    inner = y.shape[:y_num_col_dims]
-    if -1 in (*inner, *columns) or (-1 in x.shape[x_num_col_dims:]) or rows.count(-1) > 1:
+    rows, columns = x.rank - x_num_col_dims, y.rank - y_num_col_dims
+    inner, other = x.shape[x_num_col_dims:], y.shape[:y_num_col_dims]
+    if len(inner) == len(other) and all(m == n or -1 in (m, n) for m, n in zip(inner, other, strict=True)):
+        # the flattened axes pair up: no sizes are needed
+        letters = iter(ascii_letters)
+        a, k, b = ("".join(islice(letters, n)) for n in (x_num_col_dims, rows, columns))
+        return lookup("einsum")(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
+    if -1 in (*inner, *other, *y.shape[y_num_col_dims:]) or x.shape[:x_num_col_dims].count(-1) > 1:
         raise ProgramError(
-            f"the sizes of {x.type} and {y.type} must be known, but for one axis of rows", "shape_mismatch"
+            f"the sizes of {x.type} and {y.type} must be known where they are flattened", "shape_mismatch"
         )
-    k = math.prod(inner)
-    a = lookup("reshape")(x, shape=(-1, k)) if k else lookup("reshape")(x, shape=(math.prod(rows), 0))
-    b = lookup("reshape")(y, shape=(k, math.prod(columns)))
-    return lookup("reshape")(lookup("matmul")(a, b), shape=(*rows, *columns))
+    reshape, height, width = lookup("reshape"), x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
+    known = -1 not in height  # a 0 among the other sizes leaves -1 open
+    a = reshape(x, shape=(math.prod(height) if known else -1, math.prod(inner)))
+    b = reshape(y, shape=(math.prod(other), math.prod(width)))
+    return reshape(lookup("matmul")(a, b), shape=(*height, *width))
 
 
 mul_flattened.example(
@@ -50,6 +60,7 @@ mul_flattened.example(
         Example((A, B), (A @ B,)),
         Example((CUBE, np.ones((3, 2, 4))), (np.tensordot(CUBE, np.ones((3, 2, 4))),), {"y_num_col_dims": 2}),
         Example((CUBE, B[:2]), (CUBE @ B[:2],), {"x_num_col_dims": 2}),
+        Example((CUBE, np.vstack([B, B])), (CUBE.reshape(2, 6) @ np.vstack([B, B]),)),
         Example((A[:0], B), (np.zeros((0, 4)),)),
     ]
 )
@@ -57,7 +68,7 @@ mul_flattened.example(
 
 @composite
 def mm(x, y):
-    """The product of two matrices."""
+    """The product of two matrices, [m, k] and [k, n]."""
     _ranks("mm", (x, 2), (y, 2))
     return lookup("matmul")(x, y)
 
@@ -66,6 +77,7 @@ def mm(x, y):
 def bmm(x, y):
     """The products of two batches of matrices, [b, m, k] and [b, k, n]."""
     _ranks("bmm", (x, 3), (y, 3))
+    same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
     return lookup("matmul")(x, y)
 
 
@@ -97,14 +109,14 @@ dot.example(lambda: [Example((a, b), ((a * b).sum(-1),)) for a, b in ((A, A + 1)
 
 @composite
 def addmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
-    """``beta * x + alpha * (a @ b)``, x broadcast to the product."""
+    """``beta * x + alpha * (a @ b)`` for matrices a [m, k] and b [k, n]; x broadcasts against the product [m, n]."""
     _ranks("addmm", (a, 2), (b, 2))
     return x * beta + lookup("matmul")(a, b) * alpha
 
 
 @composite
 def baddbmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
-    """``beta * x + alpha * (a @ b)`` for batches of matrices, x broadcast to the product."""
+    """``beta * x + alpha * (a @ b)`` for batches of matrices; x broadcasts against the product."""
     _ranks("baddbmm", (a, 3), (b, 3))
     return x * beta + lookup("matmul")(a, b) * alpha
 
@@ -156,23 +168,32 @@ bilinear_tensor_product.example(
 
 @composite
 def kron(x, y):
-    """The Kronecker product of two matrices of known sizes: [m p, n q] from [m, n] and [p, q]."""
-    _ranks("kron", (x, 2), (y, 2))
+    """The Kronecker product of two arrays of as many axes: of two matrices [m, n] and [p, q] it is [m p, n q].
+
+    ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``. All sizes must be known.
+    """
+    if x.rank != y.rank:
+        raise ProgramError(f"kron takes two arrays of as many axes, not {x.type} and {y.type}", "shape_mismatch")
     if -1 in (*x.shape, *y.shape):
         raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
-    wide = lookup("unsqueeze")(x, axes=(1, 3)) * lookup("unsqueeze")(y, axes=(0, 2))
+    odd, even = tuple(range(1, 2 * x.rank, 2)), tuple(range(0, 2 * x.rank, 2))
+    wide = lookup("unsqueeze")(x, axes=odd) * lookup("unsqueeze")(y, axes=even)
     return lookup("reshape")(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
 
 
-kron.example(lambda: [Example((x, y), (np.kron(x, y),)) for x, y in ((A, SQUARE[:2]), (A[:1], A), (A[:0], A))])
+kron.example(
+    lambda: [
+        Example((x, y), (np.kron(x, y),)) for x, y in ((A, SQUARE[:2]), (A[0], B[0]), (CUBE, CUBE[:1]), (A[:0], A))
+    ]
+)
 
 
 @composite
 def cross(x, y, *, axis: int = -1):
-    """The vector product along `axis`, which has the size 3."""
+    """The vector product along `axis`, whose size is known to be 3; the other axes broadcast."""
     at = axis_of(axis, x.rank)
-    if x.shape[at] not in (3, -1) or y.rank != x.rank or y.shape[at] not in (3, -1):
-        raise ProgramError(f"a vector product takes sizes of 3, not {x.type} and {y.type}", "shape_mismatch")
+    if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
+        raise ProgramError(f"a vector product takes sizes known to be 3, not {x.type} and {y.type}", "shape_mismatch")
 
     def turned(v, first):
         order = lookup("concat")
@@ -240,9 +261,81 @@ matrix_power.example(
 
 
 @composite
+def multi_dot(*x):
+    """The product of two matrices or more, multiplied in the order that takes the fewest operations.
+
+    The first operand may be a row and the last a column, given as vectors. The order needs all sizes; without them, and
+    for more than 64 operands, it is from left to right.
+    """
+    ends = {0, len(x) - 1}
+    if len(x) < 2 or any(v.rank != 2 and not (v.rank == 1 and i in ends) for i, v in enumerate(x)):
+        raise ProgramError("multi_dot takes two matrices or more, the outer ones perhaps vectors", "shape_mismatch")
+    sizes = [
+        1 if x[0].rank == 1 else x[0].shape[0],
+        *(v.shape[0] for v in x[1:]),
+        1 if x[-1].rank == 1 else x[-1].shape[1],
+    ]
+    if -1 in sizes or len(x) > 64:
+        return reduce(lookup("matmul"), x)
+    cuts = _cheapest(sizes)
+
+    def chain(i, j):
+        return x[i] if i == j else lookup("matmul")(chain(i, cuts[i, j]), chain(cuts[i, j] + 1, j))
+
+    return chain(0, len(x) - 1)
+
+
+def _cheapest(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """Where to cut each run of operands, number i being sizes[i] x sizes[i + 1] (Godbole 1973)."""
+    cost = {(i, i): 0 for i in range(len(sizes) - 1)}
+    cuts = {}
+    for length in range(1, len(sizes) - 1):
+        for i in range(len(sizes) - 1 - length):
+            j = i + length
+            cost[i, j], cuts[i, j] = min(
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+    return cuts
+
+
+multi_dot.example(
+    lambda: [
+        Example((A, B, B.T), (A @ B @ B.T,)),
+        Example((A[0], SQUARE, B, B[0]), (A[0] @ SQUARE @ B @ B[0],)),
+        Example((A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)
+
+
+@composite
 def dist(x, y, *, p: float = 2.0):
     """The p-norm of all elements of x - y. Where they are equal the gradient is 0."""
     return lookup("norm")(x - y, p=p)
+
+
+@composite
+def pairwise_distance(x, y, *, p: float = 2.0, epsilon: float = 1e-6, keepdims: bool = False):
+    """The p-norm of ``x - y + epsilon`` along the last axis, row by row; other axes broadcast.
+
+    The epsilon keeps the norm of equal rows from its kink at 0, where the gradient is 0.
+    """
+    if x.rank == 0 or y.rank == 0:
+        raise ProgramError(f"distances are between vectors, not {x.type} and {y.type}", "shape_mismatch")
+    difference = x - y + epsilon
+    return lookup("norm")(difference, p=p, axes=(difference.rank - 1,), keepdims=keepdims)
+
+
+pairwise_distance.example(
+    lambda: [
+        Example((A, A[::-1]), (np.sqrt(((A - A[::-1] + 1e-6) ** 2).sum(1)),)),
+        Example(
+            (CUBE, CUBE[0, 0] + 3),
+            (np.abs(CUBE - CUBE[0, 0] - 3).sum(2, keepdims=True),),
+            {"p": 1.0, "epsilon": 0.0, "keepdims": True},
+        ),
+        Example((A[:0], A[1]), (np.zeros(0),)),
+    ]
+)
 
 
 @composite

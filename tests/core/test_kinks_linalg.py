@@ -1,0 +1,232 @@
+"""Linear algebra where matrices are singular, values are equal, or sizes and dtypes are not as one would wish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.errors import CoreError, ExecutionError, ProgramError
+from core.ir import TensorType
+from core.runtime.reference import execute
+
+Q = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+DOUBLE = (Q * [1.0, 1.0, 3.0]) @ Q.T
+"""Two of its eigenvalues are equal but for rounding."""
+
+
+def run(type: str, *inputs: Any, **attrs: Any) -> Any:
+    b = BlockBuilder()
+    params = [b.param(TensorType(x.shape, str(x.dtype))) for x in map(np.asarray, inputs)]
+    out = b.emit(type, *params, **attrs)
+    found = execute(b.build(out if isinstance(out, tuple) else [out]), [np.asarray(x) for x in inputs])
+    return found if isinstance(out, tuple) else found[0]
+
+
+def gradient(loss: Any, x: Any) -> np.ndarray:
+    """Of ``loss(b.emit, x)``, a symbol for a number."""
+    x = np.asarray(x, dtype="float64")
+    b = BlockBuilder()
+    w = b.param(TensorType(x.shape, "float64"))
+    block = b.build([loss(b.emit, w)])
+    return execute(vjp(block, [w.name]), [x, np.array(1.0)])[1]
+
+
+def differences(f: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    out = np.zeros_like(x)
+    for at in np.ndindex(x.shape):
+        moved = np.zeros_like(x)
+        moved[at] = step
+        out[at] = (f(x + moved) - f(x - moved)) / (2 * step)
+    return out
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(CoreError) as error:
+        call()
+    return f"{type(error.value).__name__} {error.value.code}"
+
+
+def test_the_eigenvalues_of_equal_ones_have_a_gradient_even_beside_their_vectors():
+    found = gradient(lambda emit, x: emit("reduce_sum", emit("square", emit("eigh", x)[0])), DOUBLE)
+
+    np.testing.assert_allclose(found, 2 * DOUBLE, atol=1e-12)  # the sum of squares is that of all elements
+
+
+def test_a_vector_of_a_simple_eigenvalue_has_a_gradient_beside_equal_ones():
+    def loss(emit, x):
+        last = emit("slice", emit("eigh", x)[1], axes=(1,), starts=(2,), ends=(3,))
+        return emit("reduce_sum", emit("slice", last, axes=(0,), starts=(0,), ends=(1,)))
+
+    def same(x):
+        v = np.linalg.eigh((x + x.T) / 2)[1][:, 2]
+        return v[0] * np.sign(next(c for c in v if abs(c) >= 0.9 * np.abs(v).max()))
+
+    np.testing.assert_allclose(gradient(loss, DOUBLE), differences(same, DOUBLE), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("type", "slot", "value"),
+    [
+        ("eigh", 1, DOUBLE),
+        ("eigh", 1, np.zeros((2, 2))),
+        ("svd", 0, DOUBLE),
+        ("svd", 2, 2 * Q),
+        ("svd", 0, [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]),
+        ("svd", 2, [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]),
+    ],
+)
+def test_there_is_no_gradient_through_vectors_that_are_not_unique(type, slot, value):
+    weights = np.sin(np.arange(1.0, 10.0))
+
+    def loss(emit, x):
+        vectors = emit(type, x)[slot]
+        weight = emit(
+            "assign_value", values=tuple(weights[: np.prod(vectors.shape)]), shape=vectors.shape, dtype="float64"
+        )
+        return emit("reduce_sum", emit("mul", vectors, weight))
+
+    assert refused(lambda: gradient(loss, value)) == "ExecutionError degenerate_spectrum"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (2 * Q, Q),
+        (np.eye(2, 3), np.eye(2, 3)),
+        (np.outer([3.0, 4.0, 0.0], [0.0, 2.0]), np.outer([0.6, 0.8, 0.0], [0.0, 1.0])),
+        (np.zeros((2, 3)), np.zeros((2, 3))),
+        (np.diag([2.0, 0.0]), np.diag([1.0, 0.0])),
+    ],
+)
+def test_the_gradient_of_the_nuclear_norm_leaves_out_singular_values_of_zero(value, wanted):
+    found = gradient(lambda emit, x: emit("reduce_sum", emit("svd", x)[1]), value)
+
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_the_second_derivative_at_equal_eigenvalues_is_refused():
+    x = np.eye(2)
+    b = BlockBuilder()
+    w = b.param(TensorType((2, 2), "float64"))
+    first = vjp(b.build([b.emit("reduce_sum", b.emit("square", b.emit("eigvalsh", w)))]), [w.name])
+    c = BlockBuilder()
+    w = c.param(TensorType((2, 2), "float64"))
+    _, inner = c.inline(first, [w, c.constant(1.0, "float64")])
+    weight = c.emit("assign_value", values=(1.0, 2.0, 3.0, 4.0), shape=(2, 2), dtype="float64")
+    second = vjp(c.build([c.emit("reduce_sum", inner * weight)]), [w.name])
+
+    assert refused(lambda: execute(second, [x, np.array(1.0)])) == "ExecutionError degenerate_spectrum"
+
+
+@pytest.mark.parametrize(
+    ("type", "inputs", "attrs", "code"),
+    [
+        ("solve", (np.ones((2, 2)), np.ones((2, 1))), {}, "singular_matrix"),
+        ("solve", (np.stack([np.eye(2), np.ones((2, 2))]), np.ones(2)), {}, "singular_matrix"),
+        ("triangular_solve", (np.triu(np.ones((2, 2)), 1), np.ones(2)), {}, "singular_matrix"),
+        ("matrix_power", (np.ones((2, 2)),), {"n": -1}, "singular_matrix"),
+        ("cholesky", (-np.eye(2),), {}, "singular_matrix"),
+        ("svd", (np.full((2, 2), np.nan),), {}, "no_convergence"),
+        ("pinv", (np.full((2, 2), np.nan),), {}, "no_convergence"),
+    ],
+)
+def test_what_cannot_be_solved_is_an_error_and_no_nan(type, inputs, attrs, code):
+    assert refused(lambda: run(type, *inputs, **attrs)) == f"ExecutionError {code}"
+
+
+def test_the_gradient_of_a_qr_with_dependent_columns_is_refused():
+    def loss(emit, x):
+        return emit("reduce_sum", emit("qr", x)[0])
+
+    assert refused(lambda: gradient(loss, np.zeros((3, 2)))) == "ExecutionError singular_matrix"
+
+
+def test_a_determinant_of_zero_is_told_in_the_way_of_each_op():
+    singular = np.ones((2, 2))
+
+    assert run("det", singular) == 0
+    assert [float(v) for v in run("slogdet", singular)] == [0, -np.inf]
+    assert run("logdet", singular) == -np.inf
+    assert np.isnan(run("logdet", np.diag([-1.0, 1.0])))
+
+
+def test_the_triangle_that_is_not_read_may_hold_anything_and_gets_no_gradient():
+    x = np.array([[2.0, np.nan], [1.0, 4.0]])
+
+    def loss(emit, x):
+        right = emit("assign_value", values=(2.0, 4.0), shape=(2,), dtype="float64")
+        return emit("reduce_sum", emit("triangular_solve", x, right, upper=False))
+
+    np.testing.assert_allclose(gradient(loss, x), [[-0.375, 0], [-0.25, -0.1875]])
+
+
+def test_large_triangles_and_batches_of_them_are_solved_too():
+    r = np.random.default_rng(1)
+    x, y = r.standard_normal((2, 40, 40)) + 20 * np.eye(40), r.standard_normal((40, 3))
+
+    found = run("triangular_solve", x, y, transpose=True, upper=False)
+
+    np.testing.assert_allclose(np.swapaxes(np.tril(x), 1, 2) @ found, np.broadcast_to(y, (2, 40, 3)), atol=1e-12)
+
+
+def test_the_pseudo_inverse_of_a_low_rank_has_the_gradient_of_that_rank():
+    a, b, c = np.array([1.0, -2.0, 0.5]), np.array([0.3, 2.0]), np.sin(np.arange(6.0)).reshape(2, 3)
+
+    def loss(emit, x):
+        weight = emit("assign_value", values=tuple(c.ravel()), shape=(2, 3), dtype="float64")
+        right = emit("assign_value", values=tuple(b), shape=(2,), dtype="float64")
+        return emit("reduce_sum", emit("mul", emit("pinv", emit("outer", x, right)), weight))
+
+    def closed(a):
+        return (c * np.outer(b, a)).sum() / (a @ a) / (b @ b)
+
+    np.testing.assert_allclose(gradient(loss, a), differences(closed, a), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)])
+def test_products_of_halves_are_halves_summed_in_float32(dtype):
+    ones = np.ones((1, 4096), dtype)
+
+    for found in (
+        run("matmul", ones, ones, transpose_y=True),
+        run("einsum", ones, ones, equation="ij,kj->ik"),
+        run("matmul", ones[None], ones.T),
+    ):
+        assert found.dtype == dtype
+        assert float(found.ravel()[0]) == 4096  # bfloat16 alone would stop at 256
+
+
+@pytest.mark.parametrize("type", ["inverse", "det", "cholesky", "eigh", "eigvalsh", "svd", "qr", "pinv"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64"])
+def test_decompositions_take_no_halves_nor_integers(type, dtype):
+    b = BlockBuilder()
+    x = b.param(TensorType((2, 2), dtype))
+
+    with pytest.raises(ProgramError) as error:
+        b.emit(type, x)
+    assert error.value.code == "dtype_mismatch"
+
+
+def test_sizes_that_only_the_run_tells_are_not_stretched_under_a_letter():
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((-1, -1), "float64")) for _ in range(2))
+    block = b.build([b.emit("einsum", x, y, equation="ij,jk->ik")])
+
+    with pytest.raises(ExecutionError) as error:
+        execute(block, [np.ones((2, 1)), np.ones((3, 2))])
+    assert error.value.code == "shape_mismatch"
+
+
+def test_a_flattened_product_needs_no_sizes_where_axes_pair_up():
+    b = BlockBuilder()
+    x, y = b.param(TensorType((-1, -1, 3), "float64")), b.param(TensorType((3, -1), "float64"))
+    out = b.emit("mul_flattened", x, y, x_num_col_dims=2)
+    found = execute(b.build([out]), [np.ones((2, 2, 3)), np.ones((3, 5))])[0]
+
+    assert out.shape == (-1, -1, -1)
+    np.testing.assert_array_equal(found, np.full((2, 2, 5), 3.0))
