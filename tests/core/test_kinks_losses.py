@@ -85,3 +85,57 @@ def test_similarity_does_not_depend_on_the_size_of_vectors(size):
 
     close(out, [0.96], 1e-6)
     close(found["x0"] * size, [[0.0448, -0.0336]], 1e-6)
+
+
+def test_a_label_that_needs_more_time_than_there_is_has_an_infinite_loss_and_no_gradient():
+    x = np.log(np.full((2, 1, 3), 1 / 3))
+
+    for forgiving, wanted in ((False, INF), (True, 0.0)):
+        out, found = asked(
+            "ctc_loss",
+            x,
+            np.array([[1, 1]]),
+            np.array([2]),
+            np.array([2]),
+            reduction="none",
+            zero_infinity=forgiving,
+        )
+
+        assert out[0] == wanted
+        close(found["x0"], np.zeros((2, 1, 3)))
+
+
+def test_an_impossible_class_spoils_no_other_path():
+    x = np.log(np.array([[[0.5, 0.5]], [[1e-300, 1.0]]]))
+    x[1, 0, 0] = -INF
+
+    out, found = asked("ctc_loss", x, np.array([[1]]), np.array([2]), np.array([1]), reduction="none")
+
+    close(out, [0.0], 1e-12)
+    close(found["x0"], [[[-0.5, -0.5]], [[0.0, -1.0]]], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("label", "times", "sizes"),
+    [
+        ([[0]], [2], [1]),
+        ([[3]], [2], [1]),
+        ([[-1]], [2], [1]),
+        ([[1]], [3], [1]),
+        ([[1]], [2], [2]),
+        ([[1]], [2], [-1]),
+    ],
+)
+def test_labels_and_lengths_that_ctc_cannot_read_are_refused(label, times, sizes):
+    with pytest.raises(CoreError) as error:
+        asked("ctc_loss", np.zeros((2, 1, 3)), np.array(label), np.array(times), np.array(sizes))
+    assert error.value.code in ("index_out_of_range", "shape_mismatch")
+
+
+def test_the_gradient_of_a_chain_is_the_chance_of_each_label_less_the_one_that_was():
+    emission, transition = np.log(np.array([[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]])), np.zeros((5, 3))
+
+    _, found = asked("linear_chain_crf", emission, transition, np.array([[0, 2]]))
+
+    close(found["x0"], [[[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]]], 1e-12)
+    close(found["x1"][:2], [[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]], 1e-12)
