@@ -141,9 +141,10 @@ var.example(
 
 def _root(x):
     """The square root, whose gradient at 0 is 0."""
-    positive = lookup("greater_than")(x, lookup("fill_zeros_like")(x))
-    safe = lookup("where")(positive, x, lookup("full_like")(x, value=1.0))
-    return lookup("where")(positive, lookup("sqrt")(safe), lookup("fill_zeros_like")(x))
+    zero = lookup("fill_zeros_like")(x)
+    some = lookup("not_equal")(x, zero)  # so is NaN, which stays
+    safe = lookup("where")(some, x, lookup("full_like")(x, value=1.0))
+    return lookup("where")(some, lookup("sqrt")(safe), zero)
 
 
 @composite
@@ -187,13 +188,13 @@ def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bo
         return lookup("reduce_min")(size, **back)
     if p == 1:
         return lookup("reduce_sum")(size, **back)
-    there = lookup("greater_than")(size, zeros(size))
+    there = lookup("not_equal")(size, zeros(size))
     if p == 0:
         return lookup("reduce_sum")(lookup("cast")(there, dtype=x.dtype), **back)
     power = lookup("full_like")(x, value=p)
     safe = where(there, size, lookup("full_like")(x, value=1.0))
     total = lookup("reduce_sum")(where(there, lookup("pow")(safe, power), zeros(x)), **back)
-    some = lookup("greater_than")(total, zeros(total))
+    some = lookup("not_equal")(total, zeros(total))
     if p < 0:
         some = lookup("reduce_all")(there, **back)  # one 0 is an infinite term, of which the root is 0
     one = lookup("full_like")(total, value=1.0)

@@ -141,20 +141,23 @@ def test_16_bit_sums_do_not_stop_at_2048():
 
 
 @pytest.mark.parametrize(
-    ("type", "wanted"),
+    ("type", "attrs", "wanted"),
     [
-        ("cummax", [1, NAN, NAN]),
-        ("cummin", [1, NAN, NAN]),
-        ("median", NAN),
-        ("reduce_max", NAN),
-        ("sort", [1, 2, NAN]),
-        ("logsumexp", NAN),
-        ("logcumsumexp", [1, NAN, NAN]),
+        ("cummax", {}, [1, NAN, NAN]),
+        ("cummin", {}, [1, NAN, NAN]),
+        ("median", {}, NAN),
+        ("reduce_max", {}, NAN),
+        ("sort", {}, [1, 2, NAN]),
+        ("logsumexp", {}, NAN),
+        ("logcumsumexp", {}, [1, NAN, NAN]),
+        ("std", {}, NAN),
+        ("norm", {}, NAN),
+        *(("norm", {"p": p}, NAN) for p in (1.0, 3.0, -1.0, INF, -INF)),
     ],
 )
-def test_nan_is_never_lost(type, wanted):
+def test_nan_is_never_lost(type, attrs, wanted):
     b = BlockBuilder()
-    out = b.emit(type, b.param(TensorType((3,), "float64"), "x"))
+    out = b.emit(type, b.param(TensorType((3,), "float64"), "x"), **attrs)
     block = b.build([out[0] if isinstance(out, tuple) else out])
 
     close(execute(block, [np.array([1.0, NAN, 2.0])])[0], wanted)
@@ -207,6 +210,13 @@ def test_what_fills_up_sequences_gets_the_gradient_of_all_padding():
 
     close(found["w"], [1, 1, 1, 1])
     close(found["fill"], [5])
+
+
+def test_the_deviation_of_one_element_is_nan():
+    b = BlockBuilder()
+    block = b.build([b.emit("std", b.param(TensorType((1,), "float64"), "x"))])
+
+    assert np.isnan(execute(block, [np.array([3.0])])[0])
 
 
 def test_the_order_of_a_norm_must_be_a_number():
