@@ -1,14 +1,20 @@
-"""Windows that slide over the spatial axes of [n, c, *spatial]: their sizes, and a view of them."""
+"""Windows that slide over the spatial axes of [n, c, *spatial]: their sizes, and which elements they meet."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
+
+import numpy as np
 
 from core.errors import ProgramError
 
-__all__ = ["Pads", "pads_of", "reach", "sizes", "windows"]
+__all__ = ["Pads", "blocks", "few_windows", "meetings", "pads_of", "reach", "sizes", "wide"]
 
 Pads = tuple[tuple[int, int], ...]
+Place = tuple[int | slice, ...]
 
 
 def sizes(values: tuple[int, ...], count: int, what: str, least: int) -> tuple[int, ...]:
@@ -41,18 +47,48 @@ def reach(size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: 
     return count
 
 
-def windows(xp: Any, x: Any, kernel, strides, pads: Pads, dilations=None, count=None, fill=0.0) -> Any:
-    """A view of x [n, c, *spatial] as [n, c, *count, *kernel], padded with `fill`."""
-    n = len(kernel)
-    dilations = dilations or (1,) * n
-    spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
-    borders = []
-    for i, (before, after) in enumerate(pads):
-        if count is not None:  # windows that hang over the end need more padding
-            after = max(after, (count[i] - 1) * strides[i] + spans[i] - x.shape[2 + i] - before)
-        borders.append((before, after))
-    if any(map(any, borders)):
-        x = xp.pad(x, ((0, 0), (0, 0), *borders), constant_values=x.dtype.type(fill))
-    view = xp.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + n)))
-    steps = tuple(slice(None, None, s) for s in (*strides, *dilations))
-    return view[(slice(None), slice(None), *steps)]
+def meetings(size, kernel, counts, strides, dilations, starts) -> Iterator[tuple[Place, Place, Place]]:
+    """Which element of which window is which element of x, as (elements, windows, inside), each for all axes.
+
+    `starts` are the positions of the first window, negative in the padding; whatever falls outside x is left out, so
+    padding takes no memory. One of `elements` and `windows` holds integers and the other slices: there is a triple for
+    each element of a window, in row-major order, or if `few_windows` one for each window.
+    """
+    few = few_windows(kernel, counts)
+    steps, moves, lengths = (strides, dilations, kernel) if few else (dilations, strides, counts)
+    for at in np.ndindex(*(counts if few else kernel)):
+        axes = zip(size, lengths, moves, starts, at, steps, strict=True)
+        met = [_overlap(m, n, move, start + i * step) for m, n, move, start, i, step in axes]
+        if all(met):
+            these, inside = zip(*met, strict=True)  # type: ignore[arg-type]
+            yield (these, at, inside) if few else (at, these, inside)
+
+
+def few_windows(kernel, counts) -> bool:
+    """Whether there are fewer windows than elements in one of them."""
+    return math.prod(counts) < math.prod(kernel)
+
+
+def _overlap(size: int, count: int, step: int, start: int) -> tuple[slice, slice] | None:
+    """Of the positions ``start + i * step`` for i below `count`, those inside an axis, as slices of i and of it."""
+    first = max(0, -(start // step))
+    last = min(count, -((start - size) // step))
+    if first >= last:
+        return None
+    begin = start + first * step
+    return slice(first, last), slice(begin, begin + (last - first - 1) * step + 1, step)
+
+
+def blocks(shape: tuple[int, ...], room: int) -> Iterator[tuple[slice, ...]]:
+    """Cuts an array into pieces of at most `room` elements (at least one), the last axes whole where they fit."""
+    steps: list[int] = []
+    for n in reversed(shape):
+        step = max(1, min(n, room))
+        room //= step
+        steps.insert(0, step)
+    yield from product(*([slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, steps, strict=True)))
+
+
+def wide(x: Any) -> Any:
+    """x, in float32 if it is of half precision: sums of many products need the digits, and BLAS has no such kernel."""
+    return x.astype("float32") if x.dtype.itemsize == 2 else x
