@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from core.errors import ProgramError
-from core.ops.types import axis_of
+from core.ir import TensorType
+from core.ops.types import axis_of, matches
 from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
@@ -47,10 +48,9 @@ def _between(x, low, high):
     return where(_above(x, low), where(_below(x, high), x, full(x, value=high)), full(x, value=low))
 
 
-def _expm1_below_zero(x):
-    """``exp(min(x, 0)) - 1``: large x never reaches the exponential, forwards or backwards."""
-    positive = _positive(x)
-    return lookup("expm1")(lookup("where")(positive, _zero(x), x))
+def _below_zero(x):
+    """``min(x, 0)``: large x never reaches an exponential, forwards or backwards."""
+    return lookup("where")(_positive(x), _zero(x), x)
 
 
 @composite
@@ -65,7 +65,7 @@ relu6.example(_cases(lambda x: np.clip(x, 0, 6)))
 @composite
 def elu(x, *, alpha: float = 1.0):
     """``out = x`` where x > 0, else ``alpha * (exp(x) - 1)`` (Clevert et al. 2016). The gradient at 0 is `alpha`."""
-    return lookup("where")(_positive(x), x, _expm1_below_zero(x) * alpha)
+    return lookup("where")(_positive(x), x, lookup("expm1")(_below_zero(x)) * alpha)
 
 
 elu.example(_cases(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))), alpha=0.5))
@@ -73,7 +73,10 @@ elu.example(_cases(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))
 
 @composite
 def selu(x):
-    """``out = scale * elu(x, alpha)`` with the self-normalising constants of Klambauer et al. 2017."""
+    """``out = scale * elu(x, alpha)`` with the self-normalising constants of Klambauer et al. 2017.
+
+    The gradient at 0 is ``scale * alpha``.
+    """
     return lookup("elu")(x, alpha=SELU_ALPHA) * SELU_SCALE
 
 
@@ -85,7 +88,7 @@ def celu(x, *, alpha: float = 1.0):
     """``out = x`` where x > 0, else ``alpha * (exp(x / alpha) - 1)`` (Barron 2017); the gradient at 0 is 1."""
     if alpha == 0:
         raise ProgramError("alpha must not be 0", "bad_attr")
-    return lookup("where")(_positive(x), x, _expm1_below_zero(x / alpha) * alpha)
+    return lookup("where")(_positive(x), x, lookup("expm1")(_below_zero(x) / alpha) * alpha)
 
 
 celu.example(_cases(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2)), alpha=2.0))
@@ -191,13 +194,15 @@ def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
 
     mode: one alpha of shape [1] or [] for all, one per channel (axis 1 of x), or one for each element of a sample.
     """
-    if mode == "channel":
-        if x.rank < 2 or alpha.rank != 1:
+    if mode == "all":
+        if any(n not in (1, -1) for n in alpha.shape):
+            raise ProgramError(f"one alpha for all is [] or [1], not {alpha.type}", "shape_mismatch")
+        alpha = lookup("reshape")(alpha, shape=())
+    elif mode == "channel":
+        if x.rank < 2 or not matches(alpha.type, TensorType(x.shape[1:2], alpha.dtype)):
             raise ProgramError(f"one alpha a channel of {x.type} is a vector, not {alpha.type}", "shape_mismatch")
         alpha = lookup("unsqueeze")(alpha, axes=tuple(range(1, x.rank - 1)))
-    elif mode == "all" and any(n not in (1, -1) for n in alpha.shape):
-        raise ProgramError(f"one alpha for all is [] or [1], not {alpha.type}", "shape_mismatch")
-    elif mode == "element" and alpha.shape != x.shape[1:]:
+    elif x.rank < 1 or not matches(alpha.type, TensorType(x.shape[1:], alpha.dtype)):
         raise ProgramError(f"alpha must be as a sample of {x.type}, not {alpha.type}", "shape_mismatch")
     return lookup("where")(_positive(x), x, x * alpha)
 

@@ -1,4 +1,7 @@
-"""Arithmetic, element by element, with NumPy broadcasting. Both operands have the same dtype; nothing is converted."""
+"""Arithmetic, element by element, with NumPy broadcasting. Both operands have the same dtype; nothing is converted.
+
+Fluid's attribute `axis` leads to an op of its own (see `aligned`), so that these remain two operands and no more.
+"""
 
 from __future__ import annotations
 
@@ -226,29 +229,24 @@ abs_.example(lambda: [Example((A,), (np.abs(A),))])
 
 
 @op(elementwise=True)
-def sign(xp, x):
-    """-1, 0 or 1. The gradient is zero everywhere."""
+def sign(xp, x, *, straight_through: bool = False):
+    """-1, 0 or 1. The gradient is 0, or with `straight_through` as if nothing happened (Bengio et al. 2013)."""
     return xp.sign(x)
 
 
 @sign.infer
-def sign_infer(x):
+def sign_infer(x, *, straight_through):
     return scale_infer(x, scale=1.0, bias=0.0)
 
 
-sign.vjp(lambda ct, out, x: lookup("fill_zeros_like")(x))
-sign.example(lambda: [Example((A,), (np.sign(A),))])
+@sign.vjp
+def sign_vjp(ct, out, x, *, straight_through):
+    return ct if straight_through else lookup("fill_zeros_like")(x)
 
 
-@op(elementwise=True)
-def floor(xp, x):
-    """The largest whole number not above x. The gradient is zero everywhere."""
-    return xp.floor(x)
-
-
-floor.infer(floating)
-floor.vjp(lambda ct, out, x: lookup("fill_zeros_like")(x))
-floor.example(lambda: [Example((A + 0.25,), (np.floor(A + 0.25),))])
+sign.example(
+    lambda: [Example((A,), (np.sign(A),)), Example((A,), (np.sign(A),), {"straight_through": True}, smooth=False)]
+)
 
 
 @op(elementwise=True)

@@ -133,9 +133,10 @@ tanh.example(lambda: [Example((A,), (np.tanh(A),))])
 
 @op(elementwise=True)
 def sigmoid(xp, x):
-    """``out = 1 / (1 + exp(-x))``, without overflow at either end."""
-    half = x.dtype.type(0.5)
-    return xp.add(xp.multiply(xp.tanh(xp.multiply(x, half)), half), half)
+    """``out = 1 / (1 + exp(-x))``, all digits right at either end."""
+    # where exp(-x) overflows, 1 / inf is the right answer; a form by tanh would give 0 long before
+    one = x.dtype.type(1)
+    return xp.divide(one, xp.add(one, xp.exp(xp.negative(x))))
 
 
 sigmoid.infer(floating)
@@ -198,14 +199,43 @@ clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max
 
 
 @op(elementwise=True)
-def softplus(xp, x):
-    """``out = log(1 + exp(x))``, without overflow."""
-    return xp.logaddexp(x, x.dtype.type(0))
+def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
+    """``out = log(1 + exp(beta * x)) / beta``, without overflow (Dugas et al. 2001).
+
+    threshold: above it, ``beta * x`` counts as large, and out is x itself, with a gradient of 1. None: nowhere; the
+    formula holds everywhere as it is, and others cut only because theirs overflows.
+    """
+    kind = x.dtype.type
+    scaled = x if beta == 1.0 else xp.multiply(x, kind(beta))
+    soft = xp.logaddexp(scaled, kind(0))
+    soft = soft if beta == 1.0 else xp.divide(soft, kind(beta))
+    return soft if threshold is None else xp.where(scaled > kind(threshold), x, soft)
 
 
-softplus.infer(floating)
-softplus.vjp(lambda ct, out, x: ct * lookup("sigmoid")(x))
-softplus.example(lambda: [Example((A,), (np.log1p(np.exp(A)),))])
+@softplus.infer
+def softplus_infer(x, *, beta, threshold):
+    if beta == 0:
+        raise ProgramError("beta must not be 0", "bad_attr")
+    return floating(x)
+
+
+@softplus.vjp
+def softplus_vjp(ct, out, x, *, beta, threshold):
+    scaled = x if beta == 1.0 else x * beta
+    dx = ct * lookup("sigmoid")(scaled)
+    if threshold is None:
+        return dx
+    linear = lookup("greater_than")(scaled, lookup("full_like")(scaled, value=threshold))
+    return lookup("where")(linear, ct, dx)
+
+
+softplus.example(
+    lambda: [
+        Example((A,), (np.log1p(np.exp(A)),)),
+        Example((A,), (np.log1p(np.exp(2 * A)) / 2,), {"beta": 2.0}),
+        Example((A,), (np.where(A > 1.75, A, np.log1p(np.exp(2 * A)) / 2),), {"beta": 2.0, "threshold": 3.5}),
+    ]
+)
 
 
 @composite
@@ -224,7 +254,8 @@ def gelu(x, *, approximate: bool = False):
     if approximate:
         inner = (x + x * lookup("square")(x) * 0.044715) * math.sqrt(2.0 / math.pi)
         return x * 0.5 * (1.0 + lookup("tanh")(inner))
-    return x * 0.5 * (1.0 + lookup("erf")(x * math.sqrt(0.5)))
+    # 1 + erf would lose all digits of the far left
+    return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
 
 
 gelu.example(

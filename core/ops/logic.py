@@ -134,7 +134,8 @@ def where(xp, condition, x, y):
     """x where `condition` (bool) holds, else y. Shapes broadcast.
 
     The gradient of the side not selected is 0 at that place. A NaN or infinity *inside the computation* of the side
-    not selected still spoils its gradient (0 times inf): mask that computation's input too.
+    not selected still spoils its gradient (0 times inf): use `safe_where`, or pass that computation's input through
+    `mask_gradient`.
     """
     return xp.where(condition, x, y)
 
@@ -155,3 +156,26 @@ def where_vjp(ct, out, condition, x, y):
 
 
 where.example(lambda: [Example((A > 0, A, B), (np.where(A > 0, A, B),))])
+
+
+@op(elementwise=True)
+def mask_gradient(xp, condition, x):
+    """``out = x``, stretched to the shape of `condition` (bool); gradient flows back only where the condition holds.
+
+    Elsewhere the gradient is 0, put there and not multiplied: a NaN or infinity that arrives is gone. Used on the input
+    of a computation whose result a `where` drops at the same places.
+    """
+    return x if condition.ndim == 0 else xp.where(condition, x, x)
+
+
+mask_gradient.infer(lambda condition, x: where_infer(condition, x, x))
+mask_gradient.vjp(lambda ct, out, condition, x: (None, lookup("where")(condition, ct, lookup("fill_zeros_like")(ct))))
+# a gradient that is held back is not that of the function
+mask_gradient.example(
+    lambda: [
+        Example((A > 0, A), (A,), smooth=False),
+        Example((np.ones((2, 3), bool), A), (A,)),
+        Example((A > 0, B), (np.array([B, B]),), smooth=False),
+        Example((A[:0] > 0, B), (A[:0],)),
+    ]
+)

@@ -1,4 +1,4 @@
-"""Rounding, remainders, tests for special values, and bits, element by element."""
+"""Rounding, remainders, and tests for special values, element by element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A = np.array([[1.3, -2.4, 3.6], [0.6, 4.4, -1.7]])
 B = np.array([2.1, 0.7, -1.1])
 M = np.array([[5, -3, 7], [0, 12, -8]])
 N = np.array([3, 2, 5])
-BEST = {"straight_through": True}
+THROUGH = {"straight_through": True}
 
 
 def _steps(x, *, straight_through):
@@ -23,11 +23,22 @@ def _steps(x, *, straight_through):
 
 
 def _through(ct, out, x, *, straight_through):
-    """Constant between the jumps, so zero; or, on request, as if nothing had been rounded."""
+    """Constant between the jumps, so zero; or, on request, as if nothing had been rounded (Bengio et al. 2013)."""
     return ct if straight_through else lookup("fill_zeros_like")(x)
 
 
 # Straight-through gradients are not those of the function, so their examples are not smooth.
+
+
+@op(elementwise=True)
+def floor(xp, x, *, straight_through: bool = False):
+    """The largest whole number not above x. The gradient is 0, or with `straight_through` as if nothing happened."""
+    return xp.floor(x)
+
+
+floor.infer(_steps)
+floor.vjp(_through)
+floor.example(lambda: [Example((A,), (np.floor(A),)), Example((A,), (np.floor(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
@@ -38,7 +49,7 @@ def ceil(xp, x, *, straight_through: bool = False):
 
 ceil.infer(_steps)
 ceil.vjp(_through)
-ceil.example(lambda: [Example((A,), (np.ceil(A),)), Example((A,), (np.ceil(A),), BEST, smooth=False)])
+ceil.example(lambda: [Example((A,), (np.ceil(A),)), Example((A,), (np.ceil(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
@@ -49,7 +60,7 @@ def round_(xp, x, *, straight_through: bool = False):
 
 round_.infer(_steps)
 round_.vjp(_through)
-round_.example(lambda: [Example((A,), (np.rint(A),)), Example((A,), (np.rint(A),), BEST, smooth=False)])
+round_.example(lambda: [Example((A,), (np.rint(A),)), Example((A,), (np.rint(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
@@ -60,7 +71,7 @@ def trunc(xp, x, *, straight_through: bool = False):
 
 trunc.infer(_steps)
 trunc.vjp(_through)
-trunc.example(lambda: [Example((A,), (np.trunc(A),)), Example((A,), (np.trunc(A),), BEST, smooth=False)])
+trunc.example(lambda: [Example((A,), (np.trunc(A),)), Example((A,), (np.trunc(A),), THROUGH, smooth=False)])
 
 
 # --- remainders ------------------------------------------------------------------------------------------------
@@ -86,7 +97,8 @@ def mod(xp, x, y):
 
 
 mod.infer(_numbers)
-mod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("floor")(x / y))))
+# not floor(x / y): where x / y rounds up to a whole number, the remainder is just below y, and so counts one less
+mod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("floor_div")(x, y))))
 mod.example(lambda: [Example((A, B), (A - np.floor(A / B) * B,)), Example((M, N), (M - M // N * N,))])
 
 
@@ -97,7 +109,7 @@ def fmod(xp, x, y):
 
 
 fmod.infer(_numbers)
-fmod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("trunc")(x / y))))
+fmod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("round")((x - out) / y))))  # x - out is a multiple of y
 fmod.example(lambda: [Example((A, B), (A - np.trunc(A / B) * B,)), Example((M, N), (np.fmod(M, N),))])
 
 
@@ -150,55 +162,3 @@ def isfinite(xp, x):
 
 isfinite.infer(_test)
 isfinite.example(lambda: [Example((ODD,), (np.array([True, False, False, False]),))])
-
-
-# --- bits ------------------------------------------------------------------------------------------------------
-
-_BITS = "its inputs are no floating-point numbers"
-
-
-def _bits(x: TensorType, y: TensorType | None = None) -> TensorType:
-    for each in (x, y):
-        if each is not None and each.is_float:
-            raise ProgramError(f"needs integers or bools, not {each}", "dtype_mismatch")
-    return x if y is None else broadcast(x, y)
-
-
-@op(elementwise=True, no_gradient=_BITS)
-def bitwise_and(xp, x, y):
-    """The bits set in both integers; for bools the logical and."""
-    return xp.bitwise_and(x, y)
-
-
-bitwise_and.infer(_bits)
-bitwise_and.example(lambda: [Example((M, N), (M & N,))])
-
-
-@op(elementwise=True, no_gradient=_BITS)
-def bitwise_or(xp, x, y):
-    """The bits set in either integer; for bools the logical or."""
-    return xp.bitwise_or(x, y)
-
-
-bitwise_or.infer(_bits)
-bitwise_or.example(lambda: [Example((M, N), (M | N,))])
-
-
-@op(elementwise=True, no_gradient=_BITS)
-def bitwise_xor(xp, x, y):
-    """The bits set in just one of the integers; for bools the exclusive or."""
-    return xp.bitwise_xor(x, y)
-
-
-bitwise_xor.infer(_bits)
-bitwise_xor.example(lambda: [Example((M, N), (M ^ N,))])
-
-
-@op(elementwise=True, no_gradient=_BITS)
-def bitwise_not(xp, x):
-    """The integer with every bit turned; for bools the negation."""
-    return xp.invert(x)
-
-
-bitwise_not.infer(_bits)
-bitwise_not.example(lambda: [Example((M,), (-M - 1,))])

@@ -16,7 +16,8 @@ ABOVE = 1.2 + A * A
 
 
 def _one_minus_square(x):
-    return 1.0 - lookup("square")(x)
+    # as a product, which keeps its digits where x * x rounds to nearly 1
+    return (1.0 - x) * (x + 1.0)
 
 
 @op(elementwise=True)
