@@ -16,7 +16,7 @@ from typing import Any
 
 from core.headroom import headroom
 from core.ir import Program
-from core.wire import control, functions, recurrence, rows  # noqa: F401  (declare the constructs)
+from core.wire import choice, control, functions, recurrence, rows  # noqa: F401  (declare the constructs)
 from core.wire.document import Limits, Problems, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes

@@ -9,6 +9,7 @@ from typing import Any
 from core.build import Value
 from core.errors import ProgramError
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
+from core.ops.aligned import ALIGNED
 from core.ops.types import byte_size, matches
 from core.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
@@ -63,6 +64,8 @@ class Reader:
                 raise ProgramError(
                     "the program takes too long to read: its loops change sizes at many depths", "too_deep"
                 )
+            if "axis" in raw.attrs and raw.type in ALIGNED:
+                raw = replace(raw, type=ALIGNED[raw.type])
             at = Site(b, env, block, raw)
             construct = None if self.raw.closed or self._is_closed(raw) else CONSTRUCTS.get(raw.type)
             try:

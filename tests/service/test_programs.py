@@ -64,7 +64,7 @@ def test_87_all_mistakes_are_reported_with_pointers_into_the_body(client):
     document = fresh("wrong")
     ops = document["blocks"][0]["ops"]
     ops[0]["type"] = "matmull"
-    ops[1]["attrs"] = {"axis": 1}
+    ops[1]["attrs"] = {"axes": 1}
     ops.append({"type": "tanh", "inputs": {"x": ["nobody"]}, "outputs": {"out": ["z"]}})
 
     found = problem(client.post("/v1/programs", json={"program": document}), 422, "invalid-program")
