@@ -24,13 +24,6 @@ def grad_add(x, y):
 grad_add.example(lambda: [Example((G, G), (2 * G,)), Example((H, H[:1]), (H + 1,)), Example((G[:0], G[:0]), (G[:0],))])
 
 
-def _shrink(norm, limit: float):
-    """``min(1, limit / norm)``; 1 where the norm is not finite: scaling would only spread that."""
-    full = lookup("full_like")
-    factor = full(norm, value=limit) / lookup("clip")(norm, min=limit)
-    return lookup("where")(lookup("isfinite")(norm), factor, full(norm, value=1.0))
-
-
 def _limit(max_norm: float) -> float:
     if not 0 < max_norm < float("inf"):
         raise ProgramError(f"max_norm must be a positive number, not {max_norm}", "bad_attr")
@@ -40,14 +33,14 @@ def _limit(max_norm: float) -> float:
 @composite
 def clip_by_norm(x, *, max_norm: float):
     """``x * min(1, max_norm / norm(x))`` with the 2-norm of all elements; its gradient includes that of the norm."""
-    norm = lookup("norm")(x)
-    return x * _shrink(norm, _limit(max_norm))
+    return lookup("clip_by_global_norm")(x, max_norm=max_norm)
 
 
 clip_by_norm.example(
     lambda: [
         Example((G,), (G / 5,), {"max_norm": 1.0}),
         Example((H,), (H,), {"max_norm": 4.0}),
+        Example((H[0],), (H[0] / 2,), {"max_norm": 0.5}),
         Example((G[:0],), (G[:0],), {"max_norm": 4.0}),
     ]
 )
@@ -57,7 +50,8 @@ clip_by_norm.example(
 def clip_by_global_norm(xp, *x, max_norm: float):
     """All of x scaled together so that their joint 2-norm is at most `max_norm` (Pascanu et al. 2013).
 
-    A norm that is not finite leaves them as they are.
+    The norm is that of their float64 values. One that is not finite leaves them as they are. The gradient includes that
+    of the norm; where the norm is just `max_norm`, it is that of no clipping.
     """
     total = xp.sqrt(sum((xp.sum(xp.square(v.astype("float64"))) for v in x), xp.zeros((), "float64")))
     if not bool(xp.isfinite(total)):
@@ -80,8 +74,11 @@ def clip_by_global_norm_vjp(ct, out, *x, max_norm):
     cts = [emit("cast", c, dtype="float64") for c in ct]
     total = emit("sum", *(emit("squared_l2_norm", v) for v in wide))
     clips = emit(
-        "logical_and", emit("greater_than", total, emit("full_like", total, value=max_norm**2)), emit("isfinite", total)
+        "logical_and",
+        emit("greater_than", total, emit("full_like", total, value=max_norm * max_norm)),
+        emit("isfinite", total),
     )
+    wide = [emit("where", clips, v, emit("fill_zeros_like", v)) for v in wide]  # one of them may be inf
     safe = emit("where", clips, total, emit("full_like", total, value=1.0))
     factor = emit("where", clips, emit("rsqrt", safe) * max_norm, emit("full_like", total, value=1.0))
     along = emit("sum", *(emit("reduce_sum", v * c) for v, c in zip(wide, cts, strict=True)))
