@@ -13,12 +13,13 @@ from fastapi.openapi.utils import get_openapi
 from service import __version__, middleware, problems
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.metrics import Metrics
-from service.routes import gradients, graph, insight, ops, programs, sessions, system
+from service.routes import gradients, graph, insight, ops, programs, sessions, system, tapes
 from service.samples import SAMPLES
 from service.schemas.programs import Registration
 from service.sessions import SessionRegistry
 from service.settings import Settings
 from service.store.programs import ProgramStore
+from service.tape import TAPES
 
 __all__ = ["create_app"]
 
@@ -30,6 +31,7 @@ and train. Everything on this page can be tried out as it stands: the programs i
 TAGS = [
     {"name": "gradients", "description": "One-shot: a program and its values in, gradients out."},
     {"name": "sessions", "description": "Training: parameters and optimiser state live in a worker."},
+    {"name": "tapes", "description": "Programs written op by op, with values at once or when asked for."},
     {
         "name": "programs",
         "description": "Programs, their backward pass, pictures and explanations.",
@@ -59,9 +61,10 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.metrics = Metrics(engine)
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
+    app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
     problems.install(app)
     middleware.install(app, app.state.metrics)
-    for each in (gradients, sessions, programs, graph, insight, ops, system):
+    for each in (gradients, sessions, tapes, programs, graph, insight, ops, system):
         app.include_router(each.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -74,6 +77,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     watching = [
         asyncio.create_task(app.state.metrics.watch_event_loop()),
         asyncio.create_task(app.state.sessions.watch()),
+        asyncio.create_task(app.state.tapes.watch()),
     ]
     try:
         await _register_samples(app)

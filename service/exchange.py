@@ -32,6 +32,7 @@ GROUPS = {
     "recorded": "recorded",
     "state": "states",
     "parameter": "parameters",
+    "value": "values",
 }
 
 

@@ -45,6 +45,7 @@ class Metrics:
         self.steps = counter("backpass_steps", "Calls to workers.", "kind", "outcome", "reason")
         self.queue_wait = seconds("backpass_queue_wait_seconds", "Time calls waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
+        self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
         self.compile_seconds = seconds("backpass_program_compile_seconds", "Time to compile a program.")
         self.cache_hits = counter("backpass_compile_cache_hits", "Programs found compiled.")
         self.cache_misses = counter("backpass_compile_cache_misses", "Programs that had to be compiled.")
@@ -98,7 +99,7 @@ class EngineCollector(Collector):
         workers = self._engine.workers()
         columns: dict[str, tuple[str, list[float]]] = {
             "backpass_worker_up": ("Whether the worker takes calls.", [w.state in ("idle", "busy") for w in workers]),
-            "backpass_worker_sessions": ("Sessions in the worker.", [w.sessions for w in workers]),
+            "backpass_worker_sessions": ("Sessions and tapes in the worker.", [w.sessions for w in workers]),
             "backpass_worker_heartbeat_age_seconds": (
                 "Since its last sign of life.",
                 [w.heartbeat_age for w in workers],

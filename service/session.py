@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from service.replay import History
 
-__all__ = ["Session", "version_text"]
+__all__ = ["SESSIONS", "Kind", "Session", "version_text"]
 
 EPOCH = 1
 
@@ -61,6 +61,24 @@ class Session:
     def adopt(self, result: Mapping[str, Any]) -> None:
         """Take over what the worker says about its session."""
         self.version, self.step, self.seq = result["version"], result["step"], result["seq"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What lives in a worker between calls.
+
+    name:   of one, in sentences and in what workers are asked ("session.create"). prefix: of ids.
+    plural: the setting that says how many there may be, and the gauge that counts them.
+    entry:  how the service knows one.
+    """
+
+    name: str
+    prefix: str
+    plural: str
+    entry: type[Session]
+
+
+SESSIONS = Kind("session", "ses_", "sessions", Session)
 
 
 def version_text(version: int) -> str:

@@ -23,7 +23,7 @@ from service.engine.protocol import NO_TENSORS
 from service.exchange import Answer
 from service.metrics import Metrics
 from service.problems import HttpProblem, from_exception
-from service.session import Session
+from service.session import SESSIONS, Kind, Session
 from service.settings import Settings
 
 __all__ = ["SessionRegistry", "Write"]
@@ -49,9 +49,12 @@ class Write:
 
 
 class SessionRegistry:
-    """All sessions of one service."""
+    """All sessions of one service, or all tapes: what is said of sessions here holds for any `Kind`."""
 
-    def __init__(self, settings: Settings, engine: Engine, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, settings: Settings, engine: Engine, metrics: Metrics | None = None, kind: Kind = SESSIONS
+    ) -> None:
+        self._kind = kind
         self._settings = settings
         self._calls = Calls(engine, metrics)
         self._metrics = metrics
@@ -69,8 +72,8 @@ class SessionRegistry:
         if session is not None:
             return session
         if id in self._gone:
-            raise HttpProblem("gone", f"the session {self._gone[id]}")
-        raise HttpProblem("not-found", "there is no session with this id")
+            raise HttpProblem("gone", f"the {self._kind.name} {self._gone[id]}")
+        raise HttpProblem("not-found", f"there is no {self._kind.name} with this id")
 
     def page(self, after: str, size: int) -> list[Session]:
         """Up to `size` sessions with ids behind `after`, in the order of ids."""
@@ -84,29 +87,33 @@ class SessionRegistry:
 
     async def open(
         self,
-        program_id: str,
-        document: dict[str, Any],
         args: dict[str, Any],
         tensors: Tensors,
         *,
+        program: tuple[str, dict[str, Any]] | None = None,
         lease_s: float,
         deadline: float,
         about: dict[str, Any],
     ) -> Session:
-        """A new session in the worker that is free. Raises HttpProblem 429 when there are too many, EngineError."""
+        """A new session in the worker that is free. program: its id and document, if it is of one.
+
+        Raises HttpProblem 429 when there are too many, EngineError.
+        """
         await self._sweep()
         living = sum(1 for session in self._sessions.values() if session.lost is None)
-        if living + self._opening >= self._settings.sessions:
-            raise HttpProblem("quota-exceeded", f"{living} sessions are open, which is the limit; delete some")
-        id = "ses_" + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+        if living + self._opening >= getattr(self._settings, self._kind.plural):
+            raise HttpProblem(
+                "quota-exceeded", f"{living} {self._kind.plural} are open, which is the limit; delete some"
+            )
+        id = self._kind.prefix + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
 
         async def opened() -> Session:
             self._opening += 1
             try:
-                reply = await self._calls.with_program(
-                    "session.create", program_id, document, {**args, "id": id}, tensors, deadline=deadline
+                reply = await self._create({**args, "id": id}, tensors, program, deadline)
+                session = self._kind.entry(
+                    id, program[0] if program else "", reply.worker, lease_s, {**about, "bytes": reply.result["bytes"]}
                 )
-                session = Session(id, program_id, reply.worker, lease_s, {**about, "bytes": reply.result["bytes"]})
                 self._sessions[id] = session
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
                     session.lost = "it ended"  # between its answer and now
@@ -116,6 +123,14 @@ class SessionRegistry:
                 self._count()
 
         return await self._kept_running(opened())
+
+    async def _create(
+        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, dict[str, Any]] | None, deadline: float
+    ) -> Reply:
+        op = f"{self._kind.name}.create"
+        if program is None:
+            return await self._calls.call(op, args, tensors, deadline=deadline)
+        return await self._calls.with_program(op, *program, args, tensors, deadline=deadline)
 
     async def close(self, id: str, reason: str = "was deleted") -> None:
         """Release the session; fine for one that is closed already. Raises HttpProblem 404 for an unknown one."""
@@ -138,7 +153,7 @@ class SessionRegistry:
             try:
                 with contextlib.suppress(WorkerLost):
                     await self._calls.call(
-                        "session.delete", {"id": session.id}, worker=session.worker, deadline=deadline
+                        f"{self._kind.name}.delete", {"id": session.id}, worker=session.worker, deadline=deadline
                     )
             except EngineError:
                 self._gone.pop(session.id, None)  # the worker still holds it, so it counts
@@ -233,7 +248,7 @@ class SessionRegistry:
         """Wait for the session; gives a function that tells how many seconds are left."""
         give_up = time.monotonic() + deadline
         if session.waiting > self._settings.session_pipeline:
-            raise QueueFull(f"{session.waiting - 1} calls of this session are waiting already")
+            raise QueueFull(f"{session.waiting - 1} calls of this {self._kind.name} are waiting already")
         session.used = time.monotonic()
         session.waiting += 1
         try:
@@ -241,13 +256,15 @@ class SessionRegistry:
                 await session.turn.acquire()
         except TimeoutError:
             session.waiting -= 1
-            raise DeadlineExceeded("the deadline passed while earlier calls of the session ran", waited=True) from None
+            raise DeadlineExceeded(
+                f"the deadline passed while earlier calls of the {self._kind.name} ran", waited=True
+            ) from None
         try:
             self.get(session.id)  # it may have been closed meanwhile
             if session.lost is not None:
                 raise HttpProblem(
                     "gone",
-                    f"the session was lost with its worker ({session.lost}); create a new one",
+                    f"the {self._kind.name} was lost with its worker ({session.lost}); create a new one",
                     state="lost",
                     **session.position,
                 )
@@ -266,7 +283,7 @@ class SessionRegistry:
         except WorkerLost as error:
             self._lose(session, error.reason)
             problem = from_exception(error)
-            problem.extensions |= {"session": session.id, **session.position}
+            problem.extensions |= {self._kind.name: session.id, **session.position}
             raise problem from error
         except RemoteError as error:
             if error.kind in ("program", "execution"):
@@ -284,7 +301,7 @@ class SessionRegistry:
         if session.unsure is None:
             return
         (seq, digest), before = session.unsure, session.seq
-        reply = await self._call(session, "session.describe", {}, NO_TENSORS, self._settings.step_deadline)
+        reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, self._settings.step_deadline)
         session.adopt(reply.result)
         if session.seq != before:
             session.history.add(seq, digest, None)
@@ -315,5 +332,6 @@ class SessionRegistry:
         if self._metrics is None:
             return
         lost = sum(1 for session in self._sessions.values() if session.lost is not None)
-        self._metrics.sessions.labels("open").set(len(self._sessions) - lost)
-        self._metrics.sessions.labels("lost").set(lost)
+        gauge = getattr(self._metrics, self._kind.plural)
+        gauge.labels("open").set(len(self._sessions) - lost)
+        gauge.labels("lost").set(lost)

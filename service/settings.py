@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     # Time
     step_deadline: float = Field(60.0, gt=0, description="Deadline of one call when the client names none.")
     max_step_deadline: float = Field(3600.0, gt=0, description="Longest deadline a client may ask for.")
-    session_lease: float = Field(900.0, gt=0, description="Idle time after which a session may be closed.")
+    session_lease: float = Field(900.0, gt=0, description="Idle time after which a session or tape may be closed.")
     max_session_lease: float = Field(86_400.0, gt=0, description="Longest lease a client may ask for.")
 
     # Requests
@@ -99,7 +99,9 @@ class Settings(BaseSettings):
 
     # Sessions and programs kept
     sessions: int = Field(32, gt=0, description="Most sessions open at once.")
-    session_pipeline: int = Field(8, gt=0, description="Steps that may wait in one session.")
+    tapes: int = Field(32, gt=0, description="Most tapes open at once.")
+    tape_bytes: int = Field(GIB, gt=0, description="Most bytes of values on one tape.")
+    session_pipeline: int = Field(8, gt=0, description="Calls that may wait in one session or tape.")
     programs: int = Field(1_000, gt=0, description="Most programs kept.")
 
     @property

@@ -1,6 +1,6 @@
 """Other ways in than a whole document: each yields the same blocks."""
 
 from core.frontends.steps import Steps
-from core.frontends.tape import Evaluated, Gradients, Tape, TapeLimits
+from core.frontends.tape import Appended, Evaluated, Gradients, Tape, TapeLimits
 
-__all__ = ["Evaluated", "Gradients", "Steps", "Tape", "TapeLimits"]
+__all__ = ["Appended", "Evaluated", "Gradients", "Steps", "Tape", "TapeLimits"]

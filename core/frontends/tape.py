@@ -20,7 +20,7 @@ from core.errors import ProgramError
 from core.frontends.reader import parsed, pointer_of, read_ops
 from core.frontends.record import record, why_missing
 from core.frontends.steps import Form, Steps
-from core.frontends.trace import TapeLimits, Trace, held, size_of
+from core.frontends.trace import Change, TapeLimits, Trace, held, size_of
 from core.headroom import headroom
 from core.ir import Program, TensorType, Type
 from core.runtime.reference import RunLimits
@@ -136,11 +136,13 @@ class Tape:
         *,
         parameters: Mapping[str, Any] = NONE,
         constants: Mapping[str, Any] = NONE,
+        ask: Sequence[str] | None = (),
         limits: RunLimits | None = None,
     ) -> list[Appended]:
         """Put leaves with their values, then ops, on the tape: all of them or, if something is wrong, none.
 
         ops: as on the wire; outputs that are not named get names. A leaf that no op reads may be put again.
+        ask: variables whose values must be there afterwards; None for all that these ops write.
 
         Raises InvalidProgram with all that is wrong, each with the place of the op, its slot and variable, and a
         pointer such as ``/ops/0/inputs/x/0``. Raises ProgramError (control_flow_on_tape, tape_full), and what running
@@ -157,8 +159,10 @@ class Tape:
             for name, (role, value) in leaves.items():
                 self._trace.put(change, name, role, value)
             self._read(raw, change)
-            if self.mode == "immediate":
-                self._compute([n for p in change.places for n in self._trace.ops[p].outputs], limits)
+            written = [n for p in change.places for n in self._trace.ops[p].outputs]
+            for name in ask or ():
+                self._trace.known(name)
+            self._compute([*(written if ask is None or self.mode == "immediate" else ()), *(ask or ())], limits)
         return [self._appended(place) for place in change.places]
 
     def _read(self, raw: RawProgram, change: Change) -> None:
@@ -177,7 +181,7 @@ class Tape:
 
     def _appended(self, place: int) -> Appended:
         op = self._trace.ops[place]
-        return Appended(place, op.type, tuple((name, self._trace.types[name]) for name in op.outputs))
+        return Appended(place, op.type, tuple((name, self._trace.type(name)) for name in op.outputs))
 
     # --- values --------------------------------------------------------------------------------------------------
 
@@ -232,8 +236,7 @@ class Tape:
                 seed = self._xp.ones(value.shape, value.dtype)
             else:
                 seed = self._xp.asarray(seed)
-                given, wanted = _type_of(seed), _type_of(value)
-                check_seed(target, wanted, given)
+                check_seed(target, _type_of(value), _type_of(seed))
             places = self._trace.reaching([target])
             form = Form([self._trace.ops[p] for p in places], self._trace.types, [target])
             asked = [name for name in wrt if name in form.number and self._trace.is_float(name)]
@@ -286,7 +289,7 @@ class Tape:
         type = self._trace.known(target)
         if not type.is_float:
             raise ProgramError(f"{target!r} is {type}, not floating-point", "loss_not_float")
-        if not seeded and any(n not in (1, -1) for n in self._trace.shape(target)):
+        if not seeded and any(n not in (1, -1) for n in type.shape):
             raise ProgramError(
                 f"{target!r} is {type}: it must have one element",
                 "loss_not_scalar",

@@ -206,7 +206,7 @@ class Trace:
         """The type of a variable that a client may name. Raises ProgramError (unknown_variable, not_an_array)."""
         if name == KEY or name not in self.env:
             raise ProgramError(f"there is no variable {name!r} on the tape", "unknown_variable")
-        type = self.types[name]
+        type = self.type(name)
         if not isinstance(type, TensorType):
             raise ProgramError(f"{name!r} is a {type}, not an array", "not_an_array")
         return type
@@ -214,12 +214,12 @@ class Trace:
     def is_float(self, name: str) -> bool:
         return self.types[name].is_float
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an array: that of its value, where there is one."""
-        value = self.values.get(name)
-        type = self.types[name]
-        assert isinstance(type, TensorType)
-        return type.shape if value is None else tuple(value.shape)
+    def type(self, name: str) -> Type:
+        """The type of a variable, with the sizes of its value, where there is one."""
+        value, known = self.values.get(name), self.types[name]
+        if value is None or not isinstance(known, TensorType):
+            return known
+        return TensorType(tuple(value.shape), known.dtype)
 
     def block(self, ops: Iterable[Op], params: Sequence[str]) -> Block:
         ops = tuple(ops)

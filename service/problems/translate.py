@@ -29,6 +29,8 @@ _PROGRAM_CODES = {
     "feed_missing": "invalid-request",
     "feed_unknown": "invalid-request",
     "bad_query": "invalid-request",
+    "not_an_array": "invalid-request",
+    "tape_full": "limit-exceeded",
     "feed_shape": "shape-mismatch",
     "target_grad_shape": "shape-mismatch",
     "feed_dtype": "dtype-mismatch",

@@ -6,19 +6,33 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from fastapi import Path, Request
+from fastapi import Path, Request, Response
 
+from service import tensors as wire
+from service.body import JSON
 from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.metrics import Metrics
-from service.problems import HttpProblem, from_remote
+from service.problems import FieldError, HttpProblem, from_remote
 from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
 
 if TYPE_CHECKING:
     from service.sessions import SessionRegistry
 
-__all__ = ["ProgramId", "call", "engine", "metrics", "program", "programs", "sessions", "settings"]
+__all__ = [
+    "ProgramId",
+    "call",
+    "engine",
+    "lease_of",
+    "metrics",
+    "program",
+    "programs",
+    "said",
+    "sessions",
+    "settings",
+    "tapes",
+]
 
 ProgramId = Annotated[str, Path(pattern=r"^prg_[a-z2-7]{26}$", description="Id of a registered program.")]
 
@@ -41,6 +55,23 @@ def programs(request: Request) -> ProgramStore:
 
 def sessions(request: Request) -> SessionRegistry:
     return request.app.state.sessions
+
+
+def tapes(request: Request) -> SessionRegistry:
+    return request.app.state.tapes
+
+
+def said(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(wire.dumps(content), status, headers, JSON)
+
+
+def lease_of(asked: float | None, settings: Settings) -> float:
+    """Seconds without a call after which something may be closed. Raises HttpProblem 422 for too many."""
+    if asked is not None and asked > settings.max_session_lease:
+        detail = f"the longest lease is {settings.max_session_lease:g} s"
+        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
+    return settings.session_lease if asked is None else asked
 
 
 async def program(request: Request, id: str) -> StoredProgram:

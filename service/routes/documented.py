@@ -8,11 +8,12 @@ from pydantic import BaseModel
 
 from service.body import JSON, SAFETENSORS
 from service.problems import responses
-from service.schemas.gradients import PROGRAM
+from service.schemas.gradients import OP, PROGRAM
 
 __all__ = ["HOT_PROBLEMS", "accepts", "answers"]
 
-PROGRAM_REFERENCE = {"$ref": "#/components/schemas/Program"}
+REFERENCES = {"Program": PROGRAM, "Op": OP}
+"""Schemas of the document that stand for themselves."""
 FILE = {"schema": {"type": "string", "format": "binary"}}
 
 HOT_PROBLEMS = (
@@ -66,8 +67,9 @@ def _schema(model: type[BaseModel]) -> Any:
     definitions = schema.pop("$defs", {})
 
     def inlined(value: Any) -> Any:
-        if value == PROGRAM:
-            return PROGRAM_REFERENCE
+        for name, schema in REFERENCES.items():
+            if value == schema:
+                return {"$ref": f"#/components/schemas/{name}"}
         if isinstance(value, dict):
             if "$ref" in value:
                 value = {**definitions[value["$ref"].rpartition("/")[2]], **value}

@@ -10,9 +10,10 @@ from fastapi import Path, Request, Response
 from service.body import Body, read_body, wants_tensorfile
 from service.engine import Reply
 from service.exchange import render
-from service.routes.common import sessions, settings
+from service.routes.common import settings
 from service.routes.documented import HOT_PROBLEMS
 from service.session import Session, version_text
+from service.sessions import SessionRegistry
 
 __all__ = ["AT", "IN_SESSION", "TIMING", "SessionId", "etag", "read_answer", "received", "shown"]
 
@@ -23,10 +24,10 @@ TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1,
 AT = {"step": 1, "weights_version": "e1.v1"}
 
 
-async def received(request: Request, session_id: str) -> tuple[bool, Body, Session]:
-    """Whether a file is wanted back, the body, and the session; the cheapest refusals come first."""
+async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
+    """Whether a file is wanted back, the body, and the session (or tape); the cheapest refusals come first."""
     as_file = wants_tensorfile(request)
-    session = sessions(request).get(session_id)
+    session = registry.get(id)
     return as_file, await read_body(request, settings(request)), session
 
 

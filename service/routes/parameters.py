@@ -81,7 +81,7 @@ async def get_parameters(
 )
 async def put_parameters(request: Request, session_id: SessionId) -> Response:
     """Replace parameters and states: all that are sent, or none. Optimizer state stays."""
-    as_file, body, session = await received(request, session_id)
+    as_file, body, session = await received(request, sessions(request), session_id)
     if "if-match" not in request.headers:
         raise HttpProblem("precondition-required", "PUT needs If-Match, with an ETag or *", **session.position)
     asked = schemas.PutParameters.model_validate(body.document)

@@ -8,19 +8,17 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.errors import ProgramError
 from core.optim import Optimizer
-from service import tensors
 from service.body import JSON, read_body
 from service.exchange import given_tensors
 from service.problems import FieldError, HttpProblem, responses
 from service.routes import parameters, training
-from service.routes.common import program, sessions, settings
+from service.routes.common import lease_of, program, said, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.samples import REGRESSION_ID
 from service.schemas import sessions as schemas
 from service.session import Session
-from service.settings import Settings
 from service.store.programs import program_id as id_of
 
 __all__ = ["router"]
@@ -79,8 +77,6 @@ async def create_session(request: Request) -> Response:
         stored = await program(request, asked.program_id or "")
         id, document = stored.id, stored.document
     session = await sessions(request).open(
-        id,
-        document,
         {
             "query": asked.query(),
             "optimizer": optimizer.document,
@@ -89,11 +85,12 @@ async def create_session(request: Request) -> Response:
             "initializers": asked.init.initializers,
         },
         given,
-        lease_s=_lease(asked.lease_s, settings(request)),
+        program=(id, document),
+        lease_s=lease_of(asked.lease_s, settings(request)),
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about={"loss": asked.loss, "optimizer": asked.optimizer},
     )
-    return _json(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
+    return said(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 
 @router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))
@@ -106,7 +103,7 @@ async def list_sessions(
     found = sessions(request).page(page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
-    return _json({"sessions": [_view(session) for session in page], "next_page_token": token})
+    return said({"sessions": [_view(session) for session in page], "next_page_token": token})
 
 
 @router.get(
@@ -121,7 +118,7 @@ async def list_sessions(
 async def get_session(request: Request, session_id: SessionId) -> Response:
     """Its state, the next seq, and the version of its parameters. Looking does not renew the lease."""
     session = sessions(request).get(session_id)
-    return _json(_view(session), headers={"ETag": session.etag})
+    return said(_view(session), headers={"ETag": session.etag})
 
 
 @router.delete(
@@ -150,13 +147,6 @@ def _optimizer(given: dict[str, Any]) -> Optimizer:
         raise HttpProblem("invalid-request", error.message, errors=[place]) from None
 
 
-def _lease(asked: float | None, settings: Settings) -> float:
-    if asked is not None and asked > settings.max_session_lease:
-        detail = f"the longest lease is {settings.max_session_lease:g} s"
-        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
-    return settings.session_lease if asked is None else asked
-
-
 def _view(session: Session) -> dict[str, Any]:
     return {
         "id": session.id,
@@ -172,7 +162,3 @@ def _view(session: Session) -> dict[str, Any]:
         "lease_s": session.lease_s,
         "lease_left_s": max(0.0, session.lease_left),
     }
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(tensors.dumps(content), status, headers, JSON)

@@ -51,6 +51,8 @@ LIMITS = (
     "step_deadline",
     "max_step_deadline",
     "sessions",
+    "tapes",
+    "tape_bytes",
     "session_pipeline",
     "programs",
 )
@@ -116,6 +118,7 @@ async def root(request: Request) -> Response:
                 "programs": "/v1/programs",
                 "gradients": "/v1/gradients",
                 "sessions": "/v1/sessions",
+                "tapes": "/v1/tapes",
                 "ops": "/v1/ops",
                 "workers": "/v1/workers",
                 "docs": "/docs",

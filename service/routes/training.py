@@ -46,7 +46,7 @@ GIVEN = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
 )
 async def post_step(request: Request, session_id: SessionId) -> Response:
     """Forward, backward, update. With a `seq` it can be sent again safely: it is done once, and answered the same."""
-    as_file, body, session = await received(request, session_id)
+    as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.StepRequest.model_validate(body.document)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
@@ -69,7 +69,7 @@ async def post_step(request: Request, session_id: SessionId) -> Response:
 )
 async def post_update(request: Request, session_id: SessionId) -> Response:
     """Let the optimizer apply gradients that were computed elsewhere, or summed over several workers."""
-    as_file, body, session = await received(request, session_id)
+    as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.UpdateRequest.model_validate(body.document)
     given = await given_tensors(body, settings(request), {"/gradients": asked.gradients})
     args = {"require_finite": asked.require_finite}
@@ -89,7 +89,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
 )
 async def post_session_gradients(request: Request, session_id: SessionId) -> Response:
     """Forward and backward; parameters, states and optimizer stay as they are."""
-    as_file, body, session = await received(request, session_id)
+    as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.SessionGradientsRequest.model_validate(body.document)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
@@ -113,7 +113,7 @@ async def post_session_gradients(request: Request, session_id: SessionId) -> Res
 )
 async def post_evaluation(request: Request, session_id: SessionId) -> Response:
     """Forward only. Feeds that the fetched values do not depend on may be left out."""
-    as_file, body, session = await received(request, session_id)
+    as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.EvaluationRequest.model_validate(body.document)
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))

@@ -10,6 +10,7 @@ from service.schemas.programs import Strict
 from service.schemas.tensors import Tensor, Tensors
 
 __all__ = [
+    "OP",
     "PROGRAM",
     "Deadline",
     "Fetch",
@@ -38,6 +39,8 @@ Deadline = Annotated[
 LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
 PROGRAM = {"type": "object", "title": "Program"}
 """Stands for the schema of programs until the OpenAPI document is put together."""
+OP = {"type": "object", "title": "Op"}
+"""The same for one op."""
 ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(PROGRAM)]
 """Read by the core, which tells all problems of a program at once."""
 

@@ -14,7 +14,7 @@ from core.compile import Backward, GradientQuery, append_backward, gradients
 from core.errors import ProgramError
 from core.ir import Variable
 from core.wire import write
-from service.worker import insight, sessions
+from service.worker import insight, sessions, tapes
 from service.worker.programs import blocks_of, known_program
 from service.worker.running import answer_of, query_from, run
 from service.worker.state import Handler, WorkerState
@@ -115,4 +115,13 @@ HANDLERS: dict[str, Handler] = {
     "session.get_parameters": sessions.get_parameters,
     "session.put_parameters": sessions.put_parameters,
     "session.delete": sessions.delete,
+    "tape.create": tapes.create,
+    "tape.describe": tapes.describe,
+    "tape.append": tapes.append,
+    "tape.values": tapes.values,
+    "tape.gradients": tapes.gradients,
+    "tape.record": tapes.record,
+    "tape.program": tapes.program,
+    "tape.renew": tapes.renew,
+    "tape.delete": tapes.delete,
 }

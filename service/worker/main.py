@@ -124,10 +124,10 @@ def _answer(
         kind = "program" if isinstance(error, ProgramError) else "execution"
         if error.code == "out_of_memory":
             kind = "memory"
-            _free_device_memory(state)
+            state.free_device_memory()
         failed = _failed(call, state, kind, error.code, error.message, _problem(error))
     except MemoryError as error:
-        _free_device_memory(state)
+        state.free_device_memory()
         log.warning("call %d (%s) ran out of memory: %s", call.number, call.op, error)
         failed = _failed(call, state, "memory", "out_of_memory", "the worker ran out of memory")
     except Exception:
@@ -158,7 +158,7 @@ def _returned(
             "compute": (done - read) * 1e3,
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
-        payload = messages.encode(Returned(call.number, result, described, timing, len(state.sessions)))
+        payload = messages.encode(Returned(call.number, result, described, timing, state.residents))
     except BaseException:
         if descriptor is not None:
             answers.close()  # its descriptor was never sent, so it must not count as the current file
@@ -170,18 +170,13 @@ def _failed(
     call: Call, state: WorkerState, kind: str, code: str, message: str, problem: dict[str, Any] | None = None
 ) -> Failed:
     plain = problem or {"code": code, "message": message, "location": None, "problems": []}
-    return Failed(call.number, kind, code, message, plain, len(state.sessions))
+    return Failed(call.number, kind, code, message, plain, state.residents)
 
 
 def _problem(error: CoreError) -> dict[str, Any]:
     problems = [asdict(problem) for problem in error.problems]
     location = asdict(error.location) if error.location is not None else None
     return {"code": error.code, "message": error.message, "location": location, "problems": problems}
-
-
-def _free_device_memory(state: WorkerState) -> None:
-    if state.device == "cuda":
-        state.xp.get_default_memory_pool().free_all_blocks()
 
 
 def _end_if_device_lost(state: WorkerState) -> None:

@@ -26,7 +26,7 @@ from core.optim import Optimizer
 from core.wire import Limits, read
 from service.worker.state import WorkerState
 
-__all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program"]
+__all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program", "wire_limits"]
 
 PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
@@ -126,8 +126,12 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
 
 def read_program(state: WorkerState, document: Any) -> Program:
     """`document` as a program, within the limits of the settings. Raises ProgramError with all problems."""
-    s = state.settings
-    limits = Limits(
+    return read(document, wire_limits(state.settings))
+
+
+def wire_limits(s: Mapping[str, Any]) -> Limits:
+    """How large a document may be, as the settings have it."""
+    return Limits(
         max_blocks=s["blocks"],
         max_depth=s["block_nesting"],
         max_ops=s["ops"],
@@ -137,7 +141,6 @@ def read_program(state: WorkerState, document: Any) -> Program:
         max_elements=s["tensor_elements"],
         max_bytes=s["tensor_bytes"],
     )
-    return read(document, limits)
 
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:

@@ -212,8 +212,7 @@ def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
 def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Forget the session; also fine when it is not there."""
     state.sessions.pop(args["id"], None)
-    if state.device == "cuda":
-        state.xp.get_default_memory_pool().free_all_blocks()
+    state.free_device_memory()
     return {}, {}
 
 

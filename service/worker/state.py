@@ -87,7 +87,8 @@ class WorkerState:
     xp:       numpy, or cupy on a GPU.
     settings: the service's settings as plain data.
     stop:     tells the current call whether to go on; a new one for each call.
-    programs, sessions: what the handlers keep; `len(sessions)` is reported after each call.
+    programs, sessions, tapes: what the handlers keep.
+    steps:    what is compiled for tapes, by structure; the first tape makes it.
     """
 
     worker: str
@@ -97,6 +98,18 @@ class WorkerState:
     stop: StopSignal
     programs: dict[str, Any] = field(default_factory=dict)
     sessions: dict[str, Any] = field(default_factory=dict)
+    tapes: dict[str, Any] = field(default_factory=dict)
+    steps: Any = None
+
+    @property
+    def residents(self) -> int:
+        """Sessions and tapes that live here; reported after each call."""
+        return len(self.sessions) + len(self.tapes)
+
+    def free_device_memory(self) -> None:
+        """Give back what the array module keeps for later."""
+        if self.device == "cuda":
+            self.xp.get_default_memory_pool().free_all_blocks()
 
     def to_host(self, array: Any) -> np.ndarray:
         """`array` as a numpy array; copied only when it lives on a GPU."""

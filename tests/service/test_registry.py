@@ -88,7 +88,7 @@ def registry(worker: Worker) -> SessionRegistry:
 
 @pytest.fixture
 async def session(registry: SessionRegistry) -> Session:
-    return await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
+    return await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
 
 
 async def step(registry: SessionRegistry, session: Session, seq: int | None, body: str = "a") -> tuple[Answer, bool]:
@@ -162,12 +162,12 @@ async def test_a_lost_worker_ends_its_sessions_and_says_where_they_were(registry
 
 
 async def test_lost_sessions_do_not_count_as_open(registry, session, worker):
-    await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
-    await refused("quota-exceeded", registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={}))
+    await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
+    await refused("quota-exceeded", registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={}))
     assert registry.uses_program("prg_1") != []
     worker.lost("wrk_1", "killed")
     assert registry.uses_program("prg_1") == []
-    await registry.open("prg_1", {}, {}, {}, lease_s=60, deadline=1, about={})
+    await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
 
 
 async def test_a_session_whose_closing_failed_still_counts(registry, session, worker):

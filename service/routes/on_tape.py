@@ -1,0 +1,225 @@
+"""What is done with a tape: ops appended, values read, ops played back, the whole fetched as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Request, Response
+
+from service.body import JSON, Body, wants_tensorfile
+from service.engine import RemoteError, Reply
+from service.engine.protocol import NO_TENSORS
+from service.exchange import Answer, given_tensors, render
+from service.problems import FieldError, HttpProblem, from_remote, responses
+from service.routes.common import said, settings, tapes
+from service.routes.documented import HOT_PROBLEMS, accepts, answers
+from service.routes.gradients import deadline_of
+from service.routes.in_session import TIMING, received
+from service.schemas import tapes as schemas
+from service.session import Session
+from service.sessions import Write
+
+__all__ = ["TapeId", "router"]
+
+router = APIRouter()
+
+TapeId = Annotated[str, Path(pattern=r"^tap_[a-z2-7]{26}$", description="Id of a tape.")]
+ON_TAPE = ("not-found", "gone", "invalid-program", *HOT_PROBLEMS)
+NUMBERED = ("sequence-conflict", "sequence-gap", *ON_TAPE)
+
+W = {"dtype": "float32", "shape": [2], "data": [0.5, -1]}
+X = {"dtype": "float32", "shape": [2], "data": [3, 4]}
+SUM = {"dtype": "float32", "shape": [], "data": [-2.5]}
+LINE = {
+    "parameters": {"w": W},
+    "constants": {"x": X},
+    "ops": [
+        {"type": "mul", "inputs": {"x": ["w"], "y": ["x"]}, "outputs": {"out": ["wx"]}},
+        {"type": "reduce_sum", "inputs": {"x": ["wx"]}, "outputs": {"out": ["loss"]}},
+    ],
+}
+APPENDED = [
+    {"op": 0, "type": "mul", "outputs": [{"name": "wx", "dtype": "float32", "shape": [2]}]},
+    {"op": 1, "type": "reduce_sum", "outputs": [{"name": "loss", "dtype": "float32", "shape": []}]},
+]
+NOW = {"next_seq": 2, "ops": 2, "bytes": 28, "compiled": True, "timing_ms": TIMING}
+PLAYED = {
+    "missing": {},
+    "value": SUM,
+    "gradients": {"w": X},
+    "played_back": [1, 0],
+    "final": [{"variable": "w", "after": 0}],
+    "ran": [],
+}
+HIDDEN = ("version", "step")  # of what a worker says: nothing that clients of a tape know
+
+
+@router.post(
+    "/{tape_id}/ops",
+    summary="Append ops",
+    responses=answers(
+        schemas.AppendAnswer,
+        {"appended": APPENDED, "values": {"wx": {**W, "data": [1.5, -4]}, "loss": SUM}, **NOW},
+        *NUMBERED,
+    ),
+    openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", LINE)),
+)
+async def post_ops(request: Request, tape_id: TapeId) -> Response:
+    """Put leaves and ops on the tape, all or, if something is wrong, none. An immediate tape runs them now.
+
+    With a `seq` it can be sent again safely: it is done once, and answered the same.
+    """
+    as_file, body, tape = await received(request, tapes(request), tape_id)
+    asked = schemas.AppendOps.model_validate(body.document)
+    given = await _leaves(request, body, asked)
+    args = {"ops": asked.ops, "release": asked.release, "returned": asked.return_values}
+    write = Write("tape.append", args, given, asked.seq, f"ops {body.digest}")
+    return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
+
+
+@router.delete(
+    "/{tape_id}/ops",
+    summary="Begin anew",
+    status_code=204,
+    responses={204: {"description": "Only the parameters are left."}, **responses(*ON_TAPE)},
+)
+async def delete_ops(request: Request, tape_id: TapeId) -> Response:
+    """Forget all ops, constants and values; parameters stay. What was compiled stays too."""
+    tape = tapes(request).get(tape_id)
+    write = Write("tape.renew", {}, NO_TENSORS, None, "renew")
+    await _written(request, tape, write, None, False, {})
+    return Response(status_code=204)
+
+
+@router.get(
+    "/{tape_id}/values/{name:path}",
+    summary="Read a value",
+    responses=answers(schemas.ValueAnswer, {"value": SUM, "ran": [0, 1], **NOW}, *ON_TAPE),
+)
+async def get_value(
+    request: Request,
+    tape_id: TapeId,
+    name: Annotated[str, Path(max_length=256, description="A variable on the tape.", examples=["loss"])],
+) -> Response:
+    """The value of a variable. A lazy tape runs what is needed for it, and has not run yet."""
+    as_file = wants_tensorfile(request)
+    tape = tapes(request).get(tape_id)
+    try:
+        reply = await tapes(request).read(tape, "tape.values", {"name": name}, {}, settings(request).step_deadline)
+    except RemoteError as error:
+        if error.code == "unknown_variable":
+            raise HttpProblem("not-found", error.message) from error
+        raise _on_tape(error) from error
+    return (await render(reply, _shown(reply.result), as_file=as_file)).response()
+
+
+@router.post(
+    "/{tape_id}/backward",
+    summary="Play the tape back",
+    responses=answers(schemas.BackwardAnswer, {**PLAYED, **NOW}, "no-gradient", *NUMBERED),
+    openapi_extra=accepts(
+        schemas.BackwardRequest,
+        gradients=("Gradients by all parameters", {"target": "loss"}),
+        record=("Gradients as further ops of the tape", {"target": "loss", "wrt": ["w"], "record": True}),
+    ),
+)
+async def post_backward(request: Request, tape_id: TapeId) -> Response:
+    """Gradients of a variable. Only ops that reach it are played back, in reverse order of the tape."""
+    as_file, body, tape = await received(request, tapes(request), tape_id)
+    asked = schemas.BackwardRequest.model_validate(body.document)
+    named = asked.target_gradient if isinstance(asked.target_gradient, str) else None
+    given = {} if named is not None or asked.target_gradient is None else {"target_gradient": asked.target_gradient}
+    seed = await given_tensors(body, settings(request), {"": given})
+    _only(seed, "target_gradient")
+    args = {"target": asked.target, "wrt": asked.wrt, "seed": named}
+    if asked.record:
+        if seed:
+            _refuse("/target_gradient", "with record it is the name of a variable")
+        write = Write("tape.record", args, seed, asked.seq, f"backward {body.digest}")
+        return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
+    if asked.seq is not None:
+        _refuse("/seq", "only what changes the tape has a number")
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    with _placed():
+        reply = await tapes(request).read(tape, "tape.gradients", args, seed, deadline)
+    answer = await render(reply, _shown(reply.result), as_file=as_file, members={"gradients": {}})
+    return answer.response()
+
+
+@router.get(
+    "/{tape_id}/program",
+    summary="Fetch the tape as a program",
+    response_model=schemas.TapeProgram,
+    responses={
+        200: {"description": "A body for POST /v1/programs.", "content": {JSON: {}}},
+        **responses(*ON_TAPE),
+    },
+)
+async def get_program(request: Request, tape_id: TapeId) -> Response:
+    """Everything on the tape as a program of its own: parameters are its parameters, constants its feeds."""
+    tape = tapes(request).get(tape_id)
+    reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
+    return said({"program": reply.result["program"]})
+
+
+async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dict[str, np.ndarray]:
+    """The tensors of the request as ``parameter/<name>`` and ``constant/<name>``."""
+    members: Mapping[str, Any] = {"/parameters": asked.parameters, "/constants": asked.constants}
+    found = await given_tensors(body, settings(request), members)
+    leaves = {}
+    for name, value in found.items():
+        if name in asked.parameters:
+            name = f"parameter/{name}"
+        elif name in asked.constants:
+            name = f"constant/{name}"
+        elif not name.startswith(("parameter/", "constant/")):
+            _refuse("", "a tensor of the file is called neither parameter/<name> nor constant/<name>")
+        if name in leaves:
+            _refuse("", "a tensor is given twice")
+        leaves[name] = value
+    return leaves
+
+
+async def _written(
+    request: Request, tape: Session, write: Write, deadline_s: float | None, as_file: bool, members: dict[str, Any]
+) -> Response:
+    async def answer(reply: Reply) -> Answer:
+        return await render(reply, _shown(reply.result), as_file=as_file, members=members)
+
+    deadline = deadline_of(deadline_s, settings(request))
+    with _placed():
+        found, replayed = await tapes(request).write(tape, write, deadline, answer)
+    return found.response({"Idempotency-Replayed": "true"} if replayed else {})
+
+
+def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in result.items() if name not in (*HIDDEN, "seq")}
+    return {**plain, "next_seq": result["seq"] + 1}
+
+
+@contextmanager
+def _placed() -> Iterator[None]:
+    """What the core refuses is told with places in the body of the request, and on the tape."""
+    try:
+        yield
+    except RemoteError as error:
+        raise _on_tape(error) from error
+
+
+def _on_tape(error: RemoteError) -> HttpProblem:
+    for problem in error.problem.get("problems", ()):
+        if problem["pointer"].startswith("/blocks/"):  # a place on the tape, which is no place in the body
+            problem["pointer"] = ""
+    return from_remote(error, prefix="")
+
+
+def _only(given: Mapping[str, np.ndarray], name: str) -> None:
+    if given.keys() - {name}:
+        _refuse("", f"the only tensor of this request is {name}")
+
+
+def _refuse(pointer: str, detail: str) -> None:
+    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])

@@ -1,0 +1,139 @@
+"""Tapes: open, list, look at, close; and, from their own module, append, read, play back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.body import JSON, read_body
+from service.problems import responses
+from service.routes import on_tape
+from service.routes.common import lease_of, said, settings, tapes
+from service.routes.documented import accepts
+from service.routes.gradients import deadline_of
+from service.routes.on_tape import TapeId
+from service.schemas import tapes as schemas
+from service.tape import Tape
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tapes", tags=["tapes"])
+
+VIEW = {
+    "id": "tap_mfrggzdfmztwq2lknnwg23tpob",
+    "state": "ready",
+    "reason": None,
+    "mode": "immediate",
+    "seed": 0,
+    "worker": "wrk_mfrggzdfmztwq2lknnwg23tpob",
+    "ops": 0,
+    "bytes": 0,
+    "renewals": 0,
+    "next_seq": 1,
+    "created": 1767225600.0,
+    "lease_s": 900.0,
+    "lease_left_s": 900.0,
+}
+OPENING = (
+    "invalid-json",
+    "body-timeout",
+    "body-too-large",
+    "unsupported-media-type",
+    "unsupported-encoding",
+    "invalid-request",
+    "limit-exceeded",
+    "queue-full",
+    "quota-exceeded",
+    "no-capacity",
+    "worker-lost",
+    "deadline-exceeded",
+)
+
+
+@router.post(
+    "",
+    summary="Open a tape",
+    status_code=201,
+    response_model=schemas.TapeView,
+    responses={201: {"description": "It is open.", "content": {JSON: {"example": VIEW}}}, **responses(*OPENING)},
+    openapi_extra=accepts(
+        schemas.CreateTape,
+        binary=False,
+        immediate=("Values at once", {"mode": "immediate"}),
+        lazy=("Values when asked for", {"mode": "lazy", "seed": 7}),
+    ),
+)
+async def create_tape(request: Request) -> Response:
+    """An empty tape in a worker, where it stays. Read its `id` in the answer."""
+    body = await read_body(request, settings(request), binary=False)
+    asked = schemas.CreateTape.model_validate(body.document)
+    about = {"mode": asked.mode, "seed": asked.seed}
+    tape = await tapes(request).open(
+        about,
+        {},
+        lease_s=lease_of(asked.lease_s, settings(request)),
+        deadline=deadline_of(asked.deadline_s, settings(request)),
+        about=about,
+    )
+    return said(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
+
+
+@router.get("", summary="List tapes", response_model=schemas.TapePage, responses=responses("invalid-request"))
+async def list_tapes(
+    request: Request,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Tapes on a page.")] = 50,
+    page_token: Annotated[str, Query(max_length=40, pattern=r"^(tap_[a-z2-7]{26})?$")] = "",
+) -> Response:
+    """Open and lost tapes, a page at a time, in the order of their ids."""
+    found = tapes(request).page(page_token, page_size + 1)
+    page = found[:page_size]
+    token = page[-1].id if len(found) > page_size else None
+    return said({"tapes": [_view(tape) for tape in page], "next_page_token": token})
+
+
+@router.get(
+    "/{tape_id}",
+    summary="Look at a tape",
+    response_model=schemas.TapeView,
+    responses={
+        200: {"description": "The tape.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "gone", "invalid-request"),
+    },
+)
+async def get_tape(request: Request, tape_id: TapeId) -> Response:
+    """How much is on it, and the next seq. Looking does not renew the lease."""
+    return said(_view(tapes(request).get(tape_id)))
+
+
+@router.delete(
+    "/{tape_id}",
+    summary="Close a tape",
+    status_code=204,
+    responses={204: {"description": "It is closed."}, **responses("not-found", "invalid-request", "no-capacity")},
+)
+async def delete_tape(request: Request, tape_id: TapeId) -> Response:
+    """Release its memory, after a call that runs has ended. Closing it again is fine."""
+    await tapes(request).close(tape_id)
+    return Response(status_code=204)
+
+
+router.include_router(on_tape.router)
+
+
+def _view(tape: Any) -> dict[str, Any]:
+    assert isinstance(tape, Tape)
+    return {
+        "id": tape.id,
+        "state": tape.state,
+        "reason": tape.lost,
+        **{name: tape.about[name] for name in ("mode", "seed")},
+        "worker": tape.worker,
+        "ops": tape.ops,
+        "bytes": tape.bytes,
+        "renewals": tape.step,
+        "next_seq": tape.seq + 1,
+        "created": tape.created,
+        "lease_s": tape.lease_s,
+        "lease_left_s": max(0.0, tape.lease_left),
+    }

@@ -1,0 +1,178 @@
+"""Tapes: programs that clients write op by op, with their values, kept in the worker between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from core.errors import ExecutionError
+from core.frontends import Appended, Steps, Tape, TapeLimits
+from core.ir import StackType, TensorType
+from service.worker.programs import wire_limits
+from service.worker.running import limits_of
+from service.worker.state import WorkerState
+
+__all__ = ["append", "create", "delete", "describe", "gradients", "program", "record", "renew", "values"]
+
+Answer = tuple[dict[str, Any], dict[str, Any]]
+
+PARAMETER, CONSTANT, SEED = "parameter/", "constant/", "target_gradient"
+
+
+@dataclass(slots=True)
+class Held:
+    """A tape. version: grows with every change; seq: number of the client's last call that changed something."""
+
+    tape: Tape
+    version: int = 0
+    seq: int = 0
+
+    def about(self) -> dict[str, int]:
+        return {
+            "version": self.version,
+            "step": self.tape.renewals,
+            "seq": self.seq,
+            "ops": len(self.tape),
+            "bytes": self.tape.nbytes,
+        }
+
+    def changed(self, seq: int) -> None:
+        self.version += 1
+        self.seq = seq
+
+
+def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """An empty tape ``args["id"]``. args: id, mode, seed."""
+    if state.steps is None:
+        state.steps = Steps()
+    limits = TapeLimits(state.settings["ops"], state.settings["tape_bytes"], wire_limits(state.settings))
+    tape = Tape(args["mode"], seed=args["seed"], steps=state.steps, limits=limits, xp=state.xp)
+    held = state.tapes[args["id"]] = Held(tape)
+    return held.about(), {}
+
+
+def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    return _held(state, args).about(), {}
+
+
+def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Release names, then put leaves and ops on the tape, all or none.
+
+    args: id, seq, release, ops, returned ("all", "none", names; None for all if immediate, else none);
+    tensors: ``parameter/<name>``, ``constant/<name>``.
+    """
+    held, returned = _held(state, args), args["returned"]
+    tape, compiled = held.tape, state.steps.compiled
+    if returned is None:
+        returned = "all" if tape.mode == "immediate" else "none"
+    tape.release(args["release"])
+    appended = tape.append(
+        args["ops"],
+        parameters=_under(PARAMETER, tensors),
+        constants=_under(CONSTANT, tensors),
+        ask={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
+        limits=limits_of(state),
+    )
+    held.changed(args["seq"])
+    if returned == "all":
+        returned = [name for op in appended for name, type in op.outputs if isinstance(type, TensorType)]
+    found = tape.evaluate([] if returned == "none" else returned)
+    result = {"appended": _shown(appended), "compiled": state.steps.compiled > compiled}
+    return result | held.about(), {f"value/{name}": value for name, value in found.values.items()}
+
+
+def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The value of one variable, computed if need be. args: id, name."""
+    held, compiled = _held(state, args), state.steps.compiled
+    found = held.tape.evaluate([args["name"]], limits_of(state))
+    result = {"ran": list(found.ran), "compiled": state.steps.compiled > compiled}
+    return result | held.about(), {"value": found.values[args["name"]]}
+
+
+def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Gradients of a variable, which change nothing.
+
+    args: id, target, wrt (None for all parameters), seed (a variable, or None); tensors: ``target_gradient``.
+    """
+    held, compiled = _held(state, args), state.steps.compiled
+    tape, limits = held.tape, limits_of(state)
+    seed = tensors.get(SEED)
+    if args["seed"] is not None:
+        seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
+    found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    result = {
+        "missing": found.missing,
+        "played_back": list(found.played),
+        "final": [{"variable": name, "after": place} for name, place in found.final],
+        "ran": list(found.ran),
+        "compiled": state.steps.compiled > compiled,
+    }
+    arrays = {f"grad/{name}": value for name, value in found.gradients.items()}
+    return result | held.about(), arrays | {"value": found.value}
+
+
+def record(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Append the ops that compute gradients. args: id, seq, target, wrt, seed (a variable, or None)."""
+    held, compiled = _held(state, args), state.steps.compiled
+    tape = held.tape
+    recorded, missing, appended = tape.record_gradients(args["target"], args["wrt"], args["seed"], limits_of(state))
+    held.changed(args["seq"])
+    known = [name for name in recorded.values() if name in tape.computed]
+    found = tape.evaluate(known)
+    result = {
+        "recorded": recorded,
+        "missing": missing,
+        "appended": _shown(appended),
+        "compiled": state.steps.compiled > compiled,
+    }
+    return result | held.about(), {f"value/{name}": value for name, value in found.values.items()}
+
+
+def program(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The tape as a document of the wire."""
+    held = _held(state, args)
+    return {"program": held.tape.write()} | held.about(), {}
+
+
+def renew(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Forget everything but the parameters. args: id, seq."""
+    held = _held(state, args)
+    held.tape.renew()
+    held.changed(args["seq"])
+    return held.about(), {}
+
+
+def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Forget the tape; also fine when it is not there."""
+    state.tapes.pop(args["id"], None)
+    state.free_device_memory()
+    return {}, {}
+
+
+def _held(state: WorkerState, args: Mapping[str, Any]) -> Held:
+    held = state.tapes.get(args["id"])
+    if held is None:
+        raise ExecutionError("the worker does not hold this tape", "session_unknown")
+    return held
+
+
+def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _shown(appended: Sequence[Appended]) -> list[dict[str, Any]]:
+    """What a client needs to know of new ops: places, and names with the types that are known by now."""
+    shown = []
+    for op in appended:
+        outputs = []
+        for name, type in op.outputs:
+            depth = 0
+            while isinstance(type, StackType):
+                depth, type = depth + 1, type.element
+            about: dict[str, Any] = {"name": name, "dtype": type.dtype, "shape": list(type.shape)}
+            outputs.append(about | ({"stack_depth": depth} if depth else {}))
+        shown.append({"op": op.place, "type": op.type, "outputs": outputs})
+    return shown

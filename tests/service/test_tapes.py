@@ -1,0 +1,370 @@
+"""Tapes over HTTP: values now or later, playback, numbering, and what happens when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.service.conftest import serve
+from tests.service.wire import FILE, array, file_of, problem, read_file, tensor, tensors
+
+W, X = np.array([0.5, -1.0]), np.array([3.0, 4.0])
+
+
+def op(type: str, out: str | None = None, /, attrs: dict[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": type, "inputs": inputs, "attrs": attrs or {}}
+    return found if out is None else found | {"outputs": {"out": [out]}}
+
+
+LINE = [op("mul", "wx", x="w", y="x"), op("tanh", "big", x="wx"), op("reduce_sum", "loss", x="wx")]
+BODY = {"parameters": tensors({"w": W}), "constants": tensors({"x": X}), "ops": LINE}
+
+
+@contextmanager
+def opened(client: httpx.Client, **settings: Any) -> Iterator[str]:
+    answer = client.post("/v1/tapes", json=settings)
+    assert answer.status_code == 201, answer.text
+    path = answer.headers["location"]
+    try:
+        yield path
+    finally:
+        client.delete(path)
+
+
+@pytest.fixture(params=["immediate", "lazy"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def path(client: httpx.Client, mode: str) -> Iterator[str]:
+    with opened(client, mode=mode) as path:
+        yield path
+
+
+def append(client: httpx.Client, path: str, *ops: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = client.post(f"{path}/ops", json={"ops": list(ops), **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def value(client: httpx.Client, path: str, name: str) -> np.ndarray:
+    answer = client.get(f"{path}/values/{name}")
+    assert answer.status_code == 200, answer.text
+    return array(answer.json()["value"])
+
+
+# Values
+
+
+def test_immediate_values_come_with_the_answer_and_lazy_ones_when_asked_for(client):
+    with opened(client) as now, opened(client, mode="lazy") as later:
+        first = client.post(f"{now}/ops", json=BODY).json()
+        second = client.post(f"{later}/ops", json=BODY).json()
+
+        assert {name: array(v).tolist() for name, v in first["values"].items()} == {
+            "wx": [1.5, -4.0],
+            "big": np.tanh([1.5, -4.0]).tolist(),
+            "loss": -2.5,
+        }
+        assert (second["values"], second["bytes"]) == ({}, W.nbytes + X.nbytes)
+        assert [o["op"] for o in second["appended"]] == [0, 1, 2]
+        assert second["appended"][0]["outputs"] == [{"name": "wx", "dtype": "float64", "shape": [2]}]
+        asked = client.get(f"{later}/values/loss").json()
+        assert (array(asked["value"]).item(), asked["ran"]) == (-2.5, [0, 2])
+        assert client.get(f"{later}/values/loss").json()["ran"] == []
+        assert client.get(f"{now}/values/loss").json()["ran"] == []
+
+
+def test_values_to_return_can_be_named(client, path):
+    said = append(client, path, *LINE, **{k: v for k, v in BODY.items() if k != "ops"}, return_values=["loss", "w"])
+    assert said["values"].keys() == {"loss", "w"}
+    assert append(client, path, op("exp", x="w"), return_values="none")["values"] == {}
+    assert append(client, path, op("exp", x="w"), return_values="all")["values"].keys() == {"exp_4"}
+
+
+def test_everything_in_safetensors(client, path):
+    request = file_of({"parameter/w": W, "constant/x": X}, ops=LINE, return_values=["wx"])
+    said, arrays = read_file(client.post(f"{path}/ops", **request))
+    np.testing.assert_array_equal(arrays["value/wx"], W * X)
+    assert said["ops"] == 3
+    _, arrays = read_file(client.get(f"{path}/values/big", headers={"accept": FILE}))
+    np.testing.assert_array_equal(arrays["value"], np.tanh(W * X))
+    request = file_of({"target_gradient": np.array([2.0, 3.0])}, target="wx")
+    said, arrays = read_file(client.post(f"{path}/backward", **request))
+    np.testing.assert_array_equal(arrays["grad/w"], X * [2.0, 3.0])
+    assert said["played_back"] == [0]
+
+
+def test_names_that_hold_a_slash_can_be_read(client, path):
+    append(client, path, op("exp", "layer/1/out", x="w"), parameters=tensors({"w": W}))
+    np.testing.assert_array_equal(value(client, path, "layer/1/out"), np.exp(W))
+
+
+# Playback
+
+
+def test_only_what_reaches_the_target_is_played_back(client, path, mode):
+    client.post(f"{path}/ops", json=BODY)
+    said = client.post(f"{path}/backward", json={"target": "loss"}).json()
+
+    assert said["played_back"] == [2, 0]
+    assert said["final"] == [{"variable": "w", "after": 0}]
+    assert said["ran"] == ([0, 2] if mode == "lazy" else [])
+    assert (array(said["value"]).item(), array(said["gradients"]["w"]).tolist()) == (-2.5, X.tolist())
+    other = client.post(f"{path}/backward", json={"target": "loss", "wrt": ["x", "big", "w"]}).json()
+    assert other["missing"] == {"big": "unused"}
+    assert array(other["gradients"]["x"]).tolist() == W.tolist()
+
+
+def test_the_cotangent_is_a_tensor_or_a_variable(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    for given in (tensor(X), "x"):
+        said = client.post(f"{path}/backward", json={"target": "wx", "target_gradient": given}).json()
+        assert array(said["gradients"]["w"]).tolist() == (X * X).tolist()
+
+
+def test_recorded_gradients_are_differentiated_again(client, path):
+    append(client, path, op("tanh", "y", x="x"), parameters=tensors({"x": np.array(0.3)}))
+    name, wanted, t = "y", [], np.tanh(0.3)
+    for _ in range(2):
+        said = client.post(f"{path}/backward", json={"target": name, "record": True}).json()
+        name = said["recorded"]["x"]
+        wanted.append(value(client, path, name).item())
+        assert said["appended"][-1]["outputs"][0]["dtype"] == "float64"
+    np.testing.assert_allclose(wanted, [1 - t * t, -2 * t * (1 - t * t)], rtol=1e-12)
+
+
+def test_iterations_with_the_same_structure_are_compiled_once_for_all_tapes_of_a_worker(tmp_path: Path):
+    with serve(tmp_path, workers=1) as served:
+        fresh = []
+        for factor in (1.0, 2.0, 3.0):
+            with opened(served.client) as path:
+                body = {**BODY, "parameters": tensors({"w": W * factor})}
+                first = served.client.post(f"{path}/ops", json=body).json()
+                second = served.client.post(f"{path}/backward", json={"target": "loss"}).json()
+                fresh.append((first["compiled"], second["compiled"]))
+        assert fresh == [(True, True), (False, False), (False, False)]
+
+
+# The tape as a program
+
+
+def test_a_tape_is_a_program_like_any_other(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    document = client.get(f"{path}/program").json()
+
+    made = client.post("/v1/programs", json=document)
+    assert made.status_code in (200, 201), made.text
+    values = {"parameters": tensors({"w": W}), "feeds": tensors({"x": X})}
+    found = client.post(f"/v1/programs/{made.json()['id']}/gradients", json={"loss": "loss", **values}).json()
+    assert array(found["gradients"]["w"]).tolist() == X.tolist()
+
+
+def test_a_renewed_tape_keeps_its_parameters(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    assert client.delete(f"{path}/ops").status_code == 204
+    view = client.get(path).json()
+    assert (view["ops"], view["renewals"], view["bytes"], view["next_seq"]) == (0, 1, W.nbytes, 3)
+    problem(client.get(f"{path}/values/wx"), 404, "not-found")
+    np.testing.assert_array_equal(value(client, path, "w"), W)
+    append(client, path, parameters=tensors({"w": 2 * W}))
+    np.testing.assert_array_equal(value(client, path, "w"), 2 * W)
+
+
+def test_released_names_free_what_nothing_else_needs(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    assert append(client, path, release=["big", "nothing"])["ops"] == 2
+    assert append(client, path, release=["wx"])["ops"] == 2
+    assert append(client, path, release=["loss", "x"])["ops"] == 0
+    assert client.get(path).json()["bytes"] == W.nbytes
+
+
+# Numbering
+
+
+def test_ops_sent_twice_are_appended_once(client, path):
+    body = {"seq": 1, **BODY}
+    first, again = (client.post(f"{path}/ops", json=body) for _ in range(2))
+
+    assert first.content == again.content
+    assert again.headers["idempotency-replayed"] == "true"
+    assert client.get(path).json()["ops"] == 3
+    problem(client.post(f"{path}/ops", json={"seq": 1, "ops": []}), 409, "sequence-conflict")
+    assert problem(client.post(f"{path}/ops", json={"seq": 3, "ops": []}), 409, "sequence-gap")["expected_seq"] == 2
+    record = {"seq": 2, "target": "loss", "record": True}
+    first, again = (client.post(f"{path}/backward", json=record) for _ in range(2))
+    assert first.content == again.content
+
+
+def test_the_same_ops_sent_by_many_at_once_are_appended_once(client, path):
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda _: client.post(f"{path}/ops", json={"seq": 1, **BODY}), range(6)))
+    assert len({answer.content for answer in answers}) == 1
+    assert client.get(path).json()["ops"] == 3
+
+
+# Wrong requests
+
+
+def test_everything_wrong_is_told_with_its_place_on_the_tape_and_in_the_body(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    wrong = [op("exp", x="w"), op("matmul", x="w", y="v"), op("add", x="w", y="c"), op("tahn", x="w")]
+    body = {"ops": wrong, "constants": tensors({"c": np.zeros(3)}), "seq": 2}
+
+    told = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
+
+    errors = [(e["code"], e["pointer"], e["location"]["op"]) for e in told["errors"]]
+    assert errors == [
+        ("unknown-variable", "/ops/1/inputs/y/0", 4),
+        (errors[1][0], "/ops/2", 5),
+        ("unknown-op", "/ops/3", 6),
+    ]
+    assert (told["errors"][0]["location"]["slot"], told["errors"][0]["location"]["variable"]) == ("y", "v")
+    view = client.get(path).json()
+    assert (view["ops"], view["next_seq"]) == (3, 2)
+
+
+def test_control_flow_is_refused(client, path):
+    body = {"ops": [{"type": "while", "inputs": {"condition": ["x"]}, "attrs": {"sub_block": 1}}]}
+    told = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
+    assert (told["reason"], told["errors"][0]["pointer"]) == ("control-flow-on-tape", "/ops/0")
+
+
+def test_an_op_that_fails_when_it_runs_is_told_with_its_place(client):
+    gather = op("gather", "g", x="w", index="i")
+    leaves = {"parameters": tensors({"w": W}), "constants": tensors({"i": np.array([7])})}
+    with opened(client) as now, opened(client, mode="lazy") as later:
+        told = problem(client.post(f"{now}/ops", json={"ops": [gather], **leaves}), 422, "execution-failed")
+        assert told["location"]["op"] == 0
+        assert client.get(now).json()["ops"] == 0
+        append(client, later, gather, **leaves)
+        told = problem(client.get(f"{later}/values/g"), 422, "execution-failed")
+        assert (told["location"]["op"], told["location"]["type"]) == (0, "gather")
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "code"),
+    [
+        ("ops", {"ops": 3}, "invalid-request"),
+        ("ops", {"ops": [3]}, "invalid-program"),
+        ("ops", {"ops": [], "seq": 0}, "invalid-request"),
+        ("ops", {"parameters": tensors({"a": W}), "constants": tensors({"a": W})}, "invalid-request"),
+        ("ops", {"parameters": tensors({"w": X})}, "invalid-program"),
+        ("ops", {"parameters": tensors({"w@GRAD": X})}, "invalid-program"),
+        ("ops", {"return_values": ["nothing"]}, "invalid-program"),
+        ("ops", {"unknown": 1}, "invalid-request"),
+        ("backward", {"target": "nothing"}, "invalid-program"),
+        ("backward", {"target": "wx"}, "invalid-program"),
+        ("backward", {"target": "wx", "target_gradient": tensor(np.ones(3))}, "shape-mismatch"),
+        ("backward", {"target": "wx", "target_gradient": 3}, "invalid-request"),
+        ("backward", {"target": "loss", "wrt": ["nothing"]}, "invalid-program"),
+        ("backward", {"target": "loss", "seq": 2}, "invalid-request"),
+        ("backward", {"target": "wx", "record": True, "target_gradient": tensor(X)}, "invalid-request"),
+        ("backward", {}, "invalid-request"),
+    ],
+)
+def test_a_wrong_call_is_refused_and_changes_nothing(client, path, call, body, code):
+    client.post(f"{path}/ops", json=BODY)
+    before = client.get(path).json()
+    problem(client.post(f"{path}/{call}", json=body), 422, code)
+    after = client.get(path).json()
+    assert (before["ops"], before["next_seq"]) == (after["ops"], after["next_seq"])
+
+
+def test_a_tensor_of_a_file_says_what_it_is(client, path):
+    problem(client.post(f"{path}/ops", **file_of({"w": W})), 422, "invalid-request")
+    problem(client.post(f"{path}/backward", **file_of({"w": W}, target="w")), 422, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"), [({"mode": "eager"}, "invalid-request"), ({"lease_s": 1e9}, "limit-exceeded")]
+)
+def test_a_tape_that_cannot_be_is_refused(client, body, code):
+    problem(client.post("/v1/tapes", json=body), 422, code)
+
+
+# Opening, listing, closing, losing
+
+
+def test_a_closed_tape_is_gone_and_closing_it_again_is_fine(client):
+    with opened(client, mode="lazy", seed=3) as path:
+        view = client.get(path).json()
+        assert (view["mode"], view["seed"], view["state"]) == ("lazy", 3, "ready")
+        assert view["id"] in {t["id"] for t in client.get("/v1/tapes", params={"page_size": 200}).json()["tapes"]}
+        assert [client.delete(path).status_code for _ in range(2)] == [204, 204]
+        problem(client.get(path), 410, "gone")
+        problem(client.post(f"{path}/ops", json=BODY), 410, "gone")
+    unknown = "/v1/tapes/tap_" + "a" * 26
+    problem(client.get(unknown), 404, "not-found")
+    problem(client.get(f"{unknown}/values/x"), 404, "not-found")
+    problem(client.delete(unknown), 404, "not-found")
+    assert client.get("/v1/tapes/ses_" + "a" * 26).status_code == 422
+
+
+def test_tapes_are_bounded_in_number_in_ops_in_bytes_and_in_idleness(tmp_path: Path):
+    with serve(tmp_path, tapes=2, ops=4, tape_bytes=4096) as served:
+        client = served.client
+        with opened(client) as one, opened(client, lease_s=0.3) as idle:
+            problem(client.post("/v1/tapes", json={}), 429, "quota-exceeded")
+            client.post(f"{one}/ops", json=BODY)
+            for body in (
+                {"ops": [op("exp", x="w")] * 2},
+                {"constants": tensors({"c": np.zeros(1000)})},
+                {"ops": [op("fill_constant", attrs={"shape": [9999], "value": 1.0, "dtype": "float64"})]},
+            ):
+                told = problem(client.post(f"{one}/ops", json=body), 422, "limit-exceeded")
+                assert told["reason"] == "tape-full"
+            time.sleep(0.4)
+            with opened(client):  # in place of the one that nobody used
+                assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
+
+
+def test_a_killed_worker_takes_only_its_own_tapes(tmp_path: Path):
+    with serve(tmp_path) as served:
+        client = served.client
+        with opened(client) as doomed, opened(client) as other:
+            client.post(f"{other}/ops", json=BODY)
+            client.post(f"{doomed}/ops", json=BODY)
+            workers = {path: client.get(path).json()["worker"] for path in (doomed, other)}
+            assert workers[doomed] != workers[other]
+            pid = next(w["pid"] for w in client.get("/v1/workers").json()["workers"] if w["id"] == workers[doomed])
+            os.kill(pid, signal.SIGKILL)
+
+            end = time.monotonic() + 10
+            while client.get(doomed).json()["state"] != "lost" and time.monotonic() < end:
+                time.sleep(0.05)
+            problem(client.post(f"{doomed}/ops", json={"ops": []}), 410, "gone")
+            assert client.post(f"{other}/backward", json={"target": "loss"}).status_code == 200
+            assert "backpass_tapes" in client.get("/metrics").text
+            assert client.delete(doomed).status_code == 204
+
+
+def test_the_examples_of_the_documentation_can_be_sent_as_they_stand(client):
+    paths = create_app(Settings.model_construct()).openapi()["paths"]
+
+    def examples(path: str) -> list[Any]:
+        content = paths[path]["post"]["requestBody"]["content"]["application/json"]
+        return [example["value"] for example in content["examples"].values()]
+
+    for body in examples("/v1/tapes"):
+        with opened(client, **body) as tape:
+            for call in ("ops", "backward"):
+                for each in examples(f"/v1/tapes/{{tape_id}}/{call}"):
+                    answer = client.post(f"{tape}/{call}", json=each)
+                    assert answer.status_code == 200, answer.text
+                    shown = paths[f"/v1/tapes/{{tape_id}}/{call}"]["post"]["responses"]["200"]["content"]
+                    if body["mode"] == "immediate" and "record" not in each:
+                        assert answer.json().keys() == shown["application/json"]["example"].keys()
