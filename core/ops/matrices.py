@@ -15,7 +15,22 @@ from core.ir import TensorType
 from core.ops.types import floating, same_size
 from core.registry import lookup
 
-__all__ = ["as_diagonal", "attempt", "column", "diagonal_part", "matrices", "multiplied", "row", "square", "transposed"]
+__all__ = [
+    "NO_CONVERGENCE",
+    "SINGULAR",
+    "as_diagonal",
+    "attempt",
+    "column",
+    "diagonal_part",
+    "matrices",
+    "multiplied",
+    "read_lower",
+    "row",
+    "sized",
+    "square",
+    "symmetric_part",
+    "transposed",
+]
 
 SINGULAR = "singular_matrix"
 NO_CONVERGENCE = "no_convergence"
@@ -40,6 +55,14 @@ def square(x: TensorType, what: str) -> TensorType:
     matrices(x, what)
     same_size(x.shape[-1], x.shape[-2], f"{what} takes square matrices, not {x}")
     return x
+
+
+def sized(x: TensorType, what: str) -> tuple[int, int]:
+    """Rows and columns of matrices of known size. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
+    matrices(x, what)
+    if -1 in x.shape[-2:]:
+        raise ProgramError(f"{what} takes matrices of known size, not {x}", "shape_mismatch")
+    return x.shape[-2], x.shape[-1]
 
 
 def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -82,3 +105,15 @@ def diagonal_part(x):
 def as_diagonal(x, like):
     """Vectors x as the diagonals of matrices that are zero elsewhere, shaped like `like`."""
     return diagonal_part(row(x) + lookup("fill_zeros_like")(like))
+
+
+def symmetric_part(x, what):
+    """``(x + x.T) / 2`` for the op `what`."""
+    square(x.type, what)
+    return (x + transposed(x)) * 0.5
+
+
+def read_lower(x):
+    """The cotangent of the lower triangle, which is all that is read, from that x of a symmetric matrix."""
+    whole = x + transposed(x)
+    return lookup("tril")(whole) - diagonal_part(x)
