@@ -40,17 +40,44 @@ def _filter_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
     return 2 * _elements(ins[0]) * math.prod(outs[0].shape[1:])
 
 
+def _einsum(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    """Two for every combination of all letters; axes under an ellipsis count as often as they stand in the result."""
+    left, _, right = op.attrs["equation"].replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    for term, type in zip(left.split(","), ins, strict=True):
+        head, _, tail = term.partition("...")
+        named = (*type.shape[: len(head)], *type.shape[type.rank - len(tail) :]) if "." in term else type.shape
+        sizes |= {letter: max(n, 1) for letter, n in zip(head + tail, named, strict=True)}
+    kept = math.prod(n for letter, n in sizes.items() if letter in right)
+    under_dots = _elements(outs[0]) // max(kept, 1) if "." in left else 1
+    return 2 * math.prod(sizes.values()) * max(under_dots, 1)
+
+
 def _cubic(op: Op, ins: list[Any], outs: list[Any]) -> int:
     n = max(ins[0].shape[-1], 1)
     return 2 * _elements(ins[0]) * n
 
 
+CUBIC = (
+    "cholesky_factor",
+    "det",
+    "eigh_factor",
+    "eigvalsh_factor",
+    "inverse",
+    "pinv",
+    "qr_factor",
+    "slogdet",
+    "solve",
+    "svd",
+    "triangular_solve",
+)
 RULES: dict[str, Callable[[Op, list[Any], list[Any]], int]] = {
     "matmul": _matmul,
     "correlate": _correlate,
     "correlate_input_adjoint": _input_adjoint,
     "correlate_filter_adjoint": _filter_adjoint,
-    **dict.fromkeys(("inverse", "solve", "det", "slogdet", "cholesky_factor", "eigh_factor", "qr", "svd"), _cubic),
+    "einsum": _einsum,
+    **dict.fromkeys(CUBIC, _cubic),
 }
 """Ops that cost more than their elements."""
 
@@ -87,6 +114,6 @@ def _cost(op: Op, block: Block) -> int:
         return 0
     if spec.elementwise:
         return _elements(outs[0]) * max(len(ins) - 1, 1)
-    if op.type.startswith(("reduce_", "sum_to", "cumsum", "window_sum", "max_pool", "segment_", "einsum")):
+    if op.type.startswith(("reduce_", "sum_to", "cumsum", "window_sum", "max_pool", "segment_")):
         return max(map(_elements, ins), default=0)
     return 0
