@@ -103,12 +103,12 @@ class Adjoint:
 
     def origins(self) -> dict[str, str]:
         """`origin`, with that of all inner blocks; where names meet, the outer one counts."""
+        every = [self]
+        for each in every:  # grows while it is walked
+            every.extend(each._inner)
         found: dict[str, str] = {}
-        level = [self]
-        while level:
-            for each in level:
-                found = each.origin | found
-            level = [inner for each in level for inner in each._inner]
+        for each in reversed(every):
+            found.update(each.origin)
         return found
 
     def readers(self, name: str) -> list[Op]:

@@ -36,11 +36,13 @@ def analyse(
     step = compile_gradient(program, query, shapes=shapes).plan.block
     forward = sum(1 for i in backward.roles if i in (0, 256))
     ops = backward.program.block.ops
-    policies: dict[str, int] = {}
-    for policy in get_args(LoopMemory):
-        other = compile_gradient(program, replace(query, loop_memory=policy), shapes=shapes).plan.block
-        policies[policy] = predict_memory(other, trips).peak
     memory = predict_memory(step, trips)
+    policies = dict.fromkeys(get_args(LoopMemory), memory.peak)
+    if _has_loops(program.block):
+        for policy in policies:
+            if policy != query.loop_memory:
+                other = compile_gradient(program, replace(query, loop_memory=policy), shapes=shapes).plan.block
+                policies[policy] = predict_memory(other, trips).peak
     work = count_work(step, trips)
     return {
         "types": _types(program.block),
@@ -67,6 +69,10 @@ def analyse(
             name: {"reason": why, "cut_at": _place(backward.cut_at.get(name))} for name, why in backward.missing.items()
         },
     }
+
+
+def _has_loops(block: Block) -> bool:
+    return any(op.type == "loop" or any(_has_loops(inner) for _, inner in inner_blocks(op)) for op in block.ops)
 
 
 def _types(block: Block) -> list[dict[str, Any]]:
