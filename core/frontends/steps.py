@@ -120,7 +120,7 @@ class Steps:
 
         Its last argument is the cotangent of `target`.
         """
-        asked = (form.number[target], tuple(form.number[name] for name in wrt))
+        asked = (form.number[target], tuple(sorted({form.number[name] for name in wrt})))
         return self._step(form, ("backward", form.key, asked), lambda: _backward(form, *asked))
 
     def _step(self, form: Form, key: Hashable, make: Callable[[], Step]) -> Step:
@@ -152,7 +152,7 @@ def _forward(form: Form) -> Step:
 
 def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
     block = form.block()
-    names = list(dict.fromkeys(f"v{i}" for i in wrt))
+    names = [f"v{i}" for i in wrt]
     depends = Dependence()
     with headroom():
         a = Adjoint(block, depends=depends)

@@ -113,7 +113,8 @@ class Tape:
 
     @property
     def parameters(self) -> list[str]:
-        return [v.name for v in self._trace.leaves.values() if v.role == "parameter"]
+        """Those that a client may name, in the order of their appending."""
+        return [v.name for v in self._trace.leaves.values() if v.role == "parameter" and v.name in self._trace.env]
 
     @property
     def computed(self) -> frozenset[str]:

@@ -75,7 +75,7 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = schemas.AppendOps.model_validate(body.document)
     given = await _leaves(request, body, asked)
-    args = {"ops": asked.ops, "release": asked.release, "returned": asked.return_values}
+    args = {"ops": asked.ops, "renew": asked.renew, "release": asked.release, "returned": asked.return_values}
     write = Write("tape.append", args, given, asked.seq, f"ops {body.digest}")
     return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
 

@@ -50,6 +50,7 @@ class AppendOps(Strict):
     ops: Ops = Field(
         [], max_length=100_000, description="As in a program; an output that is not named is given a name."
     )
+    renew: bool = Field(False, description="Begin anew first, as DELETE does: only parameters stay.")
     release: list[Name] = Field(
         [], max_length=100_000, description="Names that will not be used again. What nothing else needs is freed first."
     )

@@ -59,15 +59,17 @@ def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 
 
 def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Release names, then put leaves and ops on the tape, all or none.
+    """Begin anew if asked to, release names, then put leaves and ops on the tape, all or none.
 
-    args: id, seq, release, ops, returned ("all", "none", names; None for all if immediate, else none);
+    args: id, seq, renew, release, ops, returned ("all", "none", names; None for all if immediate, else none);
     tensors: ``parameter/<name>``, ``constant/<name>``.
     """
     held, returned = _held(state, args), args["returned"]
     tape, compiled = held.tape, state.steps.compiled
     if returned is None:
         returned = "all" if tape.mode == "immediate" else "none"
+    if args["renew"]:
+        tape.renew()
     tape.release(args["release"])
     appended = tape.append(
         args["ops"],

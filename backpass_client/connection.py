@@ -1,0 +1,120 @@
+"""A connection to one service: requests, answers, and trying again where that is safe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+import httpx
+import numpy as np
+
+from backpass_client.errors import Refused, Unreachable
+from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
+
+__all__ = ["NO_TENSORS", "Service"]
+
+NO_TENSORS: Mapping[str, Any] = {}
+NO_HEADERS: Mapping[str, str] = {}
+LONGEST_WAIT_S = 5.0
+
+
+class Service:
+    """One service. ``with Service(url) as service: ...`` closes the connections at the end.
+
+    url:      such as "http://127.0.0.1:8080".
+    timeout:  seconds to wait for an answer.
+    attempts: how often a request is sent at most, when the service is unreachable or says that it may be sent again.
+              Only requests that can be repeated safely are: those that change nothing, and those with a number.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 120.0, attempts: int = 5) -> None:
+        self.url = url
+        self.attempts = attempts
+        self._http = httpx.Client(base_url=url, timeout=timeout)
+        self._ops: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- the catalogue -------------------------------------------------------------------------------------------
+
+    def ops(self) -> list[str]:
+        """The names of all ops."""
+        return [op["type"] for op in self.call("GET", "/v1/ops")["ops"]]
+
+    def op(self, type: str) -> dict[str, Any]:
+        """Slots, attributes and documentation of one op. Raises Refused (not-found)."""
+        if type not in self._ops:
+            self._ops[type] = self.call("GET", f"/v1/ops/{type}")
+        return self._ops[type]
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: Any = None, *, repeat: bool | None = None) -> Any:
+        """Send JSON, get JSON; None where the answer is empty.
+
+        repeat: whether it can be sent again; by default if it is no POST.
+        Raises Refused, Unreachable.
+        """
+        again = method != "POST" if repeat is None else repeat
+        answer = self._send(method, path, again, json=body) if body is not None else self._send(method, path, again)
+        return answer.json() if answer.content else None
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        request: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Any] = NO_TENSORS,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        repeat: bool | None = None,
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The same with tensors both ways: (what the answer says, its tensors)."""
+        again = method != "POST" if repeat is None else repeat
+        sent = {"accept": MEDIA_TYPE, **headers}
+        if method == "GET":
+            return unpack(self._send(method, path, again, headers=sent).content)
+        sent["content-type"] = MEDIA_TYPE
+        return unpack(self._send(method, path, again, content=pack(tensors, request or {}), headers=sent).content)
+
+    def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+        """POST tensors, get JSON."""
+        content, headers = pack(tensors, request), {"content-type": MEDIA_TYPE}
+        return self._send("POST", path, False, content=content, headers=headers).json()
+
+    def _send(self, method: str, path: str, again: bool, **more: Any) -> httpx.Response:
+        for attempt in range(1, self.attempts + 1):
+            last = attempt == self.attempts
+            try:
+                answer = self._http.request(method, path, **more)
+            except httpx.TransportError as error:
+                if last or not (again or isinstance(error, httpx.ConnectError)):
+                    raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
+                wait = None
+            else:
+                if not answer.is_error:
+                    return answer
+                refused = _refused(answer, f"{method} {path}")
+                # what was refused with 429 was not begun, so it can be sent again whatever it is
+                if last or not refused.retryable or not (again or refused.status == 429):
+                    raise refused
+                wait = refused.retry_after
+            time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt if wait is None else wait))
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _refused(answer: httpx.Response, request: str) -> Refused:
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {"status": answer.status_code, "code": "", "detail": answer.reason_phrase}
+    wait = answer.headers.get("retry-after", "")
+    return Refused(problem, request, float(wait) if wait.isdecimal() else None)

@@ -1,0 +1,26 @@
+"""Plain gradient descent on variables, for loops that are written out in Python. Sessions have all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backpass_client.expression import Variable
+
+__all__ = ["SGD"]
+
+
+class SGD:
+    """``data -= learning_rate * grad`` for each variable that has a gradient."""
+
+    def __init__(self, variables: Iterable[Variable], learning_rate: float = 0.01) -> None:
+        self.variables = list(variables)
+        self.learning_rate = learning_rate
+
+    def zero_grads(self) -> None:
+        for variable in self.variables:
+            variable.zero_grad()
+
+    def update(self) -> None:
+        for variable in self.variables:
+            if variable.grad is not None:
+                variable.data = variable.data - self.learning_rate * variable.grad

@@ -1,0 +1,75 @@
+"""Programs: registered once, then asked for gradients, evaluated, looked at, or trained in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from backpass_client.answers import Gradients, gradients_of
+from backpass_client.connection import NO_TENSORS, Service
+from backpass_client.sessions import Session
+
+__all__ = ["Program"]
+
+
+class Program:
+    """A program that the service knows. The same document always has the same id."""
+
+    def __init__(self, service: Service | str, document: Mapping[str, Any] | str) -> None:
+        """document: a program as the wire has it, which is registered; or the id of one that is.
+
+        Raises Refused, with all that is wrong with the document.
+        """
+        self.service = Service(service) if isinstance(service, str) else service
+        if isinstance(document, str):
+            self.id = document
+            self.signature: dict[str, Any] = self.service.call("GET", f"/v1/programs/{document}")["signature"]
+        else:
+            # registering is safe to repeat: the same program is kept once
+            made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
+            self.id, self.signature = made["id"], made["signature"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.close()
+
+    def document(self) -> dict[str, Any]:
+        """The program as it was sent."""
+        return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
+
+    def backward(self, loss: str) -> dict[str, Any]:
+        """The program with its backward pass, and the tables that belong to it."""
+        return self.service.call("GET", f"/v1/programs/{self.id}/backward?loss={loss}")
+
+    def gradients(
+        self,
+        loss: str | None = None,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        parameters: Mapping[str, Any] = NO_TENSORS,
+        *,
+        fetch: Sequence[str] = (),
+        **question: Any,
+    ) -> Gradients:
+        """Gradients at these values; nothing is kept, so it is safe to repeat.
+
+        question: whatever else the body of POST /v1/programs/{id}/gradients takes, such as targets and inputs.
+        """
+        asked = {"fetch": list(fetch), **question}
+        if loss is not None:
+            asked["loss"] = loss
+        path = f"/v1/programs/{self.id}/gradients"
+        said, tensors = self.service.exchange("POST", path, asked, {**feeds, **parameters}, repeat=True)
+        return gradients_of(said, tensors)
+
+    def session(self, loss: str, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
+        """A session that trains this program. parameters: the first ones; the others are drawn.
+
+        settings: as in the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s.
+        """
+        asked = {"program_id": self.id, "loss": loss, **settings}
+        return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))
+
+    def __repr__(self) -> str:
+        return f"Program({self.service.url!r}, {self.id!r})"

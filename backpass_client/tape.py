@@ -1,0 +1,293 @@
+"""The tape as a client sees it: what is computed inside ``with Tape(...)`` is written on it, op by op.
+
+An immediate tape sends each op as it is called. A lazy one collects them, and sends them together when a value, a
+shape or a gradient is asked for. Whatever no Python object can name any more is released with the next request.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from backpass_client.answers import group
+from backpass_client.connection import Service
+from backpass_client.errors import BackpassError
+from backpass_client.expression import Expression, Name, Variable
+
+__all__ = ["Playback", "Tape", "current", "immediate", "lazy"]
+
+_current: ContextVar[Tape | None] = ContextVar("tape", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """What a backward pass did.
+
+    played:   places of the ops that were played back, in that order; `Expression.place` is such a place.
+    final:    (variable, place of the op after which its gradient was final), in the order in which they became final.
+    ran:      places of the ops that first had to run forwards.
+    missing:  variables without a gradient, with the reason.
+    compiled: whether this structure was new to the worker.
+    """
+
+    played: list[int]
+    final: list[tuple[Expression, int | None]]
+    ran: list[int]
+    missing: list[tuple[Expression, str]]
+    compiled: bool
+
+
+class Tape:
+    """A tape in the service. Inside ``with Tape(url) as tape:`` it is the current one; at the end it is closed."""
+
+    def __init__(
+        self,
+        service: Service | str,
+        mode: Literal["immediate", "lazy"] = "immediate",
+        *,
+        seed: int = 0,
+        lease_s: float | None = None,
+    ) -> None:
+        """seed: of random ops. lease_s: seconds without a call after which the service may close it."""
+        self._own = isinstance(service, str)
+        self.service = Service(service) if isinstance(service, str) else service
+        self.mode = mode
+        self.generation = 0
+        asked = {"mode": mode, "seed": seed, "lease_s": lease_s}
+        self.id: str = self.service.call("POST", "/v1/tapes", asked)["id"]
+        self.path = f"/v1/tapes/{self.id}"
+        self._seq = 1
+        self._count = 0
+        self._renew = False
+        self._ops: list[dict[str, Any]] = []
+        self._outputs: list[list[weakref.ref[Expression]]] = []
+        self._leaves: dict[str, np.ndarray] = {}
+        self._bound: list[Variable] = []
+        self._dead: list[str] = []
+        self._releasable: list[str] = []
+        self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
+        self._retained: weakref.WeakSet[Expression] = weakref.WeakSet()
+        self._tokens: list[Token[Tape | None]] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())
+        if not self._tokens:
+            self.close()
+
+    def close(self) -> None:
+        """Release it in the service; what was computed on it cannot be used any further."""
+        self.service.call("DELETE", self.path)
+        if self._own:
+            self.service.close()
+
+    def renew(self) -> None:
+        """Begin anew, as DyNet's ``renew_cg`` does: only parameters stay. Expressions of before cannot be used."""
+        self._forget_pending()
+        self._renew = True
+        self.generation += 1
+        self._dead.clear()
+        self._releasable.clear()
+
+    def view(self) -> dict[str, Any]:
+        """What the service says about it."""
+        return self.service.call("GET", self.path)
+
+    def program(self) -> dict[str, Any]:
+        """The tape as a program of the wire."""
+        self.flush()
+        return self.service.call("GET", f"{self.path}/program")["program"]
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Expression | tuple[Any, ...]:
+        """Append one op; its output, or a tuple of them.
+
+        inputs: slot -> an expression or array, or a list of them. Raises Refused with the place of what is wrong, at
+        once if the tape is immediate, else when the ops are sent.
+        """
+        spec = self.service.op(type)
+        names = {slot: [self.name_of(x) for x in _list(given)] for slot, given in inputs.items()}
+        parents = tuple(name for each in names.values() for name in each)
+        op: dict[str, Any] = {"type": type, "inputs": {s: [n.text for n in each] for s, each in names.items()}}
+        if attrs:
+            op["attrs"] = dict(attrs)
+        outputs = spec["outputs"]
+        variadic = bool(outputs) and outputs[0]["variadic"]
+        found: list[Expression] = []
+        if not variadic:
+            found = [Expression(self, self._new(parents)) for _ in outputs]
+            op["outputs"] = {o["name"]: [e.name] for o, e in zip(outputs, found, strict=True)}
+        self._ops.append(op)
+        self._outputs.append([weakref.ref(e) for e in found])
+        if variadic:
+            said = self.flush()[-1]
+            found = [Expression(self, self._known(o["name"], parents)).describe(said["op"], o) for o in said["outputs"]]
+        elif self.mode == "immediate":
+            self.flush()
+        return found[0] if len(found) == 1 and not variadic else tuple(found)
+
+    def name_of(self, value: Any) -> Name:
+        """The variable on the tape that holds `value`: an expression of it, or an array, which is put on it."""
+        if isinstance(value, Variable):
+            return value.bind(self)
+        if isinstance(value, Expression):
+            value.check_on(self)
+            return value.named
+        name = self._new((), "c")
+        self._leaves[f"constant/{name.text}"] = np.array(value)
+        return name
+
+    def put(self, variable: Variable, data: np.ndarray) -> Name:
+        """A leaf with the value of `variable`, sent with the next ops."""
+        name = self._new((), variable.label or "v")
+        name.variable = weakref.ref(variable)
+        if variable.requires_grad:
+            self._parameters.add(name)
+        role = "parameter" if variable.requires_grad else "constant"
+        self._leaves[f"{role}/{name.text}"] = data
+        self._bound.append(variable)
+        return name
+
+    def flush(self, wanted: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Send what is waiting, and take in what the service says of it. wanted: values to come back."""
+        if not (self._ops or self._leaves or self._renew or wanted):
+            return []
+        # what died before the last flush is read by none of the ops that wait now
+        asked = {"seq": self._seq, "ops": self._ops, "release": self._releasable, "renew": self._renew}
+        if wanted is not None:
+            asked["return_values"] = list(wanted)
+        try:
+            said, tensors = self.service.exchange("POST", f"{self.path}/ops", asked, self._leaves, repeat=True)
+        except BaseException:
+            self._forget_pending()
+            raise
+        self._seq, self._renew = said["next_seq"], False
+        self._releasable = self._dead[:]
+        del self._dead[: len(self._releasable)]
+        values = group(tensors, "value")
+        for op, expressions in zip(said["appended"], self._outputs, strict=True):
+            for output, reference in zip(op["outputs"], expressions, strict=False):
+                expression = reference()
+                if expression is not None:
+                    expression.describe(op["op"], output)
+                    expression.take(values.get(output["name"]))
+        self._ops, self._outputs, self._leaves, self._bound = [], [], {}, []
+        return said["appended"]
+
+    def _forget_pending(self) -> None:
+        for variable in self._bound:
+            variable.unbind()
+        self._ops, self._outputs, self._leaves, self._bound = [], [], {}, []
+
+    def _new(self, parents: tuple[Name, ...], hint: str = "e") -> Name:
+        self._count += 1
+        return self._known(f"{hint}.{self._count}" if len(hint) > 1 else f"{hint}{self._count}", parents)
+
+    def _known(self, text: str, parents: tuple[Name, ...]) -> Name:
+        name = Name(text, parents)
+        weakref.finalize(name, self._dead.append, text).atexit = False
+        return name
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def value(self, expression: Expression) -> np.ndarray:
+        """The value of an expression, which is computed for this if the tape is lazy."""
+        expression.check_on(self)
+        self.flush([expression.name] if self._ops else None)
+        if expression.taken is None:
+            _, tensors = self.service.exchange("GET", f"{self.path}/values/{expression.name}")
+            expression.take(tensors["value"])
+        assert expression.taken is not None
+        return expression.taken
+
+    def retain(self, expression: Expression) -> None:
+        """Let backward passes set the `grad` of an expression too, not only that of variables."""
+        expression.check_on(self)
+        self._retained.add(expression)
+
+    def backward(self, target: Expression, gradient: Any = None) -> Playback:
+        """Play the tape back from `target`; gradients are added to the `grad` of variables.
+
+        gradient: the cotangent of a target that is not a single number.
+        """
+        target_name = self.name_of(target)
+        owners: dict[str, Any] = {}
+        for each in self._parameters:
+            variable = each.variable and each.variable()
+            if variable is not None:
+                owners[each.text] = variable
+        owners |= {e.name: e for e in self._retained if e.generation == self.generation}
+        given = {} if gradient is None else {"target_gradient": np.asarray(gradient, self._dtype(target, gradient))}
+        self.flush()
+        asked = {"target": target_name.text, "wrt": sorted(owners)}
+        said, tensors = self.service.exchange("POST", f"{self.path}/backward", asked, given, repeat=True)
+        target.take(tensors.get("value"))
+        for name, value in group(tensors, "grad").items():
+            owners[name].add_grad(value)
+        return Playback(
+            said["played_back"],
+            [(owners[each["variable"]], each["after"]) for each in said["final"]],
+            said["ran"],
+            [(owners[name], why) for name, why in said["missing"].items()],
+            said["compiled"],
+        )
+
+    def gradients(
+        self, target: Expression, wrt: Sequence[Expression], gradient: Expression | None = None
+    ) -> list[Expression | None]:
+        """Gradients as expressions, which can be used and differentiated like any others; None where there is none."""
+        asked: dict[str, Any] = {"target": self.name_of(target).text, "record": True}
+        names = [self.name_of(x) for x in wrt]
+        asked["wrt"] = [name.text for name in names]
+        parents = (self.name_of(target), *names)
+        if gradient is not None:
+            parents = (*parents, self.name_of(gradient))
+            asked["target_gradient"] = parents[-1].text
+        self.flush()
+        said, tensors = self.service.exchange("POST", f"{self.path}/backward", {"seq": self._seq, **asked}, repeat=True)
+        self._seq = said["next_seq"]
+        values = group(tensors, "value")
+        written = {o["name"]: (op["op"], o) for op in said["appended"] for o in op["outputs"]}
+        found: dict[str, Expression] = {}
+        for variable, name in said["recorded"].items():
+            found[variable] = Expression(self, self._known(name, parents)).describe(*written[name])
+            found[variable].take(values.get(name))
+        return [found.get(name.text) for name in names]
+
+    @staticmethod
+    def _dtype(target: Expression, gradient: Any) -> Any:
+        return gradient.dtype if isinstance(gradient, np.ndarray) else target.dtype
+
+    def __repr__(self) -> str:
+        return f"Tape({self.service.url!r}, {self.mode!r})"
+
+
+def immediate(service: Service | str, **settings: Any) -> Tape:
+    """A tape whose values are there at once."""
+    return Tape(service, "immediate", **settings)
+
+
+def lazy(service: Service | str, **settings: Any) -> Tape:
+    """A tape whose values are computed when they are asked for."""
+    return Tape(service, "lazy", **settings)
+
+
+def current(default: Tape | None = None) -> Tape:
+    """The tape of the innermost ``with``, else `default`. Raises BackpassError if there is neither."""
+    tape = _current.get() or default
+    if tape is None:
+        raise BackpassError("there is no tape here: compute inside `with Tape(url):`")
+    return tape
+
+
+def _list(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else [given]
