@@ -130,7 +130,7 @@ def test_the_second_gradient_of_a_long_product_takes_no_square_matrix():
     assert set(np.delete(found, 7)) == {1.0}
 
 
-def test_16_bit_sums_do_not_stop_at_2048():
+def test_sums_in_16_bits_do_not_stop_at_2048():
     b = BlockBuilder()
     x = b.param(TensorType((4096,), "float16"), "x")
     block = b.build([b.emit("reduce_sum", x), b.emit("reduce_mean", x), b.emit("cumsum", x)])

@@ -101,7 +101,7 @@ def generations(service: Served) -> list[int]:
     return [w["generation"] for w in service.client.get("/v1/workers").json()["workers"]]
 
 
-def test_800_mutated_bodies_are_answered_or_refused_and_no_worker_dies(service):
+def test_mutated_bodies_800_of_them_are_answered_or_refused_and_no_worker_dies(service):
     before = generations(service)
     refused = 0
     for i in range(800):

@@ -361,7 +361,7 @@ def test_limits_of_sessions_and_of_waiting_calls_and_leases(tmp_path: Path):
             assert client.post(f"{slow}/steps", json=stop).json()["step"] == 1  # the session is as it was
 
 
-def test_a_killed_worker_takes_only_its_own_sessions(tmp_path: Path):
+def test_92_a_worker_killed_in_the_middle_of_a_step_takes_only_its_own_sessions(tmp_path: Path):
     with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
         with opened(client, endless()) as doomed, opened(client, SKETCH, optimizer=SGD) as other:

@@ -1,0 +1,71 @@
+"""Case 89 of section D: building takes work in proportion to the program, counted in calls and not in seconds."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import pytest
+
+from core.backward import append_backward
+from core.compile import GradientQuery, compile_gradient
+from core.wire import read
+from tests.programs import Sketch
+
+
+def chain(ops: int) -> Sketch:
+    """`ops` ops on one path, all of which read w: its gradient has a contribution from every second of them."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("assign", "w", out="h")
+    for _ in range(ops // 2):
+        s.op("tanh", s.op("mul", "h", "w"), out="h")
+    s.total("h")
+    return s
+
+
+def nest(ops: int) -> Sketch:
+    """As many ops, twenty in each of a row of loops."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("assign", "w", out="h")
+    for _ in range(ops // 20):
+        with s.repeat(2):
+            for _ in range(8):
+                s.op("tanh", s.op("mul", "h", "w"), out="h")
+    s.total("h")
+    return s
+
+
+def calls(build: object, *given: object) -> int:
+    """How many functions, Python's and built-in ones, are called while `build` runs."""
+    count = 0
+
+    def counting(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counting)
+    try:
+        build(*given)  # type: ignore[operator]
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("program", [chain, nest])
+@pytest.mark.parametrize("stage", ["read", "differentiate", "compile"])
+def test_89_twice_the_ops_take_twice_the_work(program, stage):
+    def work(ops: int) -> int:
+        document = program(ops).document
+        if stage == "read":
+            return calls(read, document)
+        given = read(document)
+        if stage == "differentiate":
+            return calls(append_backward, given, "loss")
+        return calls(compile_gradient, given, GradientQuery(loss="loss"))
+
+    _, small, large = work(20), work(1000), work(2000)  # the first fills caches
+
+    assert large < 2.1 * small
