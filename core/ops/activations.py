@@ -162,7 +162,8 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 @composite
 def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
     """``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019); on a bound as in `relu6`."""
-    return x * _between(x + offset, 0.0, threshold) / scale
+    # far to the left x itself is no factor: -inf times 0 is NaN
+    return lookup("where")(_above(x, -offset), x * _between(x + offset, 0.0, threshold) / scale, _zero(x))
 
 
 hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
@@ -204,7 +205,8 @@ def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
         alpha = lookup("unsqueeze")(alpha, axes=tuple(range(1, x.rank - 1)))
     elif x.rank < 1 or not matches(alpha.type, TensorType(x.shape[1:], alpha.dtype)):
         raise ProgramError(f"alpha must be as a sample of {x.type}, not {alpha.type}", "shape_mismatch")
-    return lookup("where")(_positive(x), x, x * alpha)
+    # what is above 0 must not meet alpha: the gradient of an infinite x by it would be 0 times inf
+    return lookup("where")(_positive(x), x, _below_zero(x) * alpha)
 
 
 _P = np.array([0.1, 0.2, 0.3])

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
+from core.ops.logic import kept_where
 from core.ops.types import as_dtype, broadcast, floating, same
 from core.registry import Dtype, Example, lookup, op
 
@@ -102,10 +103,10 @@ def pow_vjp(ct, out, x, y):
     zero, one = lookup("fill_zeros_like"), lookup("full_like")
     no_power = lookup("equal")(y, zero(y))
     lower = lookup("pow")(x, lookup("where")(no_power, one(y, value=1.0), y - 1.0))
-    dx = ct * lookup("where")(no_power, zero(y), y) * lower
+    dx = kept_where(lookup("logical_not")(no_power), ct * y * lower)
     at_zero = lookup("logical_and")(lookup("equal")(x, zero(x)), lookup("greater_equal")(y, zero(y)))
     logarithm = lookup("log")(lookup("where")(at_zero, one(x, value=1.0), x))
-    return dx, ct * out * logarithm
+    return dx, kept_where(lookup("logical_not")(at_zero), ct * out * logarithm)
 
 
 pow_.example(
@@ -116,9 +117,11 @@ pow_.example(
 )
 
 
-def _share_of_ties(x, y):
-    """1/2 where x and y are equal, else 0."""
-    return lookup("cast")(lookup("equal")(x, y), dtype=x.dtype) * 0.5
+def _to_the_winner(ct, x_wins, y_wins):
+    """ct goes to the operand that wins, half of it to each where none does: they are equal, or one is NaN."""
+    where, half = lookup("where"), ct * 0.5
+    zero = ct.builder.constant(0.0, ct.dtype)
+    return where(x_wins, ct, where(y_wins, zero, half)), where(y_wins, ct, where(x_wins, zero, half))
 
 
 @op(elementwise=True)
@@ -132,9 +135,7 @@ maximum.infer(_numbers)
 
 @maximum.vjp
 def maximum_vjp(ct, out, x, y):
-    tie, above = _share_of_ties(x, y), lookup("cast")(lookup("greater_than")(x, y), dtype=x.dtype)
-    share = above + tie
-    return ct * share, ct * (1.0 - share)
+    return _to_the_winner(ct, lookup("greater_than")(x, y), lookup("less_than")(x, y))
 
 
 maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (B,), smooth=False)])
@@ -151,9 +152,7 @@ minimum.infer(_numbers)
 
 @minimum.vjp
 def minimum_vjp(ct, out, x, y):
-    tie, below = _share_of_ties(x, y), lookup("cast")(lookup("less_than")(x, y), dtype=x.dtype)
-    share = below + tie
-    return ct * share, ct * (1.0 - share)
+    return _to_the_winner(ct, lookup("less_than")(x, y), lookup("greater_than")(x, y))
 
 
 minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
@@ -224,7 +223,11 @@ def abs_infer(x):
     return scale_infer(x, scale=1.0, bias=0.0)
 
 
-abs_.vjp(lambda ct, out, x: ct * lookup("sign")(x))
+@abs_.vjp
+def abs_vjp(ct, out, x):
+    return kept_where(lookup("not_equal")(x, lookup("fill_zeros_like")(x)), ct * lookup("sign")(x))
+
+
 abs_.example(lambda: [Example((A,), (np.abs(A),))])
 
 

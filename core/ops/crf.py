@@ -15,6 +15,7 @@ from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.index import check_index
 from core.ops.lattice import check_counts, counts_within, over_steps
+from core.ops.logic import kept_where
 from core.ops.types import same_dtype
 from core.registry import Example, composite, lookup, op
 
@@ -88,10 +89,6 @@ crf_moves.example(
 )
 
 
-def _kept(condition, x):
-    return lookup("where")(condition, x, lookup("fill_zeros_like")(x))
-
-
 @composite
 def crf_score(emission, transition, label, lengths=None):
     """The score of one sequence of labels [n, time]: its emissions and transitions added up, one number a sequence."""
@@ -102,7 +99,7 @@ def crf_score(emission, transition, label, lengths=None):
     emitted = lookup("squeeze")(lookup("take_along_axis")(emission, columns, axis=2), axes=(2,))
     moved = lookup("gather")(lookup("reshape")(transition, shape=(-1,)), moves)
     add = lookup("reduce_sum")
-    return add(_kept(live, emitted), axes=(1,)) + add(_kept(taken, moved), axes=(1,))
+    return add(kept_where(live, emitted), axes=(1,)) + add(kept_where(taken, moved), axes=(1,))
 
 
 @composite
@@ -126,7 +123,7 @@ def crf_partition(emission, transition, lengths=None):
 
     last = over_steps(step, first, (rows(transition, 0, 2),), (later, alive))
     total = lookup("logsumexp")(last + rows(transition, 0, 1, 2), axes=(1,))
-    return _kept(lookup("reduce_any")(live, axes=(1,)), total)
+    return kept_where(lookup("reduce_any")(live, axes=(1,)), total)
 
 
 @composite(outputs=("loss",))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from core.errors import ProgramError
+from core.ops.logic import kept_where
 from core.ops.types import floating
 from core.registry import Example, composite, lookup, op
 
@@ -170,7 +171,7 @@ relu.infer(floating)
 
 @relu.vjp
 def relu_vjp(ct, out, x):
-    return ct * lookup("cast")(lookup("greater_than")(x, lookup("fill_zeros_like")(x)), dtype=x.dtype)
+    return kept_where(lookup("greater_than")(x, lookup("fill_zeros_like")(x)), ct)
 
 
 relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
@@ -192,7 +193,7 @@ def clip_infer(x, *, min, max):
 
 @clip.vjp
 def clip_vjp(ct, out, x, *, min, max):
-    return ct * lookup("cast")(lookup("equal")(out, x), dtype=x.dtype)
+    return kept_where(lookup("equal")(out, x), ct)
 
 
 clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max": 2.0})])

@@ -9,7 +9,7 @@ from core.ir import TensorType
 from core.ops.types import broadcast
 from core.registry import Example, lookup, op
 
-__all__: list[str] = []
+__all__ = ["kept_where"]
 
 A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 B = np.array([2.0, 0.25, -1.0])
@@ -168,8 +168,13 @@ def mask_gradient(xp, condition, x):
     return x if condition.ndim == 0 else xp.where(condition, x, x)
 
 
+def kept_where(condition, value):
+    """A symbol for `value` where `condition` holds, else 0. A 0 that is put there: NaN or infinity times 0 is NaN."""
+    return lookup("where")(condition, value, value.builder.constant(0.0, value.dtype))
+
+
 mask_gradient.infer(lambda condition, x: where_infer(condition, x, x))
-mask_gradient.vjp(lambda ct, out, condition, x: (None, lookup("where")(condition, ct, lookup("fill_zeros_like")(ct))))
+mask_gradient.vjp(lambda ct, out, condition, x: (None, kept_where(condition, ct)))
 # a gradient that is held back is not that of the function
 mask_gradient.example(
     lambda: [

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ops.index import check_index
+from core.ops.logic import kept_where
 from core.ops.types import axes_of
 from core.registry import Example, composite, lookup
 
@@ -23,12 +24,17 @@ LEVEL = -1.7580993408473766
 
 
 def _kept(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int):
-    """1 with probability 1 - p, else 0, for each element of x, or for each position along `axes` only."""
+    """True with probability 1 - p, for each element of x, or for each position along `axes` only."""
     if axes is not None:
         same = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
         x = lookup("reduce_sum")(x, axes=same, keepdims=True) if same else x  # only for its shape
     chance = lookup("uniform_random_like")(lookup("stop_gradient")(x), key, seed=seed, stream=stream)
-    return lookup("cast")(lookup("greater_equal")(chance, lookup("full_like")(chance, value=p)), dtype=x.dtype)
+    return lookup("greater_equal")(chance, lookup("full_like")(chance, value=p))
+
+
+def _nothing(x):
+    """Zeros like x, with zeros for its gradient."""
+    return kept_where(lookup("full_like")(lookup("isnan")(x), value=0.0), x)
 
 
 def _check_probability(p: float) -> None:
@@ -63,9 +69,9 @@ def dropout(
     if is_test:
         return lookup("assign")(x) if upscale else x * (1.0 - p)
     if p == 1:
-        return x * 0.0
+        return _nothing(x)
     keep = _kept(x, key, p, axes, seed, stream)
-    return x * (keep / (1.0 - p) if upscale else keep)
+    return kept_where(keep, x / (1.0 - p) if upscale else x)
 
 
 dropout.example(
@@ -91,11 +97,11 @@ def alpha_dropout(x, key=None, *, p: float = 0.5, is_test: bool = False, seed: i
     if is_test or p == 0:
         return lookup("assign")(x)
     if p == 1:
-        return x * 0.0
+        return _nothing(x)
     scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * LEVEL**2))
     keep = _kept(x, key, p, None, seed, stream)
     # kept: scale * x + shift, dropped: scale * LEVEL + shift, with shift = -scale * LEVEL * p
-    return x * (keep * scale) + (1.0 - keep) * (scale * LEVEL) - scale * LEVEL * p
+    return lookup("where")(keep, x, x.builder.constant(LEVEL, x.dtype)) * scale - scale * LEVEL * p
 
 
 alpha_dropout.example(

@@ -13,6 +13,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import StackType, TensorType, Type
+from core.ops.logic import kept_where
 from core.ops.types import axes_of, axis_of, broadcast, joined_type, product
 from core.registry import Example, composite, lookup, op
 
@@ -159,14 +160,14 @@ def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie
 
 def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
     back = {"axes": axes, "keepdims": keepdims}
-    hit = lookup("equal")(x, restored(out, x, **back))
+    # NaN is equal to nothing, but it is what came out
+    hit = lookup("logical_or")(lookup("equal")(x, restored(out, x, **back)), lookup("isnan")(x))
     ct = restored(ct, x, **back)
     if tie == "first":
         hit = lookup("first_true")(hit, axes=axes)
-    hit = lookup("cast")(hit, dtype=x.dtype)
     if tie == "even":
-        ct = ct / lookup("reduce_sum")(hit, axes=axes, keepdims=True)
-    return hit * ct
+        ct = ct / lookup("reduce_sum")(lookup("cast")(hit, dtype=x.dtype), axes=axes, keepdims=True)
+    return kept_where(hit, ct)
 
 
 @op

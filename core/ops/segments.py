@@ -8,6 +8,7 @@ from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.index import check_index
 from core.ops.lengths import over_rows
+from core.ops.logic import kept_where
 from core.ops.reduce import sum_dtype
 from core.ops.types import matches
 from core.registry import Example, composite, lookup, op
@@ -112,9 +113,10 @@ def segment_max_infer(x, ids, like, *, num_segments):
 @segment_max.vjp
 def segment_max_vjp(ct, out, x, ids, like, *, num_segments):
     gather = lookup("gather")
-    hit = lookup("cast")(lookup("equal")(x, gather(out, ids)), dtype=x.dtype)
-    count = lookup("segment_sum")(hit, ids, like, num_segments=num_segments)
-    return hit * gather(ct, ids) / gather(count, ids), None, None
+    # NaN is equal to nothing, but it is what came out
+    hit = lookup("logical_or")(lookup("equal")(x, gather(out, ids)), lookup("isnan")(x))
+    count = lookup("segment_sum")(lookup("cast")(hit, dtype=x.dtype), ids, like, num_segments=num_segments)
+    return kept_where(hit, gather(ct, ids) / gather(count, ids)), None, None
 
 
 @composite
