@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from core.errors import ProgramError
 from core.ir import DTYPES, Block
@@ -32,6 +33,7 @@ __all__ = [
     "BlockIndex",
     "Dtype",
     "Example",
+    "Extended",
     "LocalName",
     "OpSpec",
     "Slot",
@@ -41,6 +43,7 @@ __all__ = [
     "construct",
     "lookup",
     "op",
+    "plain",
 ]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -54,6 +57,12 @@ REGISTRY: dict[str, OpSpec] = {}
 
 CONSTRUCTS: dict[str, OpSpec] = {}
 """Every op that exists on the wire only: the reader turns it into ops of the core."""
+
+
+Extended = Annotated[float, "or infinite"]
+"""Attribute type: a float that may also be infinite, which JSON has no number for: "inf" or "-inf"."""
+
+INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 class BlockIndex(int):
@@ -264,7 +273,7 @@ def _declare(
     name = body.__name__.rstrip("_")
     if name in table:
         raise ValueError(f"op {name!r} is declared twice")
-    hints = typing.get_type_hints(body)
+    hints = typing.get_type_hints(body, include_extras=True)
     parameters = list(inspect.signature(body).parameters.values())[skip:]
     slots = tuple(
         Slot(p.name, optional=p.default is None, variadic=p.kind is p.VAR_POSITIONAL)
@@ -325,6 +334,8 @@ def convert(annotation: Any, value: Any) -> Any:
         if isinstance(value, list | tuple):
             return tuple(convert(args[0], each) for each in value)
         raise ValueError(f"must be a list of {args[0].__name__}")
+    if annotation == Extended:
+        return INFINITE[value] if isinstance(value, str) and value in INFINITE else convert(float, value)
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
             raise ValueError("must be a number that float64 holds exactly")
@@ -340,6 +351,15 @@ def convert(annotation: Any, value: Any) -> Any:
     if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
         return value
     raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
+
+
+def plain(value: Any) -> Any:
+    """The value of an attribute as JSON has it, so that `convert` gives it back. The index of a block is not told."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:

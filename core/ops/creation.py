@@ -9,7 +9,7 @@ import numpy as np
 from core.errors import ExecutionError, ProgramError
 from core.ir import FLOATS, StackType, TensorType, Type
 from core.ops.types import as_dtype, product
-from core.registry import Dtype, Example, composite, lookup, op
+from core.registry import Dtype, Example, Extended, composite, lookup, op
 
 __all__ = ["LARGEST", "check_count", "check_fits"]
 
@@ -26,7 +26,7 @@ def check_count(count: int, what: str) -> None:
 
 
 @op(no_gradient=_CONSTANT)
-def fill_constant(xp, *, shape: tuple[int, ...] = (), value: float = 0.0, dtype: Dtype = "float32"):
+def fill_constant(xp, *, shape: tuple[int, ...] = (), value: Extended = 0.0, dtype: Dtype = "float32"):
     """An array of `shape` holding `value` everywhere."""
     return xp.full(shape, value, dtype=as_dtype(dtype))
 
@@ -68,7 +68,7 @@ fill_zeros_like.example(lambda: [Example((np.ones((2, 3)),), (np.zeros((2, 3)),)
 
 
 @op(no_gradient=_CONSTANT)
-def full_like(xp, x, *, value: float):
+def full_like(xp, x, *, value: Extended):
     """An array of the shape and dtype of x, holding `value` everywhere."""
     return xp.full(x.shape, value, dtype=x.dtype)
 
@@ -263,7 +263,7 @@ def fill_constant_batch_size_like(
     x,
     *,
     shape: tuple[int, ...],
-    value: float = 0.0,
+    value: Extended = 0.0,
     dtype: Dtype = "float32",
     input_dim: int = 0,
     output_dim: int = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.errors import ProgramError
-from core.registry import Example, composite, lookup
+from core.registry import Example, Extended, composite, lookup
 
 __all__: list[str] = []
 
@@ -15,13 +15,13 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 
 
 @composite
-def dist(x, y, *, p: float = 2.0):
+def dist(x, y, *, p: Extended = 2.0):
     """The p-norm of all elements of x - y. Where they are equal the gradient is 0."""
     return lookup("norm")(x - y, p=p)
 
 
 @composite
-def pairwise_distance(x, y, *, p: float = 2.0, epsilon: float = 1e-6, keepdims: bool = False):
+def pairwise_distance(x, y, *, p: Extended = 2.0, epsilon: float = 1e-6, keepdims: bool = False):
     """The p-norm of ``x - y + epsilon`` along the last axis, row by row; other axes broadcast.
 
     The epsilon keeps the norm of equal rows from its kink at 0, where the gradient is 0.
@@ -46,7 +46,7 @@ pairwise_distance.example(
 
 
 @composite
-def cdist(x, y, *, p: float = 2.0):
+def cdist(x, y, *, p: Extended = 2.0):
     """``out[..., i, j]`` is the p-norm of ``x[..., i, :] - y[..., j, :]``. Where they are equal the gradient is 0."""
     difference = lookup("unsqueeze")(x, axes=(-2,)) - lookup("unsqueeze")(y, axes=(-3,))
     return lookup("norm")(difference, p=p, axes=(difference.rank - 1,))

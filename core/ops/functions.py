@@ -9,7 +9,7 @@ import numpy as np
 from core.errors import ProgramError
 from core.ops.logic import kept_where
 from core.ops.types import floating
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -178,7 +178,7 @@ relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
 
 
 @op(elementwise=True)
-def clip(xp, x, *, min: float = -math.inf, max: float = math.inf):
+def clip(xp, x, *, min: Extended = -math.inf, max: Extended = math.inf):
     """x held between `min` and `max`. The gradient is 1 inside and on the bounds, 0 beyond."""
     kind = x.dtype.type
     return xp.minimum(xp.maximum(x, kind(min)), kind(max))

@@ -10,7 +10,7 @@ from core.errors import ProgramError
 from core.ir import TensorType
 from core.ops.creation import check_fits
 from core.ops.types import axis_of
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -19,7 +19,7 @@ EMPTY = X[:0]
 
 
 @op
-def pad_constant(xp, x, *, paddings: tuple[int, ...], value: float = 0.0):
+def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
     """x with `value` around it. `paddings` lists, for each axis, how many elements go before and after."""
     pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
     return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
@@ -101,7 +101,7 @@ def pad(
     x,
     *,
     paddings: tuple[int, ...],
-    value: float = 0.0,
+    value: Extended = 0.0,
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
 ):
     """x with a border. `paddings` lists, for each axis, how many elements go before and after.

@@ -11,12 +11,12 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.ops.creation import check_count
+from core.ops.creation import check_count, check_fits
 from core.ops.lengths import as_rows, check_lengths, ends_of, row_numbers
 from core.ops.reduce import expand_to
 from core.ops.shape import reshape_to
 from core.ops.types import as_dtype, product
-from core.registry import Dtype, Example, composite, lookup, op
+from core.registry import Dtype, Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -54,7 +54,7 @@ sequence_slots.example(
 
 
 @composite
-def sequence_pad(x, lengths, value=None, *, pad_value: float = 0.0, padded_length: int = -1):
+def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: int = -1):
     """The sequences as [n, padded_length, ...]; a `padded_length` of -1 is the length of the longest.
 
     They are filled up with `value`, a single element, or else with the number `pad_value`.
@@ -77,7 +77,9 @@ def _single(value):
 
 
 @op(no_gradient="it is a constant")
-def padded_like(xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: float = 0.0, dtype: Dtype = "float32"):
+def padded_like(
+    xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: Extended = 0.0, dtype: Dtype = "float32"
+):
     """An array [n, width, *shape] holding `value`, for n lengths; width -1 is the largest of them."""
     size = (int(lengths.max()) if lengths.size else 0) if width == -1 else width
     check_count(lengths.shape[0] * size * math.prod(shape), f"{lengths.shape[0]} sequences of {size} rows")
@@ -89,6 +91,7 @@ def padded_like_infer(lengths, *, shape, width, value, dtype):
     check_lengths(lengths)
     if any(n < 0 for n in shape) or width < -1:
         raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+    check_fits(value, dtype)
     return TensorType((lengths.shape[0], width, *shape), dtype)
 
 

@@ -8,7 +8,7 @@ from core.errors import ProgramError
 from core.ops.loss import Reduction, reduced
 from core.ops.losses import cases
 from core.ops.types import axis_of
-from core.registry import Example, composite, lookup
+from core.registry import Example, Extended, composite, lookup
 
 __all__: list[str] = []
 
@@ -96,7 +96,7 @@ cos_sim.example(
 
 @composite
 def triplet_margin_loss(
-    anchor, positive, negative, *, margin: float = 1.0, p: float = 2.0, reduction: Reduction = "mean"
+    anchor, positive, negative, *, margin: float = 1.0, p: Extended = 2.0, reduction: Reduction = "mean"
 ):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` with the p-norm along the last axis as d."""
 

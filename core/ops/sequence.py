@@ -15,7 +15,7 @@ from core.ir import TensorType
 from core.ops.creation import check_count
 from core.ops.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
 from core.ops.types import matches
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -78,7 +78,7 @@ def sequence_pool(
     lengths,
     *,
     pool_type: Literal["sum", "mean", "sqrt", "max", "first", "last"] = "sum",
-    pad_value: float = 0.0,
+    pad_value: Extended = 0.0,
 ):
     """One row for each sequence: its sum, mean, sum by the square root of its length, largest, first or last row.
 

@@ -12,7 +12,7 @@ from core.ir import TensorType
 from core.ops.cumulative import running_argmax
 from core.ops.reduce import expand_to
 from core.ops.types import axis_of
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -238,7 +238,7 @@ masked_select.example(
 
 
 @composite
-def masked_fill(x, mask, value=None, *, fill: float = 0.0):
+def masked_fill(x, mask, value=None, *, fill: Extended = 0.0):
     """x with `value`, a single element, or else the number `fill`, where `mask` is true. There x gets no gradient."""
     if value is None:
         value = x.builder.constant(fill, x.dtype)

@@ -10,7 +10,7 @@ from core.errors import ProgramError
 from core.ir import TensorType
 from core.ops.reduce import restored, sum_dtype
 from core.ops.types import axes_of, axis_of, floating, product
-from core.registry import Example, composite, lookup, op
+from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 
@@ -167,7 +167,7 @@ std.example(
 
 
 @composite
-def norm(x, *, p: float = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
 
     Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0, which

@@ -8,7 +8,7 @@ from typing import Any
 from core.headroom import headroom
 from core.hooks import block_index
 from core.ir import HOLE, Block, Op, Program, StackType, Type, inner_blocks
-from core.registry import OpSpec, lookup
+from core.registry import OpSpec, lookup, plain
 
 __all__ = ["write"]
 
@@ -152,7 +152,7 @@ def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place])
         if isinstance(value, Block):
             attrs[name] = places[place.number, position, name].index
         elif value != defaults[name]:
-            attrs[name] = list(value) if isinstance(value, tuple) else value
+            attrs[name] = plain(value)
     if attrs:
         out["attrs"] = attrs
     here = op.location

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import types
 import typing
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from pydantic import Field
 
 import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
-from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, LocalName, OpSpec
+from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, LocalName, OpSpec, plain
 from service import tensors
 from service.body import JSON
 from service.problems import HttpProblem, responses
@@ -29,6 +28,7 @@ SCHEMAS: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
+    Extended: {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
     Block: {"type": "integer", "description": "Index of an inner block with params and results."},
     BlockIndex: {"type": "integer", "description": "Index of an inner block."},
     LocalName: {"type": "string", "description": "A name in the inner block."},
@@ -107,10 +107,7 @@ def _detail(spec: OpSpec) -> dict[str, Any]:
 
 def _schema(attr: Attr) -> dict[str, Any]:
     schema = _of(attr.type)
-    default = attr.default
-    if attr.required or (isinstance(default, float) and not math.isfinite(default)):
-        return schema
-    return schema | {"default": list(default) if isinstance(default, tuple) else default}
+    return schema if attr.required else schema | {"default": plain(attr.default)}
 
 
 def _of(annotation: Any) -> dict[str, Any]:
@@ -132,5 +129,5 @@ def _example(example: Example) -> dict[str, Any]:
     return {
         "inputs": [shown(x) for x in example.inputs],
         "outputs": [shown(x) for x in example.outputs],
-        "attributes": {k: list(v) if isinstance(v, tuple) else v for k, v in example.attrs.items()},
+        "attributes": {name: plain(value) for name, value in example.attrs.items()},
     }

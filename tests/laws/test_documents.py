@@ -1,0 +1,45 @@
+"""Every op goes out as JSON and comes back the same, its examples and its backward pass included."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.backward import gradients
+from core.ir import Program, TensorType, Variable
+from core.wire import read, write
+from tests.laws.test_ops import CASES, OPS, block_for, examples_of
+
+SENT = [c for c in CASES if not any(isinstance(x, list) for x in examples_of(OPS[c[0]])[c[1]].inputs)]
+
+
+def program_of(name: str, i: int) -> Program:
+    block = block_for(OPS[name], examples_of(OPS[name])[i])
+    types = [(p, block.types[p]) for p in block.params]
+    variables = tuple(Variable(p, t, "feed") for p, t in types if isinstance(t, TensorType))
+    return Program(block, variables)
+
+
+def sent(program: Program) -> Program:
+    return read(json.loads(json.dumps(write(program), allow_nan=False)))
+
+
+@pytest.mark.parametrize(("name", "i"), SENT)
+def test_an_op_comes_back_as_it_was_sent(name: str, i: int) -> None:
+    program = program_of(name, i)
+    again = sent(program)
+    assert [(op.type, op.attrs) for op in again.block.ops] == [(op.type, op.attrs) for op in program.block.ops]
+
+
+@pytest.mark.parametrize(("name", "i"), [c for c in SENT if OPS[c[0]].differentiable])
+def test_a_backward_pass_comes_back_as_it_was_sent(name: str, i: int) -> None:
+    program = sent(program_of(name, i))
+    block = program.block
+    written = [n for op in block.ops for n in op.outputs]
+    targets = [n for n in written if block.types[n].is_float and isinstance(block.types[n], TensorType)]
+    wrt = [p for p in block.params if block.types[p].is_float]
+    if not targets or not wrt:
+        pytest.skip("nothing to differentiate")
+    backward = gradients(program, targets, wrt)
+    assert sent(backward.program) == backward.program
