@@ -115,9 +115,11 @@ swish.example(_cases(lambda x: x / (1 + np.exp(-1.5 * x)), beta=1.5))
 @composite
 def softsign(x):
     """``out = x / (1 + |x|)``; smooth at 0, where the gradient is 1."""
-    # |x| has no gradient of its own at 0, and needs none: x times it is 0 there
     return x / (lookup("abs")(x) + 1.0)
 
+
+# the rule of a quotient would subtract two numbers that are nearly the same far from 0
+softsign.vjp(lambda ct, out, x: ct / lookup("square")(lookup("abs")(x) + 1.0))
 
 softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 

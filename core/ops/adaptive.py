@@ -114,7 +114,10 @@ def _check_adaptive(x, n: int, output_size: tuple[int, ...]) -> tuple[int, ...]:
     check_rank(x, n)
     if -1 in x.shape[2:] or 0 in x.shape[2:]:
         raise ProgramError(f"the spatial sizes of {x.type} must be known and above 0", "shape_mismatch")
-    return sizes(output_size, n, "output_size", 1)
+    counts = sizes(output_size, n, "output_size", 1)
+    if math.prod(counts) >= 2**62:
+        raise ProgramError(f"{math.prod(counts)} windows are more than can be counted", "bad_attr")
+    return counts
 
 
 def _adaptive_average(x, n, output_size):

@@ -12,6 +12,7 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ops.places import added
 from core.ops.types import as_dtype, axis_of, matches, same_dtype
 from core.registry import Dtype, Example, lookup, op
 
@@ -72,27 +73,9 @@ def scatter_add_like(xp, x, index, like, *, axis: int = 0):
     """Zeros shaped like `like`, with x added at the positions that `gather(like, index, axis)` reads."""
     at = axis % like.ndim
     index = xp.asarray(index)
-    out = xp.zeros(like.shape, x.dtype)
     # one axis of index, in front
-    flat = x.reshape(*like.shape[:at], index.size, *like.shape[at + 1 :])
-    _add_at(xp, xp.moveaxis(out, at, 0), in_range(xp, index, like.shape[at]).ravel(), xp.moveaxis(flat, at, 0))
-    return out
-
-
-def _add_at(xp, out, index, values):
-    if xp.__name__ != "cupy":
-        np.add.at(out, index, values)
-        return
-    import cupyx
-
-    if out.dtype.kind in "biu" and out.dtype.itemsize < 4:  # CuPy adds words of four bytes or more, ...
-        wide = out.astype(xp.int32)
-        cupyx.scatter_add(wide, index, values.astype(xp.int32))
-        out[...] = wide.astype(out.dtype)
-    elif out.dtype == xp.int64:  # ... long ones only unsigned, which give the same bits
-        cupyx.scatter_add(out.view(xp.uint64), index, values.view(xp.uint64))
-    else:
-        cupyx.scatter_add(out, index, values)
+    flat = xp.moveaxis(x.reshape(*like.shape[:at], index.size, *like.shape[at + 1 :]), at, 0)
+    return xp.moveaxis(added(xp, like.shape[at], in_range(xp, index, like.shape[at]).ravel(), flat), 0, at)
 
 
 @scatter_add_like.infer

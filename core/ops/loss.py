@@ -103,7 +103,10 @@ def sigmoid_cross_entropy_with_logits(
     """
     ignored = lookup("equal")(label, lookup("full_like")(label, value=ignore_index))
     zero = lookup("fill_zeros_like")
-    each = lookup("softplus")(x) - x * lookup("where")(ignored, zero(label), label)
+    # log(1 + exp(-|x|)), and what is left: a sum that would hide the small one is never made
+    positive = lookup("greater_than")(x, zero(x))
+    rest = lookup("softplus")(lookup("where")(positive, -x, x))
+    each = rest + (lookup("where")(positive, x, zero(x)) - x * lookup("where")(ignored, zero(label), label))
     out = lookup("where")(ignored, zero(each), each)
     if normalize:
         counted = lookup("cast")(lookup("logical_not")(ignored), dtype=x.dtype)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from core.errors import ProgramError
+from core.ops.types import product
 from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
@@ -78,8 +79,9 @@ def batch_norm(
 
     In training m and v are the batch's own mean and (biased) variance, and the running statistics move towards them:
     ``mean_out = momentum * mean + (1 - momentum) * m``. In a test, or with `use_global_stats`, m and v are the running
-    statistics, which stay. Write `mean_out` and `variance_out` over `mean` and `variance` to keep them. The running
-    statistics carry no gradient. `data_layout` says whether channels are axis 1 or the last axis.
+    statistics, which stay; so they do where there is nothing to take a mean of. Write `mean_out` and `variance_out`
+    over `mean` and `variance` to keep them. The running statistics carry no gradient. `data_layout` says whether
+    channels are axis 1 or the last axis.
     """
     if x.rank < 2:
         raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")
@@ -96,10 +98,24 @@ def batch_norm(
     else:
         m = lookup("reduce_mean")(x, axes=others, keepdims=True)
         v = lookup("reduce_mean")(lookup("square")(x - m), axes=others, keepdims=True)
-        mean_out = stop(mean * momentum + lookup("squeeze")(m, axes=others) * (1.0 - momentum))
-        variance_out = stop(variance * momentum + lookup("squeeze")(v, axes=others) * (1.0 - momentum))
+        mean_out, variance_out = (
+            stop(_moved(x, running, lookup("squeeze")(now, axes=others), momentum, others))
+            for running, now in ((mean, m), (variance, v))
+        )
     out = (x - m) * lookup("rsqrt")(v + epsilon) * wide(scale) + wide(bias)
     return out, mean_out, variance_out
+
+
+def _moved(x, running, now, momentum: float, axes: tuple[int, ...]):
+    """The running statistic after this batch; an empty batch has none of its own, and its 0 must not count."""
+    count = product(x.shape[i] for i in axes)
+    if count == 0:
+        return running
+    moved = running * momentum + now * (1.0 - momentum)
+    if count > 0:
+        return moved
+    empty = lookup("isinf")(lookup("inverse_count")(x, axes=axes))
+    return lookup("where")(empty, running, moved)
 
 
 def _bn_examples():
@@ -127,6 +143,7 @@ def _bn_examples():
     out = _normal(three, (0, 2)) * S[:2, None] + B[:2, None]
     stats = (out, 0.5 * moved[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
     yield Example((three, S[:2], B[:2], moved[:2], wider[:2]), stats, {"momentum": 0.5})
+    yield Example((three[:0], S[:2], B[:2], moved[:2], wider[:2]), (three[:0], moved[:2], wider[:2]))
 
 
 batch_norm.example(_bn_examples)

@@ -9,6 +9,7 @@ from core.ir import TensorType
 from core.ops.index import check_index
 from core.ops.lengths import over_rows
 from core.ops.logic import kept_where
+from core.ops.places import added
 from core.ops.reduce import sum_dtype
 from core.ops.types import matches
 from core.registry import Example, composite, lookup, op
@@ -29,14 +30,7 @@ def _segments(ids, like, num_segments: int) -> int:
 @op
 def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
     """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
-    out = xp.zeros((_segments(ids, like, num_segments), *x.shape[1:]), sum_dtype(x))
-    if xp.__name__ == "cupy":
-        import cupyx
-
-        cupyx.scatter_add(out, ids, x.astype(out.dtype, copy=False))
-    else:
-        np.add.at(out, ids, x)
-    return out.astype(x.dtype, copy=False)
+    return added(xp, _segments(ids, like, num_segments), ids, x)
 
 
 @segment_sum.infer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.errors import ProgramError
+from core.ops.logic import kept_where
 from core.ops.types import broadcast, floating
 from core.registry import Example, lookup, op
 
@@ -82,12 +83,41 @@ def atan2_infer(x, y):
 
 @atan2.vjp
 def atan2_vjp(ct, out, x, y):
-    share = ct / (lookup("square")(x) + lookup("square")(y))
-    return share * y, -(share * x)
+    # not over x * x + y * y, which leaves the range of numbers long before x and y do
+    away = lookup("hypot")(x, y)
+    share = ct / away
+    return share * (y / away), -(share * (x / away))
 
 
 atan2.example(
     lambda: [Example((A, ABOVE), (np.arctan2(A, ABOVE),)), Example((A, -ABOVE[:1]), (np.arctan2(A, -ABOVE[:1]),))]
+)
+
+
+@op(elementwise=True)
+def hypot(xp, x, y):
+    """``out = sqrt(x ** 2 + y ** 2)``, also where the squares are too large or too small to be held.
+
+    The gradient at the origin is 0, as that of `norm`.
+    """
+    return xp.hypot(x, y)
+
+
+hypot.infer(atan2_infer)
+
+
+@hypot.vjp
+def hypot_vjp(ct, out, x, y):
+    somewhere = lookup("not_equal")(out, lookup("fill_zeros_like")(out))
+    away = lookup("where")(somewhere, out, lookup("full_like")(out, value=1.0))
+    return tuple(kept_where(somewhere, ct * (each / away)) for each in (x, y))
+
+
+hypot.example(
+    lambda: [
+        Example((A, ABOVE), (np.sqrt(A**2 + ABOVE**2),)),
+        Example((np.array([0.0, -3.0]), np.array([0.0, 4.0])), (np.array([0.0, 5.0]),), smooth=False),
+    ]
 )
 
 
@@ -120,7 +150,7 @@ def asinh(xp, x):
 
 
 asinh.infer(floating)
-asinh.vjp(lambda ct, out, x: ct * lookup("rsqrt")(lookup("square")(x) + 1.0))
+asinh.vjp(lambda ct, out, x: ct / lookup("hypot")(x, lookup("full_like")(x, value=1.0)))
 asinh.example(lambda: [Example((A,), (np.arcsinh(A),))])
 
 

@@ -9,9 +9,13 @@ an optimiser does not say that it decays in another way.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from core.build import Value
 from core.errors import ProgramError
+from core.ops.logic import kept_where
 from core.registry import Example, composite, lookup
 
 __all__ = ["check_share", "decayed"]
@@ -146,7 +150,8 @@ def rmsprop(
     spread = mean_square
     if centered:
         mean = mean * rho + gradient * (1.0 - rho)
-        spread = mean_square - lookup("square")(mean)
+        # a variance, but for rounding, which may leave it below 0 where gradients hardly change
+        spread = lookup("clip")(mean_square - lookup("square")(mean), min=0.0)
     velocity = velocity * momentum + gradient * learning_rate / lookup("sqrt")(spread + epsilon)
     return parameter - velocity, mean_square, mean, velocity
 
@@ -155,9 +160,14 @@ def rmsprop(
 def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0):
     """Follow the regularised leader (McMahan et al. 2013), which sets a parameter to 0 where ``|linear| <= l1``.
 
-    The learning rate divides: it must not be 0, not even on a schedule.
+    The learning rate divides, so a constant one must not be 0. Where a schedule says 0, nothing changes in that step.
     """
-    if learning_rate == 0:
+    before = parameter, squares, linear
+    moves = None
+    if isinstance(learning_rate, Value):
+        moves = lookup("not_equal")(learning_rate, lookup("fill_zeros_like")(learning_rate))
+        learning_rate = lookup("where")(moves, learning_rate, lookup("full_like")(learning_rate, value=1.0))
+    elif learning_rate == 0:
         raise ProgramError("ftrl needs a learning_rate other than 0", "bad_attr")
     root = lookup("sqrt")
     total = squares + lookup("square")(gradient)
@@ -166,7 +176,8 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
     steep = root(total) / learning_rate + 2.0 * l2
     outside = lookup("greater_than")(lookup("abs")(linear), lookup("full_like")(linear, value=l1))
     moved = (lookup("sign")(linear) * l1 - linear) / steep
-    return lookup("where")(outside, moved, lookup("fill_zeros_like")(moved)), total, linear
+    after = kept_where(outside, moved), total, linear
+    return after if moves is None else tuple(map(partial(lookup("where"), moves), after, before))
 
 
 @composite(outputs=("parameter_out", "velocity_out"))
