@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import Location, ProgramError, located
+from core.errors import CoreError, Location, ProgramError
 from core.ir import HOLE, Block, Op, TensorType, Type
 from core.registry import OpSpec, as_tuple, lookup
 
@@ -17,7 +17,7 @@ MEMO_LIMIT = 4096
 """Remembered inferences per op; programs repeat the same few, so a full table is simply emptied."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Value:
     """A variable of a block under construction. Arithmetic on it emits ops; a Python number is a constant."""
 
@@ -100,16 +100,20 @@ class BlockBuilder:
 
     def emit(self, type: str, *inputs: Value | None, **attrs: Any) -> Any:
         """Add an op and return its output, or a tuple of them if there are several."""
-        outs = self.append(self.make(type, *inputs, **attrs))
-        return outs[0] if len(outs) == 1 else outs
+        op = self.typed(self.make(type, *inputs, **attrs))
+        self.ops.append(op)
+        outputs = op.outputs
+        if len(outputs) == 1:
+            return Value(outputs[0], self.types[outputs[0]], self)
+        return tuple([Value(name, self.types[name], self) for name in outputs])
 
     def make(self, type: str, *inputs: Value | None, **attrs: Any) -> Op:
         """An op that is not yet in the list, its outputs not yet named."""
         spec = lookup(type)
-        names = [HOLE if v is None else v.name for v in inputs]
+        names = tuple([HOLE if v is None else v.name for v in inputs])
         if len(names) < len(spec.inputs):
-            names += [HOLE for slot in spec.inputs[len(names) :] if slot.optional]
-        return Op(type, tuple(names), (), spec.complete(attrs), self.location)
+            names += tuple([HOLE for slot in spec.inputs[len(names) :] if slot.optional])
+        return Op(type, names, (), spec.complete(attrs), self.location)
 
     def append(self, op: Op) -> tuple[Value, ...]:
         """Add `op`, naming its outputs if it has none yet. Raises ProgramError where the types do not fit."""
@@ -128,8 +132,7 @@ class BlockBuilder:
         if not op.outputs:
             outputs = tuple([self.fresh(op.type) for _ in inferred])
             op = Op(op.type, op.inputs, outputs, op.attrs, op.location)
-        for name, each in zip(op.outputs, inferred, strict=True):
-            types[name] = each
+        types.update(zip(op.outputs, inferred, strict=True))
         return op
 
     def constant(self, value: float | bool | int, dtype: str, shape: tuple[int, ...] = ()) -> Value:
@@ -163,8 +166,10 @@ class BlockBuilder:
         """Ops emitted inside carry `location`, and so do errors."""
         outer, self.location = self.location, location
         try:
-            with located(location):
-                yield
+            yield
+        except CoreError as error:
+            error.at(location)
+            raise
         finally:
             self.location = outer
 

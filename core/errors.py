@@ -7,14 +7,13 @@
     - NotDifferentiable     a gradient was asked for where none exists
   + ExecutionError        the program is right; this run of it failed
 
-Code that finds a problem raises it without a location. Code that knows where it is wraps the call in
-`located(...)`, which fills the location in, once: the innermost place wins.
+Code that finds a problem raises it without a location. Code that knows where it is catches it and calls
+`error.at(...)`, which fills the location in, once: the innermost place wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -27,7 +26,6 @@ __all__ = [
     "Problem",
     "ProgramError",
     "TypeMismatch",
-    "located",
 ]
 
 
@@ -155,13 +153,3 @@ class InvalidProgram(ProgramError):
     @property
     def problems(self) -> Sequence[Problem]:
         return self._problems
-
-
-@contextmanager
-def located(location: Location | None) -> Iterator[None]:
-    """Any error of ours raised inside gets `location`, unless it has a closer one."""
-    try:
-        yield
-    except CoreError as error:
-        error.at(location)
-        raise

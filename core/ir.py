@@ -7,8 +7,8 @@ of their own earlier ops, and nothing else. Every pass may rely on that, and mus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from core.errors import Location
@@ -27,6 +27,7 @@ __all__ = [
     "Type",
     "Variable",
     "inner_blocks",
+    "with_inner",
 ]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -168,6 +169,14 @@ def inner_blocks(op: Op) -> Iterator[tuple[str, Block]]:
     for name, value in op.attrs.items():
         if isinstance(value, Block):
             yield name, value
+
+
+def with_inner(op: Op, change: Callable[[Block], Block]) -> Op:
+    """`op` with `change` applied to each of its inner blocks; `op` itself if it has none, as nearly all have none."""
+    for value in op.attrs.values():
+        if isinstance(value, Block):
+            return replace(op, attrs={k: change(v) if isinstance(v, Block) else v for k, v in op.attrs.items()})
+    return op
 
 
 def _lines(block: Block, indent: str = "") -> Iterator[str]:

@@ -114,7 +114,10 @@ class Example:
 
 @dataclass(slots=True, eq=False)
 class OpSpec:
-    """One declared op. Its decorators fill it in while the op's module is imported."""
+    """One declared op. Its decorators fill it in while the op's module is imported.
+
+    takes_key: a random op: its optional slot `key` is filled by the reader, so that every step draws anew.
+    """
 
     name: str
     kind: Kind
@@ -127,6 +130,7 @@ class OpSpec:
     elementwise: bool = False
     broadcasts: bool = False
     stacks: bool = False
+    takes_key: bool = False
     no_gradient: str | None = None
     unavailable: str | None = None
     infer_rule: Rule | None = None
@@ -138,11 +142,6 @@ class OpSpec:
     @property
     def differentiable(self) -> bool:
         return self.no_gradient is None and self.unavailable is None
-
-    @property
-    def takes_key(self) -> bool:
-        """A random op: its optional slot `key` is filled by the reader, so that every step draws anew."""
-        return any(slot.name == "key" and slot.optional for slot in self.inputs)
 
     def infer(self, rule: Rule) -> Rule:
         """Decorator: the output types, from the input types and attributes."""
@@ -290,6 +289,7 @@ def _declare(
         variadic_outputs=isinstance(outputs, str),
         attrs=attrs,
         body=body,
+        takes_key=any(slot.name == "key" and slot.optional for slot in slots),
     )
     return spec
 

@@ -7,12 +7,11 @@ kernel needs for itself while it runs is not counted.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from core.ir import HOLE, Block, Op, StackType, inner_blocks
+from core.ir import Block, Op, StackType, inner_blocks
 from core.ops.types import byte_size
 
 __all__ = ["Memory", "predict_memory", "runs_of"]
@@ -88,44 +87,57 @@ def runs_of(op: Op, trips: int, outer: Nests) -> tuple[int, Nests]:
 
 def predict_memory(block: Block, trips: int, outer: Nests = MappingProxyType({})) -> Memory:
     """The peak of one run of `block`, whose loops make `trips` trips each."""
-    last: dict[str, int] = {name: len(block.ops) for name in block.results}
-    for i in range(len(block.ops) - 1, -1, -1):
-        for name in (*block.ops[i].inputs, *block.ops[i].outputs):
-            last.setdefault(name, i)
+    last: dict[str, int] = {}  # the last op that names it; results are alive after it
+    for i, op in enumerate(block.ops):
+        for name in op.inputs:
+            last[name] = i
+        for name in op.outputs:
+            last[name] = i
+    last.update(dict.fromkeys(block.results, len(block.ops)))
     root: dict[str, str] = {name: name for name in block.params}
     size: dict[str, int] = dict.fromkeys(block.params, 0)
-    users: Counter[str] = Counter(dict.fromkeys(block.params, 1))
+    users: dict[str, int] = dict.fromkeys(block.params, 1)
+    types = block.types
     alive, peak, at = 0, 0, None
     for i, op in enumerate(block.ops):
-        inside = 0
-        made = _made(op, block, trips, outer)
-        below = runs_of(op, trips, outer)[1] if op.type == "loop" else outer
-        for _, inner in inner_blocks(op):
-            inside = max(inside, predict_memory(inner, trips, below).peak)
-        for name in op.outputs:
-            source = root.get(op.inputs[0]) if op.type in VIEWS and op.inputs else None
+        inputs, outputs = op.inputs, op.outputs
+        recorded = _recorded(op, trips, outer) if op.type == "loop" else {}
+        source = root.get(inputs[0]) if op.type in VIEWS and inputs else None
+        for name in outputs:
             if source is None:
-                root[name], size[name] = name, made[name]
-                alive += made[name]
-                users[name] += 1
+                root[name], users[name] = name, 1
+                made = size[name] = recorded[name] if name in recorded else byte_size(types[name])
+                alive += made
             else:
                 root[name] = source
                 users[source] += 1
+        inside = _peak_inside(op, trips, outer) if op.attrs else 0
         if alive + inside > peak:
             peak, at = alive + inside, op
-        for name in dict.fromkeys((*op.inputs, *op.outputs)):
-            if name != HOLE and last[name] == i and name in root:
-                users[root[name]] -= 1
-                if users[root[name]] == 0:
-                    alive -= size[root[name]]
+        # in the order of their names: an op that reads a value twice lets go of it once
+        ending = [name for name in inputs if last[name] == i and name in root]
+        ending += [name for name in outputs if last[name] == i]
+        for name in dict.fromkeys(ending) if len(ending) > 1 else ending:
+            at_root = root[name]
+            users[at_root] -= 1
+            if users[at_root] == 0:
+                alive -= size[at_root]
     return Memory(peak, at)
 
 
-def _made(op: Op, block: Block, trips: int, outer: Nests) -> Mapping[str, int]:
-    """Bytes of each output; of what a loop records, all of its elements."""
-    sizes = {name: byte_size(block.types[name]) for name in op.outputs}
-    if op.type != "loop":
-        return sizes
+def _peak_inside(op: Op, trips: int, outer: Nests) -> int:
+    """The highest peak of the inner blocks of `op`."""
+    peak, below = 0, None
+    for _, inner in inner_blocks(op):
+        if below is None:
+            below = runs_of(op, trips, outer)[1] if op.type == "loop" else outer
+        peak = max(peak, predict_memory(inner, trips, below).peak)
+    return peak
+
+
+def _recorded(op: Op, trips: int, outer: Nests) -> Mapping[str, int]:
+    """Bytes of all elements of each stack that a loop records."""
+    sizes: dict[str, int] = {}
     carried = op.attrs["carried"]
     body: Block = op.attrs["sub_block"]
     runs, _ = runs_of(op, trips, outer)

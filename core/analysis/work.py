@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from core.analysis.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
+from core.ops.types import REMEMBERED
 from core.registry import lookup
 
 __all__ = ["count_work"]
 
 
+@lru_cache(REMEMBERED)
 def _elements(type: Type | None) -> int:
     """The number of elements; an unknown size counts as 1, and a stack as one element."""
     while isinstance(type, StackType):
@@ -105,15 +108,15 @@ def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) ->
 
 
 def _cost(op: Op, block: Block) -> int:
-    spec = lookup(op.type)
-    ins = [block.types.get(name) for name in op.inputs]
-    outs = [block.types[name] for name in op.outputs]
-    if op.type in RULES:
-        return RULES[op.type](op, ins, outs)
-    if op.type in FREE or not any(isinstance(t, TensorType) and t.is_float for t in outs):
+    if op.type in FREE:
         return 0
-    if spec.elementwise:
-        return _elements(outs[0]) * max(len(ins) - 1, 1)
+    types = block.types
+    if op.type in RULES:
+        return RULES[op.type](op, [types.get(name) for name in op.inputs], [types[name] for name in op.outputs])
+    if not any(types[name].is_float and isinstance(types[name], TensorType) for name in op.outputs):
+        return 0
+    if lookup(op.type).elementwise:
+        return _elements(types[op.outputs[0]]) * max(len(op.inputs) - 1, 1)
     if op.type.startswith(("reduce_", "sum_to", "cumsum", "window_sum", "max_pool", "segment_")):
-        return max(map(_elements, ins), default=0)
+        return max((_elements(types.get(name)) for name in op.inputs), default=0)
     return 0

@@ -102,11 +102,11 @@ def empty(b: BlockBuilder, type: Type) -> Value:
 
 def free_names(a: Adjoint, names: Sequence[str]) -> list[str]:
     """`names`, each made free by a number where it is taken."""
-    out: list[str] = []
+    out: dict[str, None] = {}
     for name in names:
         free, n = name, 0
         while free in a.b.types or free in out:
             n += 1
             free = f"{name}@{n}"
-        out.append(free)
-    return out
+        out[free] = None
+    return list(out)

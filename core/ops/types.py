@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,10 @@ __all__ = [
     "same_dtype",
     "same_size",
 ]
+
+
+REMEMBERED = 4096
+"""Types whose size is remembered: a program has few of them, and many variables of each."""
 
 
 def matches(given: Type, wanted: Type) -> bool:
@@ -118,6 +123,7 @@ def product(sizes: Iterable[int]) -> int:
     return -1 if unknown and total else total
 
 
+@lru_cache(REMEMBERED)
 def byte_size(type: Type) -> int:
     """The bytes of an array of that type; an unknown size counts as 1, and a stack as one element."""
     while isinstance(type, StackType):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from core.build import BlockBuilder
-from core.ir import Block, Op, StackType
+from core.ir import Block, Op, StackType, with_inner
 
 __all__ = ["accumulate_early"]
 
@@ -36,7 +36,6 @@ def accumulate_early(block: Block) -> Block:
     ops: list[Op] = list(behind.get(-1, ()))
     for index, op in enumerate(block.ops):
         op = replaced.get(index, op)
-        attrs = {k: accumulate_early(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-        ops.append(replace(op, attrs=attrs) if any(isinstance(v, Block) for v in attrs.values()) else op)
+        ops.append(with_inner(op, accumulate_early))
         ops += behind.get(index, ())
     return replace(block, ops=tuple(ops), types=b.types)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.build import BlockBuilder, Value
-from core.ir import Block, Op, TensorType
+from core.ir import Block, Op, TensorType, inner_blocks, with_inner
 from core.ops.control import LoopMemory
 
 __all__ = ["chunk_loops"]
@@ -26,21 +26,31 @@ def chunk_loops(block: Block, default: LoopMemory = "store") -> Block:
 
     default: the policy of loops that have none of their own, that is "store".
     """
-    if not any(isinstance(v, Block) for op in block.ops for v in op.attrs.values()):
-        return block
+    return _chunk_loops(block, default) if default != "store" or _has_policy(block) else block
+
+
+def _has_policy(block: Block) -> bool:
+    """Whether a loop of `block` has a memory policy of its own."""
+    return any(
+        op.attrs.get("memory") in ORDER or any(_has_policy(inner) for _, inner in inner_blocks(op))
+        for op in block.ops
+        if op.attrs
+    )
+
+
+def _chunk_loops(block: Block, default: LoopMemory) -> Block:
     b = BlockBuilder()
     b.params.extend(block.params)
     b.types.update(block.types)
     for op in block.ops:
-        attrs = {k: chunk_loops(v, default) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-        op = replace(op, attrs=attrs)
+        op = with_inner(op, lambda inner: _chunk_loops(inner, default))
         if op.type == "loop":
             policy = op.attrs["memory"] if op.attrs["memory"] != "store" else default
             if policy in ORDER and not op.attrs["is_test"]:
                 with b.at(op.location):
                     _chunked(b, op, ORDER[policy])
                 continue
-            op = replace(op, attrs={**attrs, "memory": policy})
+            op = replace(op, attrs={**op.attrs, "memory": policy})
         b.ops.append(op)
     return Block(block.params, tuple(b.ops), block.results, b.types, block.stopped)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from core.ir import Block, Op
+from core.ir import Block, Op, with_inner
 
 __all__ = ["share_common"]
 
@@ -18,19 +18,19 @@ def share_common(block: Block) -> Block:
     renamed: dict[str, str] = {}
     seen: dict[Hashable, tuple[str, ...]] = {}
     ops: list[Op] = []
+    final = renamed.get
     for op in block.ops:
-        inputs = tuple([renamed.get(n, n) for n in op.inputs])
+        inputs = tuple([final(n, n) for n in op.inputs])
         if op.type == "assign":
             renamed[op.outputs[0]] = inputs[0]
             continue
-        attrs = {k: share_common(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-        op = replace(op, inputs=inputs, attrs=attrs)
-        if not any(isinstance(v, Block) for v in attrs.values()):
-            key = (op.type, inputs, tuple(attrs.items()))
-            if key in seen:
-                renamed.update(zip(op.outputs, seen[key], strict=True))
+        inside = with_inner(op, share_common)
+        if inside is op:
+            key = (op.type, inputs, tuple(op.attrs.items()))
+            same = seen.setdefault(key, op.outputs)
+            if same is not op.outputs:
+                renamed.update(zip(op.outputs, same, strict=True))
                 continue
-            seen[key] = op.outputs
-        ops.append(op)
+        ops.append(inside if inputs == inside.inputs else replace(inside, inputs=inputs))
     results = tuple(renamed.get(n, n) for n in block.results)
     return replace(block, ops=tuple(ops), results=results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.build import BlockBuilder, expansion
-from core.ir import HOLE, Block, Op
+from core.ir import HOLE, Block, Op, with_inner
 from core.registry import lookup
 
 __all__ = ["expand_composites"]
@@ -19,8 +19,9 @@ def expand_composites(block: Block) -> Block:
     b.params.extend(block.params)
     b.types.update(block.types)
     renamed: dict[str, str] = {HOLE: HOLE}
+    final = renamed.get
     for op in block.ops:
-        inputs = tuple([renamed.get(n, n) for n in op.inputs])
+        inputs = tuple([final(n, n) for n in op.inputs])
         spec = lookup(op.type)
         if spec.kind == "composite":
             types = tuple(None if n == HOLE else b.types[n] for n in inputs)
@@ -33,8 +34,8 @@ def expand_composites(block: Block) -> Block:
                 outs = b.inline(expand_composites(op.attrs["block"]), [b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         else:
-            attrs = {k: expand_composites(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-            b.ops.append(replace(op, inputs=inputs, attrs=attrs))
+            op = with_inner(op, expand_composites)
+            b.ops.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     results = tuple(renamed.get(n, n) for n in block.results)
     return Block(block.params, tuple(b.ops), results, b.types, block.stopped)
 

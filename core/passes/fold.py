@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.ir import Block, Op, TensorType
+from core.ir import Block, Op, TensorType, with_inner
 from core.registry import lookup
 
 __all__ = ["fold_constants"]
@@ -49,11 +49,12 @@ def _static(op: Op, block: Block) -> Op:
 
 
 def _folded(op: Op, block: Block, values: dict[str, float]) -> Op:
-    attrs = {k: fold_constants(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-    op = replace(op, attrs=attrs) if attrs else op
+    op = with_inner(op, fold_constants)
+    if not all(n in values for n in op.inputs):
+        return op
     spec = lookup(op.type)
     shape_only = op.type in ("expand", "reshape")
-    if not op.inputs or not (spec.elementwise or shape_only) or not all(n in values for n in op.inputs):
+    if not op.inputs or not (spec.elementwise or shape_only):
         return op
     out = block.types[op.outputs[0]]
     if not isinstance(out, TensorType) or not out.is_static or out.dtype == "bfloat16":

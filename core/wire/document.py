@@ -330,8 +330,15 @@ class _Reader:
         return {k: self.names([v] if isinstance(v, str) else v, f"{pointer}/{_escaped(k)}") for k, v in raw.items()}
 
     def names(self, raw: Any, pointer: str) -> tuple[str, ...]:
+        if isinstance(raw, list) and all(map(self.is_name, raw)):
+            return tuple(raw)
         found = (self.name(n, f"{pointer}/{i}") for i, n in enumerate(self.list(raw, pointer)))
         return tuple([n for n in found if n is not None])
+
+    def is_name(self, raw: Any) -> bool:
+        """Whether `name` would accept it; nearly all are, and need no pointer."""
+        fits = isinstance(raw, str) and len(raw) <= self.limits.max_name and NAME.match(raw) is not None
+        return fits and (self.closed or not is_reserved(raw))
 
     def name(self, raw: Any, pointer: str) -> str | None:
         if not isinstance(raw, str) or len(raw) > self.limits.max_name or not NAME.match(raw):

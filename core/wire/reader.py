@@ -238,19 +238,20 @@ class Reader:
             finals.append(at.versions.new_version(name, type, self.declared(at.block, name)))
             if self.raw.closed and finals[-1] != name:
                 raise ProgramError(f"{name!r} is written twice in a closed block", "not_single_assignment")
-        at.b.ops.append(replace(op, outputs=tuple(finals)))
+        at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
         at.env.update((n, at.b.value(f)) for n, f in zip(names, finals, strict=True) if n is not None)
 
     def check_write(self, at: Site, name: str, type: Type) -> None:
-        location = replace(at.raw.location, variable=name)
         root = self.raw.blocks[0].vars.get(name)
         if root is not None and root.role == "feed" and not (at.block.idx and name in at.block.vars):
+            location = replace(at.raw.location, variable=name)
             raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed", location=location)
         declared = self.declared(at.block, name)
         if declared is None:
             return
         wanted = _declared_type(declared, type)
         if wanted is not None and not matches(type, wanted):
+            location = replace(at.raw.location, variable=name)
             raise ProgramError(
                 f"{name!r} is declared as {wanted}, but {at.raw.type} gives {type}", "type_mismatch", location=location
             )

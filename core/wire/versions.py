@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from core.build import BlockBuilder, Value
-from core.ir import Block, Type
+from core.ir import Block, Op, Type
 from core.wire.document import RawVar
 
 __all__ = ["Versions"]
@@ -60,7 +60,7 @@ class Versions:
         def named(names: Iterable[str]) -> tuple[str, ...]:
             return tuple([new.get(n, n) for n in names])
 
-        ops = tuple(replace(op, inputs=named(op.inputs), outputs=named(op.outputs)) for op in block.ops)
+        ops = tuple([Op(op.type, named(op.inputs), named(op.outputs), op.attrs, op.location) for op in block.ops])
         return Block(
             block.params,
             ops,
