@@ -47,7 +47,13 @@ class Service:
 
     def ops(self) -> list[str]:
         """The names of all ops."""
-        return [op["type"] for op in self.call("GET", "/v1/ops")["ops"]]
+        names: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            page = self.call("GET", f"/v1/ops?page_size=200&page_token={token}")
+            names += [op["type"] for op in page["ops"]]
+            token = page["next_page_token"]
+        return names
 
     def op(self, type: str) -> dict[str, Any]:
         """Slots, attributes and documentation of one op. Raises Refused (not-found)."""

@@ -34,6 +34,7 @@ __all__ = [
     "Dtype",
     "Example",
     "Extended",
+    "Kind",
     "LocalName",
     "OpSpec",
     "Slot",

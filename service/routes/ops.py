@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import types
 import typing
+from collections import Counter
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
-from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, LocalName, OpSpec, plain
+from core.ops.aligned import ALIGNED
+from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
 from service import tensors
 from service.body import JSON
-from service.problems import HttpProblem, responses
+from service.problems import FieldError, HttpProblem, responses
 from service.schemas.programs import Strict
 
 __all__ = ["router"]
@@ -37,19 +39,32 @@ CATALOGUE: dict[str, OpSpec] = REGISTRY | CONSTRUCTS
 """By name; where an op of the core is written in another way on the wire, the latter."""
 
 
+def family_of(spec: OpSpec) -> str:
+    """Ops of a family are declared side by side, in a module of that name."""
+    return spec.body.__module__.rpartition(".")[2]
+
+
+FAMILIES = sorted({family_of(spec) for spec in CATALOGUE.values()})
+TEXTS = {name: f"{name} {spec.doc}".casefold() for name, spec in CATALOGUE.items()}
+
+
 class OpSummary(Strict):
     """One op."""
 
     type: str
     kind: str = Field(description="primitive, composite (written in other ops), control, or construct (of the wire).")
+    family: str = Field(description="What it belongs to: activations, reduce, conv, control, ...")
     summary: str
     differentiable: bool
 
 
-class OpCatalogue(Strict):
-    """All ops, by name."""
+class OpPage(Strict):
+    """One page of ops, by name."""
 
     ops: list[OpSummary]
+    families: dict[str, int] = Field(description="Family -> how many of its ops the filters let through.")
+    total: int = Field(description="Ops that the filters let through, on all pages.")
+    next_page_token: str | None = Field(None, description="Give it as page_token to get the next page.")
 
 
 class OpDetail(OpSummary):
@@ -63,11 +78,42 @@ class OpDetail(OpSummary):
     examples: list[dict[str, Any]]
 
 
-@router.get("", summary="List all ops", response_model=OpCatalogue)
-async def list_ops() -> Response:
-    """Every op type that a program may use."""
-    ops = [_summary(CATALOGUE[name]) for name in sorted(CATALOGUE)]
-    return Response(tensors.dumps({"ops": ops}), media_type=JSON, headers=CACHE)
+@router.get("", summary="List ops", response_model=OpPage, responses=responses("invalid-request"))
+async def list_ops(
+    family: Annotated[str | None, Query(max_length=64, description="Only this family.", examples=["reduce"])] = None,
+    kind: Annotated[Kind | None, Query(description="Only ops of this kind.")] = None,
+    differentiable: Annotated[
+        bool | None, Query(description="Only ops with a gradient, or only those without.")
+    ] = None,
+    search: Annotated[
+        str, Query(max_length=200, description="Words that the name or the documentation has, in any order.")
+    ] = "",
+    page_size: Annotated[int, Query(ge=1, le=200, description="Ops on a page.")] = 50,
+    page_token: Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]*$")] = "",
+) -> Response:
+    """The op types that a program may use, a page at a time, in the order of their names."""
+    if family is not None and family not in FAMILIES:
+        detail = f"there is no such family of ops; there are {', '.join(FAMILIES)}"
+        errors = [FieldError("", "unknown", "there is no such family", parameter="query: family")]
+        raise HttpProblem("invalid-request", detail, errors=errors)
+    words = search.casefold().split()
+    found = [
+        spec
+        for name, spec in sorted(CATALOGUE.items())
+        if family in (None, family_of(spec))
+        and kind in (None, spec.kind)
+        and differentiable in (None, spec.differentiable)
+        and all(word in TEXTS[name] for word in words)
+    ]
+    rest = [spec for spec in found if spec.name > page_token]
+    page = rest[:page_size]
+    content = {
+        "ops": [_summary(spec) for spec in page],
+        "families": dict(sorted(Counter(map(family_of, found)).items())),
+        "total": len(found),
+        "next_page_token": page[-1].name if len(rest) > page_size else None,
+    }
+    return Response(tensors.dumps(content), media_type=JSON, headers=CACHE)
 
 
 @router.get(
@@ -85,13 +131,20 @@ async def get_op(
 
 def _summary(spec: OpSpec) -> dict[str, Any]:
     first = spec.doc.split("\n\n")[0].replace("\n", " ")
-    return {"type": spec.name, "kind": spec.kind, "summary": first, "differentiable": spec.differentiable}
+    return {
+        "type": spec.name,
+        "kind": spec.kind,
+        "family": family_of(spec),
+        "summary": first,
+        "differentiable": spec.differentiable,
+    }
 
 
 def _detail(spec: OpSpec) -> dict[str, Any]:
-    properties = {a.name: _schema(a) for a in spec.attrs}
+    aligned = CATALOGUE[ALIGNED[spec.name]] if spec.name in ALIGNED else None
+    properties = {a.name: _schema(a) for a in (*spec.attrs, *(aligned.attrs if aligned else ()))}
     return _summary(spec) | {
-        "documentation": spec.doc,
+        "documentation": spec.doc if aligned is None else f"{spec.doc}\n\nWith `axis` it is `{aligned.name}`.",
         "inputs": [{"name": s.name, "optional": s.optional, "variadic": s.variadic} for s in spec.inputs],
         "outputs": [{"name": name, "variadic": spec.variadic_outputs} for name in spec.outputs],
         "attributes": {
