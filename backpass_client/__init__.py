@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from backpass_client.answers import Gradients
+from backpass_client.answers import Gradients, Playback
 from backpass_client.connection import Service
 from backpass_client.differentiate import grad, value_and_grad
 from backpass_client.errors import BackpassError, Refused, Unreachable
-from backpass_client.expression import Expression, Variable
+from backpass_client.expression import Expression
 from backpass_client.functions import function
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
 from backpass_client.sessions import Session, Step
-from backpass_client.tape import Playback, Tape, immediate, lazy
+from backpass_client.tape import Tape, immediate, lazy
+from backpass_client.variable import Variable
 
 __all__ = [
     "SGD",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["Arrays", "Gradients", "gradients_of", "group"]
+if TYPE_CHECKING:
+    from backpass_client.expression import Expression
+
+__all__ = ["Arrays", "Gradients", "Playback", "gradients_of", "group"]
 
 Arrays = dict[str, np.ndarray]
 
@@ -21,6 +24,24 @@ class Gradients:
     fetched: Arrays
     missing: dict[str, str]
     said: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """What a backward pass did.
+
+    played:   places of the ops that were played back, in that order; `Expression.place` is such a place.
+    final:    (variable, place of the op after which its gradient was final), in the order in which they became final.
+    ran:      places of the ops that first had to run forwards.
+    missing:  variables without a gradient, with the reason.
+    compiled: whether this structure was new to the worker.
+    """
+
+    played: list[int]
+    final: list[tuple[Expression, int | None]]
+    ran: list[int]
+    missing: list[tuple[Expression, str]]
+    compiled: bool
 
 
 def gradients_of(said: dict[str, Any], tensors: Arrays) -> Gradients:

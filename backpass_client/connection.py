@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Mapping
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from backpass_client.errors import Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["NO_TENSORS", "Service"]
+__all__ = ["NO_TENSORS", "Service", "quoted"]
 
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
@@ -23,9 +25,10 @@ class Service:
     """One service. ``with Service(url) as service: ...`` closes the connections at the end.
 
     url:      such as "http://127.0.0.1:8080".
-    timeout:  seconds to wait for an answer.
-    attempts: how often a request is sent at most, when the service is unreachable or says that it may be sent again.
-              Only requests that can be repeated safely are: those that change nothing, and those with a number.
+    timeout:  seconds to wait for an answer. The service has a deadline of its own, 60 s unless it is told another.
+    attempts: how often a request is sent at most, when the connection breaks or the service says that it may be sent
+              again. Only requests that can be repeated safely are: those that change nothing, and those with a number.
+              A request that timed out is not sent again: the next one would take as long.
     """
 
     def __init__(self, url: str, *, timeout: float = 120.0, attempts: int = 5) -> None:
@@ -56,21 +59,36 @@ class Service:
         return names
 
     def op(self, type: str) -> dict[str, Any]:
-        """Slots, attributes and documentation of one op. Raises Refused (not-found)."""
+        """Slots, attributes and documentation of one op. Raises Refused (not-found), naming near ones."""
         if type not in self._ops:
-            self._ops[type] = self.call("GET", f"/v1/ops/{type}")
+            try:
+                self._ops[type] = self.call("GET", f"/v1/ops/{quoted(type)}")
+            except Refused as error:
+                if error.code == "not-found":
+                    near = difflib.get_close_matches(type, self.ops(), n=3)
+                    if near:
+                        error.add_note(f"did you mean {' or '.join(near)}?")
+                raise
         return self._ops[type]
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None, *, repeat: bool | None = None) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        repeat: bool | None = None,
+    ) -> Any:
         """Send JSON, get JSON; None where the answer is empty.
 
         repeat: whether it can be sent again; by default if it is no POST.
         Raises Refused, Unreachable.
         """
-        again = method != "POST" if repeat is None else repeat
-        answer = self._send(method, path, again, json=body) if body is not None else self._send(method, path, again)
+        more = {} if body is None else {"json": body}
+        answer = self._send(method, path, repeat, params=query, **more)
         return answer.json() if answer.content else None
 
     def exchange(
@@ -84,25 +102,26 @@ class Service:
         repeat: bool | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The same with tensors both ways: (what the answer says, its tensors)."""
-        again = method != "POST" if repeat is None else repeat
         sent = {"accept": MEDIA_TYPE, **headers}
         if method == "GET":
-            return unpack(self._send(method, path, again, headers=sent).content)
+            return unpack(self._send(method, path, repeat, headers=sent).content)
         sent["content-type"] = MEDIA_TYPE
-        return unpack(self._send(method, path, again, content=pack(tensors, request or {}), headers=sent).content)
+        return unpack(self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent).content)
 
-    def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any], *, repeat: bool = False) -> Any:
         """POST tensors, get JSON."""
         content, headers = pack(tensors, request), {"content-type": MEDIA_TYPE}
-        return self._send("POST", path, False, content=content, headers=headers).json()
+        return self._send("POST", path, repeat, content=content, headers=headers).json()
 
-    def _send(self, method: str, path: str, again: bool, **more: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
+        again = method != "POST" if repeat is None else repeat
         for attempt in range(1, self.attempts + 1):
             last = attempt == self.attempts
             try:
                 answer = self._http.request(method, path, **more)
             except httpx.TransportError as error:
-                if last or not (again or isinstance(error, httpx.ConnectError)):
+                never_sent = isinstance(error, httpx.ConnectError)
+                if last or isinstance(error, httpx.TimeoutException) or not (again or never_sent):
                     raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
                 wait = None
             else:
@@ -116,11 +135,21 @@ class Service:
             time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt if wait is None else wait))
         raise AssertionError("the last attempt returns or raises")
 
+    def __repr__(self) -> str:
+        return f"Service({self.url!r})"
+
+
+def quoted(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")
+
 
 def _refused(answer: httpx.Response, request: str) -> Refused:
     try:
         problem = answer.json()
     except ValueError:
+        problem = None
+    if not isinstance(problem, dict):  # something on the way answered, not the service
         problem = {"status": answer.status_code, "code": "", "detail": answer.reason_phrase}
     wait = answer.headers.get("retry-after", "")
     return Refused(problem, request, float(wait) if wait.isdecimal() else None)

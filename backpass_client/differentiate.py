@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression, Variable
+from backpass_client.expression import Expression
 from backpass_client.functions import apply
 from backpass_client.tape import current
+from backpass_client.variable import Variable
 
 __all__ = ["grad", "value_and_grad"]
 
@@ -19,10 +20,10 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The gradient of `f` by its argument `argnum`, or a tuple of them by several.
+    """The gradient of `f` by its positional argument `argnum`, or a tuple of them by several.
 
     f: returns a single number on the current tape. Inside another `grad`, and where an argument is an expression, the
-    gradient is an expression too; otherwise it is an array.
+    gradient is an expression too; otherwise it is an array. Nothing is added to the `grad` of any variable.
     """
     both = value_and_grad(f, argnum)
 
@@ -34,12 +35,15 @@ def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[.
 
 
 def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The value of `f` and its gradient, from one pass."""
+    """The value of `f` and its gradient, from one pass. Raises TypeError where `f` has no such argument or value."""
     numbers = argnum if isinstance(argnum, tuple) else (argnum,)
 
     @wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
-        inner = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
+        for i in numbers:
+            if not 0 <= i < len(args):
+                raise TypeError(f"there is no positional argument {i}: {len(args)} were given, counted from 0")
+        nested = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
         # a new variable for each argument: what else reads the old one is no part of f
         fresh = {i: _fresh(args[i]) for i in numbers}
         token = _depth.set(_depth.get() + 1)
@@ -49,15 +53,21 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
             _depth.reset(token)
         found: list[Any]
         if not isinstance(value, Expression):
-            found = [np.zeros(fresh[i].shape) for i in numbers]
-        elif inner:
+            if not isinstance(value, int | float | np.generic | np.ndarray):
+                raise TypeError(f"f returned a {type(value).__name__}, not a single number")
+            found = [np.zeros(fresh[i].shape, fresh[i].dtype) for i in numbers]
+        elif nested:
+            recorded = value.tape.record_gradients(value, [fresh[i] for i in numbers])
             found = [
                 apply("zeros_like", [fresh[i]], {}) if each is None else each
-                for i, each in zip(numbers, value.tape.gradients(value, list(fresh.values())), strict=True)
+                for i, each in zip(numbers, recorded, strict=True)
             ]
         else:
-            value.tape.backward(value)
-            found = [np.zeros(fresh[i].shape) if fresh[i].grad is None else fresh[i].grad for i in numbers]
+            arrays = value.tape.gradients(value, [fresh[i] for i in numbers])
+            found = [
+                np.zeros(fresh[i].shape, fresh[i].dtype) if each is None else each
+                for i, each in zip(numbers, arrays, strict=True)
+            ]
             value = value.value
         return value, tuple(found) if isinstance(argnum, tuple) else found[0]
 

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from backpass_client.expression import Expression, Variable
+import numpy as np
+
+from backpass_client.arithmetic import is_number
+from backpass_client.expression import Expression
 from backpass_client.tape import current
+from backpass_client.variable import Variable
 
 if TYPE_CHECKING:
     from backpass_client.tape import Tape
@@ -19,7 +23,7 @@ __all__ = ["apply", "function"]
 def function(type: str) -> Callable[..., Any]:
     """The op `type` as a function of its input slots, in order or by name, and of its attributes, by name.
 
-    A slot that takes a list takes all arguments from there on, or one list. An array is a constant; a Python float is
+    A slot that takes a list takes all arguments from there on, or one list. An array is a constant; a single number is
     as large as the first expression, and of its dtype.
     """
 
@@ -68,9 +72,11 @@ def _lifted(given: dict[str, Any], slots: Sequence[Mapping[str, Any]]) -> dict[s
     like = next((x for x in flat if isinstance(x, Expression)), None)
 
     def lifted(x: Any) -> Any:
-        if like is not None and isinstance(x, float | int) and not isinstance(x, bool):
-            return like.tape.apply("full_like", {"x": like}, {"value": float(x)})
-        return x
+        if like is None or not is_number(x):
+            return x
+        if x != x:  # NaN, which no attribute can be
+            return np.array(x, like.dtype)
+        return like.tape.apply("full_like", {"x": like}, {"value": x.item() if isinstance(x, np.generic) else x})
 
     variadic = {slot["name"] for slot in slots if slot["variadic"]}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backpass_client.expression import Variable
+from backpass_client.variable import Variable
 
 __all__ = ["SGD"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from backpass_client.answers import Gradients, gradients_of
-from backpass_client.connection import NO_TENSORS, Service
+from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.sessions import Session
 
 __all__ = ["Program"]
@@ -16,14 +16,16 @@ class Program:
     """A program that the service knows. The same document always has the same id."""
 
     def __init__(self, service: Service | str, document: Mapping[str, Any] | str) -> None:
-        """document: a program as the wire has it, which is registered; or the id of one that is.
+        """service: of an address, a connection is made that ``with Program(...)`` closes at the end.
+        document: a program as the wire has it, which is registered; or the id of one that is.
 
         Raises Refused, with all that is wrong with the document.
         """
+        self._own = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
         if isinstance(document, str):
             self.id = document
-            self.signature: dict[str, Any] = self.service.call("GET", f"/v1/programs/{document}")["signature"]
+            self.signature: dict[str, Any] = self.service.call("GET", f"/v1/programs/{quoted(document)}")["signature"]
         else:
             # registering is safe to repeat: the same program is kept once
             made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
@@ -33,15 +35,36 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.service.close()
+        if self._own:
+            self.service.close()
 
     def document(self) -> dict[str, Any]:
         """The program as it was sent."""
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
 
-    def backward(self, loss: str) -> dict[str, Any]:
+    def backward(self, loss: str, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that belong to it."""
-        return self.service.call("GET", f"/v1/programs/{self.id}/backward?loss={loss}")
+        return self.service.call("GET", f"/v1/programs/{self.id}/backward", query={"loss": loss, **question})
+
+    def analysis(self, loss: str, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any) -> dict[str, Any]:
+        """What a step costs and why, before anything runs. shapes: of feeds whose sizes the program leaves open."""
+        sizes = [f"{name}:{','.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
+        query = {"loss": loss, "shape": sizes, **question}
+        return self.service.call("GET", f"/v1/programs/{self.id}/analysis", query=query)
+
+    def check(
+        self,
+        loss: str,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        parameters: Mapping[str, Any] = NO_TENSORS,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Every gradient compared with differences of the loss. Parameters that are not given are drawn.
+
+        settings: whatever else the body of POST /v1/programs/{id}/check takes, such as samples and tolerance.
+        """
+        asked = {"loss": loss, **settings}
+        return self.service.upload(f"/v1/programs/{self.id}/check", asked, {**feeds, **parameters}, repeat=True)
 
     def gradients(
         self,

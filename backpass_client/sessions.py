@@ -10,13 +10,15 @@ import numpy as np
 
 from backpass_client.answers import Arrays, Gradients, gradients_of, group
 from backpass_client.connection import NO_TENSORS, Service
+from backpass_client.errors import BackpassError
+from backpass_client.numbered import Numbered
 
 __all__ = ["Session", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step gave, before its update. said: the rest of the answer, with step, seq and weights_version."""
+    """What a step gave, before its update. said: the rest of the answer, with step, next_seq and weights_version."""
 
     loss: np.ndarray | None
     fetched: Arrays
@@ -36,16 +38,25 @@ class Session:
         self.service = service
         self.id: str = view["id"]
         self.path = f"/v1/sessions/{self.id}"
-        self.seq: int = view["next_seq"]
+        self._calls = Numbered(service, self.path, view["next_seq"])
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except BackpassError:
+            if kind is None:  # else it would hide the error that led here
+                raise
 
     def close(self) -> None:
         self.service.call("DELETE", self.path)
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next step or update."""
+        return self._calls.next
 
     def view(self) -> dict[str, Any]:
         """Its state, version, lease."""
@@ -58,14 +69,19 @@ class Session:
         return_gradients: str | Sequence[str] = "none",
         **more: Any,
     ) -> Step:
-        """Forward, backward, update."""
+        """Forward, backward, update.
+
+        return_gradients: "none", "norms", "all", or the names of some. more: whatever else the body of POST .../steps
+        takes, such as deadline_s.
+        """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
-        said, tensors = self._numbered("steps", {"fetch": list(fetch), "return_gradients": returned, **more}, feeds)
+        asked = {"fetch": list(fetch), "return_gradients": returned, **more}
+        said, tensors = self._calls.send("steps", asked, feeds)
         return Step(tensors.get("loss"), group(tensors, "fetch"), group(tensors, "grad"), said)
 
     def update(self, gradients: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """Apply gradients that were computed elsewhere, by parameter."""
-        said, _ = self._numbered("updates", more, {f"grad/{name}": value for name, value in gradients.items()})
+        said, _ = self._calls.send("updates", more, {f"grad/{name}": value for name, value in gradients.items()})
         return said
 
     def gradients(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Gradients:
@@ -73,28 +89,19 @@ class Session:
         asked = {"fetch": list(fetch), **more}
         return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, feeds, repeat=True))
 
-    def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = ()) -> Arrays:
+    def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
         """Forward only: the fetched values, or the loss if nothing is named."""
-        asked = {"fetch": list(fetch)}
+        asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
         return group(tensors, "fetch")
 
     def parameters(self) -> Arrays:
-        """Parameters and states by name."""
+        """Parameters and states by name: what `put_parameters` takes, here or in another session."""
         return self.service.exchange("GET", f"{self.path}/parameters")[1]
 
     def put_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replace parameters and states; those that are not named stay."""
+        """Replace parameters and states; those that are not named stay. The optimizer's state stays too."""
         self.service.exchange("PUT", f"{self.path}/parameters", {}, values, headers={"if-match": "*"})
-
-    def _numbered(
-        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Arrays]:
-        said, found = self.service.exchange(
-            "POST", f"{self.path}/{call}", {"seq": self.seq, **asked}, tensors, repeat=True
-        )
-        self.seq = said["next_seq"]
-        return said, found
 
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"

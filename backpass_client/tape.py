@@ -6,40 +6,34 @@ shape or a gradient is asked for. Whatever no Python object can name any more is
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from backpass_client.answers import group
-from backpass_client.connection import Service
+from backpass_client.answers import Arrays, Playback, group
+from backpass_client.connection import Service, quoted
 from backpass_client.errors import BackpassError
-from backpass_client.expression import Expression, Name, Variable
+from backpass_client.expression import Expression, Name
+from backpass_client.numbered import Numbered
+from backpass_client.variable import Variable
 
-__all__ = ["Playback", "Tape", "current", "immediate", "lazy"]
+__all__ = ["Tape", "current", "immediate", "lazy"]
 
 _current: ContextVar[Tape | None] = ContextVar("tape", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Playback:
-    """What a backward pass did.
+class _Pending:
+    """What waits to be sent: ops with the expressions they write, leaves with the variables they hold."""
 
-    played:   places of the ops that were played back, in that order; `Expression.place` is such a place.
-    final:    (variable, place of the op after which its gradient was final), in the order in which they became final.
-    ran:      places of the ops that first had to run forwards.
-    missing:  variables without a gradient, with the reason.
-    compiled: whether this structure was new to the worker.
-    """
-
-    played: list[int]
-    final: list[tuple[Expression, int | None]]
-    ran: list[int]
-    missing: list[tuple[Expression, str]]
-    compiled: bool
+    def __init__(self) -> None:
+        self.ops: list[dict[str, Any]] = []
+        self.written: list[list[weakref.ref[Expression]]] = []
+        self.leaves: dict[str, np.ndarray] = {}
+        self.bound: list[Variable] = []
 
 
 class Tape:
@@ -58,16 +52,13 @@ class Tape:
         self.service = Service(service) if isinstance(service, str) else service
         self.mode = mode
         self.generation = 0
-        asked = {"mode": mode, "seed": seed, "lease_s": lease_s}
-        self.id: str = self.service.call("POST", "/v1/tapes", asked)["id"]
+        made = self.service.call("POST", "/v1/tapes", {"mode": mode, "seed": seed, "lease_s": lease_s})
+        self.id: str = made["id"]
         self.path = f"/v1/tapes/{self.id}"
-        self._seq = 1
+        self._calls = Numbered(self.service, self.path, made["next_seq"])
         self._count = 0
         self._renew = False
-        self._ops: list[dict[str, Any]] = []
-        self._outputs: list[list[weakref.ref[Expression]]] = []
-        self._leaves: dict[str, np.ndarray] = {}
-        self._bound: list[Variable] = []
+        self._pending = _Pending()
         self._dead: list[str] = []
         self._releasable: list[str] = []
         self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
@@ -78,24 +69,30 @@ class Tape:
         self._tokens.append(_current.set(self))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         _current.reset(self._tokens.pop())
         if not self._tokens:
-            self.close()
+            try:
+                self.close()
+            except BackpassError:
+                if kind is None:  # else it would hide the error that led here
+                    raise
 
     def close(self) -> None:
         """Release it in the service; what was computed on it cannot be used any further."""
-        self.service.call("DELETE", self.path)
-        if self._own:
-            self.service.close()
+        try:
+            self.service.call("DELETE", self.path)
+        finally:
+            if self._own:
+                self.service.close()
 
     def renew(self) -> None:
         """Begin anew, as DyNet's ``renew_cg`` does: only parameters stay. Expressions of before cannot be used."""
         self._forget_pending()
         self._renew = True
         self.generation += 1
+        self._releasable += self._dead  # there are no ops any more that might read them
         self._dead.clear()
-        self._releasable.clear()
 
     def view(self) -> dict[str, Any]:
         """What the service says about it."""
@@ -119,15 +116,14 @@ class Tape:
         parents = tuple(name for each in names.values() for name in each)
         op: dict[str, Any] = {"type": type, "inputs": {s: [n.text for n in each] for s, each in names.items()}}
         if attrs:
-            op["attrs"] = dict(attrs)
-        outputs = spec["outputs"]
-        variadic = bool(outputs) and outputs[0]["variadic"]
+            op["attrs"] = {name: _attribute(value) for name, value in attrs.items()}
+        variadic = any(output["variadic"] for output in spec["outputs"])
         found: list[Expression] = []
-        if not variadic:
-            found = [Expression(self, self._new(parents)) for _ in outputs]
-            op["outputs"] = {o["name"]: [e.name] for o, e in zip(outputs, found, strict=True)}
-        self._ops.append(op)
-        self._outputs.append([weakref.ref(e) for e in found])
+        if not variadic:  # else only the service knows how many there are
+            found = [Expression(self, self._new(parents)) for _ in spec["outputs"]]
+            op["outputs"] = {o["name"]: [e.name] for o, e in zip(spec["outputs"], found, strict=True)}
+        self._pending.ops.append(op)
+        self._pending.written.append([weakref.ref(e) for e in found])
         if variadic:
             said = self.flush()[-1]
             found = [Expression(self, self._known(o["name"], parents)).describe(said["op"], o) for o in said["outputs"]]
@@ -143,7 +139,7 @@ class Tape:
             value.check_on(self)
             return value.named
         name = self._new((), "c")
-        self._leaves[f"constant/{name.text}"] = np.array(value)
+        self._pending.leaves[f"constant/{name.text}"] = np.array(value)
         return name
 
     def put(self, variable: Variable, data: np.ndarray) -> Name:
@@ -153,40 +149,45 @@ class Tape:
         if variable.requires_grad:
             self._parameters.add(name)
         role = "parameter" if variable.requires_grad else "constant"
-        self._leaves[f"{role}/{name.text}"] = data
-        self._bound.append(variable)
+        self._pending.leaves[f"{role}/{name.text}"] = data
+        self._pending.bound.append(variable)
         return name
 
     def flush(self, wanted: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Send what is waiting, and take in what the service says of it. wanted: values to come back."""
-        if not (self._ops or self._leaves or self._renew or wanted):
+        pending = self._pending
+        if not (pending.ops or pending.leaves or self._renew or wanted):
             return []
         # what died before the last flush is read by none of the ops that wait now
-        asked = {"seq": self._seq, "ops": self._ops, "release": self._releasable, "renew": self._renew}
+        asked = {"ops": pending.ops, "release": self._releasable, "renew": self._renew}
         if wanted is not None:
             asked["return_values"] = list(wanted)
         try:
-            said, tensors = self.service.exchange("POST", f"{self.path}/ops", asked, self._leaves, repeat=True)
+            said, tensors = self._calls.send("ops", asked, pending.leaves)
         except BaseException:
             self._forget_pending()
             raise
-        self._seq, self._renew = said["next_seq"], False
+        self._pending, self._renew = _Pending(), False
         self._releasable = self._dead[:]
         del self._dead[: len(self._releasable)]
         values = group(tensors, "value")
-        for op, expressions in zip(said["appended"], self._outputs, strict=True):
+        for op, expressions in zip(said["appended"], pending.written, strict=True):
             for output, reference in zip(op["outputs"], expressions, strict=False):
                 expression = reference()
                 if expression is not None:
                     expression.describe(op["op"], output)
                     expression.take(values.get(output["name"]))
-        self._ops, self._outputs, self._leaves, self._bound = [], [], {}, []
         return said["appended"]
 
     def _forget_pending(self) -> None:
-        for variable in self._bound:
+        for reference in (each for expressions in self._pending.written for each in expressions):
+            expression = reference()
+            if expression is not None:
+                expression.lost = True
+        for variable in self._pending.bound:
+            self._parameters.discard(variable.named)
             variable.unbind()
-        self._ops, self._outputs, self._leaves, self._bound = [], [], {}, []
+        self._pending = _Pending()
 
     def _new(self, parents: tuple[Name, ...], hint: str = "e") -> Name:
         self._count += 1
@@ -202,9 +203,9 @@ class Tape:
     def value(self, expression: Expression) -> np.ndarray:
         """The value of an expression, which is computed for this if the tape is lazy."""
         expression.check_on(self)
-        self.flush([expression.name] if self._ops else None)
+        self.flush([expression.name] if self._pending.ops else None)
         if expression.taken is None:
-            _, tensors = self.service.exchange("GET", f"{self.path}/values/{expression.name}")
+            _, tensors = self.service.exchange("GET", f"{self.path}/values/{quoted(expression.name)}")
             expression.take(tensors["value"])
         assert expression.taken is not None
         return expression.taken
@@ -214,24 +215,21 @@ class Tape:
         expression.check_on(self)
         self._retained.add(expression)
 
+    # --- gradients -----------------------------------------------------------------------------------------------
+
     def backward(self, target: Expression, gradient: Any = None) -> Playback:
         """Play the tape back from `target`; gradients are added to the `grad` of variables.
 
         gradient: the cotangent of a target that is not a single number.
         """
-        target_name = self.name_of(target)
-        owners: dict[str, Any] = {}
+        target_name = self.name_of(target).text  # before the parameters are listed: it may be a new one
+        owners: dict[str, Expression] = {e.name: e for e in self._retained if e.generation == self.generation}
         for each in self._parameters:
-            variable = each.variable and each.variable()
+            variable = each.variable() if each.variable is not None else None
             if variable is not None:
                 owners[each.text] = variable
-        owners |= {e.name: e for e in self._retained if e.generation == self.generation}
-        given = {} if gradient is None else {"target_gradient": np.asarray(gradient, self._dtype(target, gradient))}
-        self.flush()
-        asked = {"target": target_name.text, "wrt": sorted(owners)}
-        said, tensors = self.service.exchange("POST", f"{self.path}/backward", asked, given, repeat=True)
-        target.take(tensors.get("value"))
-        for name, value in group(tensors, "grad").items():
+        said, found = self._play_back(target, target_name, sorted(owners), gradient)
+        for name, value in found.items():
             owners[name].add_grad(value)
         return Playback(
             said["played_back"],
@@ -241,20 +239,24 @@ class Tape:
             said["compiled"],
         )
 
-    def gradients(
+    def gradients(self, target: Expression, wrt: Sequence[Expression], gradient: Any = None) -> list[np.ndarray | None]:
+        """Gradients as arrays, added to nothing; None where there is none."""
+        names = [self.name_of(x).text for x in wrt]
+        _, found = self._play_back(target, self.name_of(target).text, names, gradient)
+        return [found.get(name) for name in names]
+
+    def record_gradients(
         self, target: Expression, wrt: Sequence[Expression], gradient: Expression | None = None
     ) -> list[Expression | None]:
         """Gradients as expressions, which can be used and differentiated like any others; None where there is none."""
-        asked: dict[str, Any] = {"target": self.name_of(target).text, "record": True}
         names = [self.name_of(x) for x in wrt]
-        asked["wrt"] = [name.text for name in names]
         parents = (self.name_of(target), *names)
+        asked: dict[str, Any] = {"target": parents[0].text, "record": True, "wrt": [name.text for name in names]}
         if gradient is not None:
             parents = (*parents, self.name_of(gradient))
             asked["target_gradient"] = parents[-1].text
         self.flush()
-        said, tensors = self.service.exchange("POST", f"{self.path}/backward", {"seq": self._seq, **asked}, repeat=True)
-        self._seq = said["next_seq"]
+        said, tensors = self._calls.send("backward", asked, {})
         values = group(tensors, "value")
         written = {o["name"]: (op["op"], o) for op in said["appended"] for o in op["outputs"]}
         found: dict[str, Expression] = {}
@@ -263,9 +265,20 @@ class Tape:
             found[variable].take(values.get(name))
         return [found.get(name.text) for name in names]
 
-    @staticmethod
-    def _dtype(target: Expression, gradient: Any) -> Any:
-        return gradient.dtype if isinstance(gradient, np.ndarray) else target.dtype
+    def _play_back(
+        self, target: Expression, name: str, wrt: Sequence[str], gradient: Any
+    ) -> tuple[dict[str, Any], Arrays]:
+        """(What the service says, gradients by name)."""
+        given = {}
+        if gradient is not None:
+            array = gradient.value if isinstance(gradient, Expression) else gradient
+            dtype = array.dtype if isinstance(array, np.ndarray) else target.dtype
+            given["target_gradient"] = np.asarray(array, dtype)
+        self.flush()
+        asked = {"target": name, "wrt": wrt}
+        said, tensors = self.service.exchange("POST", f"{self.path}/backward", asked, given, repeat=True)
+        target.take(tensors.get("value"))
+        return said, group(tensors, "grad")
 
     def __repr__(self) -> str:
         return f"Tape({self.service.url!r}, {self.mode!r})"
@@ -287,6 +300,13 @@ def current(default: Tape | None = None) -> Tape:
     if tape is None:
         raise BackpassError("there is no tape here: compute inside `with Tape(url):`")
     return tape
+
+
+def _attribute(value: Any) -> Any:
+    """Infinity as the wire has it: JSON has no number for it."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
 
 
 def _list(given: Any) -> Sequence[Any]:

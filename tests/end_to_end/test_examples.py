@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,9 @@ import pytest
 
 from examples import models, regression
 from examples.client import Backpass, Refused
-from examples.demo import running_service
 from tests.end_to_end.scalar_engine import Number, backward, mean_squared_error, network
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="2") as address:
-        yield address
 
 
 def run_example(name: str, url: str, *options: str) -> str:

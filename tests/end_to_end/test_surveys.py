@@ -5,7 +5,7 @@ What a system calls by another name gets that name here, in a few lines above it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +15,8 @@ from numpy import ones
 
 import backpass_client as bp
 from backpass_client import Expression, Variable
-from examples.demo import running_service
 
 random = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="1") as address:
-        yield address
 
 
 def types_of(tape: bp.Tape) -> list[str]:

@@ -1,0 +1,22 @@
+"""A service that really listens, for each module of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backpass_client import Service
+from examples.demo import running_service
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_service(device="cpu", workers="2") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def service(url: str) -> Iterator[Service]:
+    with Service(url) as service:
+        yield service

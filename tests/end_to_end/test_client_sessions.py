@@ -1,0 +1,248 @@
+"""Programs and sessions of the Python client, over a real service, and what happens when the network fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+import backpass_client as bp
+from backpass_client import Program, Service, Variable, tensorfile
+from examples.models import line
+from service.samples import WHILE
+
+FEEDS = {"x": np.array([[1.0, 2.0], [3.0, 4.0]]), "y": np.array([1.0, 0.0])}
+W = np.array([0.5, -0.25])
+
+
+def test_a_program_gives_gradients(service):
+    program = bp.Program(service, line())
+    found = program.gradients("loss", FEEDS, {"w": W}, fetch=["error"])
+
+    assert (found.loss.item(), found.gradients["w"].tolist()) == (0.625, [0.5, 0.0])
+    assert found.fetched["error"].tolist() == [-1.0, 0.5]
+    assert program.document() == line() and program.signature["ops"] == 4
+    assert bp.Program(service, program.id).signature == program.signature
+    assert "w@GRAD" in str(program.backward("loss"))
+    assert program.analysis("loss", {"x": (2, 2), "y": (2,)})["open_sizes"] == []
+    assert program.check("loss", FEEDS, {"w": W})["passed"]
+
+
+def test_a_program_that_is_wrong_is_told_with_all_its_places(service):
+    wrong = line()
+    wrong["blocks"][0]["ops"][0]["inputs"]["y"] = ["nowhere"]
+    wrong["blocks"][0]["ops"][2]["type"] = "squar"
+
+    with pytest.raises(bp.Refused) as caught:
+        Program(service, wrong)
+
+    told = caught.value
+    assert [each["location"]["op"] for each in told.errors] == [0, 2]
+    assert told.location == told.errors[0]["location"]
+    assert "op 2 (squar)" in str(told) and "did you mean square" in str(told)
+
+
+def test_a_session_trains_is_read_and_written(service):
+    program = bp.Program(service, line())
+    with program.session("loss", {"w": W}, optimizer={"type": "sgd", "learning_rate": 0.1}) as session:
+        step = session.step(FEEDS, fetch=["error"], return_gradients="all")
+        assert (step.loss.item(), step.fetched["error"].tolist()) == (0.625, [-1.0, 0.5])
+        np.testing.assert_allclose(session.parameters()["w"], W - 0.1 * step.gradients["w"])
+        session.update({"w": step.gradients["w"]})
+        np.testing.assert_allclose(session.parameters()["w"], W - 0.2 * step.gradients["w"])
+        session.put_parameters({"w": W})
+        assert session.gradients(FEEDS).gradients["w"].tolist() == [0.5, 0.0]
+        assert session.evaluate(FEEDS)["loss"] == 0.625
+        assert (session.next_seq, session.view()["step"]) == (3, 2)
+    with pytest.raises(bp.Refused) as caught:
+        session.step(FEEDS)
+    assert caught.value.code == "gone"
+
+
+def test_training_goes_on_from_a_checkpoint_in_another_session(service):
+    program = Program(service, line())
+    sgd = {"type": "sgd", "learning_rate": 0.1}
+    with program.session("loss", {"w": W}, optimizer=sgd) as session:
+        session.step(FEEDS)
+        kept = session.parameters()
+        losses = [session.step(FEEDS).loss.item() for _ in range(3)]
+    with program.session("loss", optimizer=sgd, init={"seed": 3}) as session:
+        session.put_parameters(kept)
+        assert [session.step(FEEDS).loss.item() for _ in range(3)] == losses
+
+
+def test_a_step_that_takes_too_long_is_stopped_and_changes_nothing(service):
+    program = Program(service, WHILE)
+    with program.session("loss", {"w": np.array([0.5, 2.0])}) as session:
+        with pytest.raises(bp.Refused) as caught:
+            session.step({"n": np.array(10_000)}, deadline_s=0.02)
+        assert (caught.value.code, caught.value.status) == ("deadline-exceeded", 504)
+        assert session.step({"n": np.array(3)}).said["step"] == 1
+
+
+# --- when the network fails ---------------------------------------------------------------------------------------
+
+
+class Flaky(httpx.BaseTransport):
+    """Passes requests on; of those that `lose` accepts, the first `times` lose their answer, or are never sent."""
+
+    def __init__(self, lose: Callable[[httpx.Request], bool], times: int, sent: bool, error: Any) -> None:
+        self.lose, self.times, self.sent, self.error = lose, times, sent, error
+        self.inner = httpx.HTTPTransport()
+        self.seen = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        hit = self.lose(request) and self.seen < self.times
+        self.seen += hit
+        if hit and not self.sent:
+            return self.answer(request)
+        response = self.inner.handle_request(request)
+        if hit:
+            response.read()
+            return self.answer(request)
+        return response
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if isinstance(self.error, httpx.Response):
+            return self.error
+        raise self.error("lost")
+
+
+def flaky(url: str, pattern: str, times: int, sent: bool = True, error: Any = httpx.ReadError) -> Service:
+    """A service whose first `times` requests with `pattern` in "<method> <path>" go wrong."""
+    found = Service(url, attempts=3)
+    found._http._transport = Flaky(
+        lambda r: re.search(pattern, f"{r.method} {r.url.path}") is not None, times, sent, error
+    )
+    found._http._mounts = {}
+    return found
+
+
+def test_a_step_whose_answer_is_lost_is_done_once(url):
+    with flaky(url, "/steps", 2) as service, bp.Program(service, line()).session("loss", {"w": W}) as session:
+        assert session.step(FEEDS).loss.item() == 0.625
+        assert session.view()["step"] == 1
+
+
+def test_ops_whose_answer_is_lost_are_appended_once(url):
+    with flaky(url, "/ops$", 2) as service, bp.Tape(service) as tape:
+        assert bp.tanh(Variable([0.0])).value == 0
+        assert tape.view()["ops"] == 1
+
+
+def test_what_the_service_says_can_be_sent_again_is_sent_again(url):
+    busy = httpx.Response(
+        429, headers={"retry-after": "0"}, json={"code": "queue-full", "status": 429, "retryable": True}
+    )
+    with flaky(url, "POST /v1/tapes", 2, sent=False, error=busy) as service, bp.Tape(service) as tape:
+        assert tape.view()["state"] == "ready"
+
+
+def test_what_has_no_number_and_changes_something_is_not_sent_again(url):
+    with flaky(url, "POST /v1/sessions", 1) as service:
+        program = bp.Program(service, line())
+        with pytest.raises(bp.Unreachable, match="POST /v1/sessions"):
+            program.session("loss")
+    with flaky(url, "/steps", 3) as service, bp.Program(service, line()).session("loss", {"w": W}) as session:
+        with pytest.raises(bp.Unreachable):
+            session.step(FEEDS)
+        assert session.step(FEEDS).said["step"] == 1  # under the same number, once the network is back
+
+
+def test_after_an_outage_another_step_takes_the_number_that_is_next(url):
+    for sent, steps in ((True, 2), (False, 1)):
+        with flaky(url, "/steps", 3, sent) as service, Program(service, line()).session("loss", {"w": W}) as session:
+            with pytest.raises(bp.Unreachable):
+                session.step(FEEDS)
+            other = session.step({"x": FEEDS["x"][:1], "y": FEEDS["y"][:1]})
+            assert other.said["step"] == steps
+            assert session.next_seq == steps + 1
+
+
+def test_a_number_that_somebody_else_has_used_is_told(url, service):
+    with Program(service, line()).session("loss", {"w": W}) as session:
+        stale = bp.Session(service, session.view())
+        session.step(FEEDS)
+        with pytest.raises(bp.Refused, match="used with another body") as caught:
+            stale.step({"x": FEEDS["x"][:1], "y": FEEDS["y"][:1]})
+        assert caught.value.code == "sequence-conflict"
+
+
+@pytest.mark.parametrize("sent", [True, False])
+@pytest.mark.parametrize("error", [httpx.ReadError, KeyboardInterrupt])
+def test_after_an_outage_a_tape_goes_on(url, sent, error):
+    with flaky(url, "/ops$", 3 if error is httpx.ReadError else 1, sent, error) as service, bp.Tape(service) as tape:
+        w, x = Variable([2.0], name="w"), Variable([3.0])
+        with pytest.raises((bp.Unreachable, KeyboardInterrupt)):
+            bp.tanh(w) * x
+        (w * w).sum().backward()
+        assert (w.grad.tolist(), x.grad) == ([4.0], None)
+        assert tape.view()["ops"] <= 3
+
+
+def test_what_takes_too_long_is_not_sent_again(url):
+    with flaky(url, "/gradients", 9, error=httpx.ReadTimeout) as service:
+        program = Program(service, line())
+        with pytest.raises(bp.Unreachable, match="lost"):
+            program.gradients("loss", FEEDS, {"w": W})
+        assert service._http._transport.seen == 1
+
+
+def test_an_answer_of_something_on_the_way_is_told_as_it_is(url):
+    for error in (httpx.Response(502, text="<html>bad gateway</html>"), httpx.Response(502, json=["bad"])):
+        with flaky(url, "/v1/ops", 9, error=error) as service, pytest.raises(bp.Refused, match="Bad Gateway") as caught:
+            service.ops()
+        assert (caught.value.status, caught.value.code, caught.value.retryable) == (502, "", False)
+
+
+def test_an_error_is_not_hidden_by_another_one_while_closing(url):
+    def opened() -> list[Any]:
+        service = flaky(url, "DELETE", 9, sent=False, error=httpx.ConnectError)
+        service.attempts = 1
+        return [bp.Tape(service), Program(service, line()).session("loss")]
+
+    for thing in opened():
+        with pytest.raises(ZeroDivisionError), thing:
+            raise ZeroDivisionError
+    for thing in opened():
+        with pytest.raises(bp.Unreachable), thing:
+            pass
+
+
+def test_what_made_a_connection_closes_it_and_nothing_else_does(url, service):
+    with bp.Tape(url) as tape, Program(url, line()) as program:
+        assert bp.tanh(Variable([0.0])).value == 0
+    with bp.Tape(service), Program(service, line()):
+        pass
+    assert tape.service._http.is_closed and program.service._http.is_closed
+    assert service.ops()
+    with pytest.raises(bp.Refused, match="gone"):
+        service.call("POST", f"{tape.path}/backward", {"target": "e1"})
+
+
+def test_nobody_there():
+    with Service("http://127.0.0.1:9", attempts=2) as nobody, pytest.raises(bp.Unreachable):
+        nobody.ops()
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_tensor_files_are_read_by_others_and_the_other_way_round():
+    f = np.arange(12.0).reshape(3, 4) / 7
+    arrays = {"f": f, "i": np.arange(6, dtype=np.int8), "b": np.array([True, False]), "s": np.array(2.5, "float32")}
+    found = load(tensorfile.pack(arrays, {"n": np.int64(3), "list": (1, 2)}))
+    said, back = tensorfile.unpack(save(arrays, {"response": '{"x": 1}'}))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(back[name], array)
+    assert said == {"x": 1}
+    back["f"][0] = 0
+    assert tensorfile.pack({"t": f.T[::2]}, {}).endswith(np.ascontiguousarray(f.T[::2]).tobytes())
+    with pytest.raises(bp.BackpassError, match="complex128"):
+        tensorfile.pack({"c": np.array(1j)}, {})
