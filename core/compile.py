@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Literal
@@ -98,7 +98,9 @@ class Outputs:
 class Executable:
     """A block ready to run, and what its parameters and results mean.
 
-    layout: for each result the field of `Outputs` it belongs to, and its name there.
+    layout:   for each result the field of `Outputs` it belongs to, and its name there.
+    ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
+              final; the plan has it then at the latest.
     """
 
     plan: Plan
@@ -107,6 +109,7 @@ class Executable:
     missing: Mapping[str, str] = field(default_factory=dict)
     optimizer: Optimizer | None = None
     trained: tuple[Variable, ...] = ()
+    ready_at: Mapping[str, int] = field(default_factory=dict)
 
     def step(
         self,
@@ -115,8 +118,12 @@ class Executable:
         step: int = 0,
         limits: RunLimits | None = None,
         xp: ModuleType = np,
+        when_final: Callable[[str, Any], None] | None = None,
     ) -> Outputs:
         """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
+
+        when_final: called with the name and the value of each gradient, once, as soon as it is final: the gradients of
+                    last layers come while those of first ones are still being computed. What it raises ends the run.
 
         The same values, seed and step give the same bytes on the same device.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
@@ -138,7 +145,8 @@ class Executable:
                 f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
             )
         with np.errstate(all="ignore"), headroom():
-            results = self.plan(Run(xp, limits), *args)
+            watch = None if when_final is None else self._watch(when_final, xp)
+            results = self.plan(Run(xp, limits), *args, watch=watch)
         out: dict[str, Any] = {}
         for (place, name), value in zip(self.layout, results, strict=True):
             if place == "loss":
@@ -146,6 +154,22 @@ class Executable:
             else:
                 out.setdefault(place, {})[name] = xp.asarray(value)
         return Outputs(missing=self.missing, **out)
+
+    def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
+        """Variable of the plan -> what tells its value, under each name that it is the gradient of."""
+        names: dict[str, list[str]] = {}
+        for variable, (place, name) in zip(self.plan.block.results, self.layout, strict=True):
+            if place == "gradients":
+                names.setdefault(variable, []).append(name)
+
+        def told(listed: list[str]) -> Callable[[Any], None]:
+            def tell(value: Any) -> None:
+                for name in listed:
+                    when_final(name, xp.asarray(value))
+
+            return tell
+
+        return {variable: told(listed) for variable, listed in names.items()}
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
@@ -166,7 +190,8 @@ def compile_gradient(
     with headroom():
         backward, seeds = _differentiate(program, query, shapes)
         wanted = _question(backward, query, fetch)
-        return _executable(backward.program, wanted, seeds, backward.missing)
+        executable = _executable(backward.program, wanted, seeds, backward.missing)
+        return replace(executable, ready_at=backward.ready_at)
 
 
 def compile_forward(
@@ -207,7 +232,7 @@ def compile_training(
             variables=(*backward.program.variables, *slots),
         )
         executable = _executable(trained_program, wanted + updated, seeds, backward.missing)
-        return replace(executable, optimizer=optimizer, trained=trained)
+        return replace(executable, optimizer=optimizer, trained=trained, ready_at=backward.ready_at)
 
 
 @dataclass(frozen=True, slots=True)

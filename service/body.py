@@ -18,10 +18,11 @@ from service.settings import Settings
 from service.strict_json import parse_json
 from service.tensorfile import unpack
 
-__all__ = ["JSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wants_tensorfile"]
+__all__ = ["JSON", "NDJSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wanted_form", "wants_tensorfile"]
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
+NDJSON = "application/x-ndjson"
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 
 THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing is long enough for other requests to notice
@@ -132,15 +133,22 @@ async def _too_large(stream: AsyncIterator[bytes], limit: int, wait: bool) -> Ht
 
 
 def wants_tensorfile(request: Request) -> bool:
-    """Whether the answer is to be safetensors (True) or JSON (False), by the Accept header; JSON when in doubt.
+    """Whether the answer is to be safetensors (True) or JSON (False). Raises HttpProblem 406 for neither."""
+    return wanted_form(request) == SAFETENSORS
 
-    Raises HttpProblem 406 when neither is accepted.
+
+def wanted_form(request: Request, *more: str) -> str:
+    """JSON, SAFETENSORS, or one of `more` media types, by the Accept header; the first of them when in doubt.
+
+    Raises HttpProblem 406 when none is accepted.
     """
     header = request.headers.get("accept", "*/*")
-    as_json, as_file = _quality(header, (JSON,)), _quality(header, BINARY_ALIASES)
-    if as_json <= 0 and as_file <= 0:
-        raise HttpProblem("not-acceptable", f"answers are {JSON} or {SAFETENSORS}")
-    return as_file > as_json
+    names = {JSON: (JSON,), SAFETENSORS: BINARY_ALIASES} | {name: (name,) for name in more}
+    quality = {form: _quality(header, aliases) for form, aliases in names.items()}
+    best = max(quality, key=quality.__getitem__)
+    if quality[best] <= 0:
+        raise HttpProblem("not-acceptable", f"answers are {' or '.join(names)}")
+    return best
 
 
 def _quality(header: str, names: tuple[str, ...]) -> float:

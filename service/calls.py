@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from service.engine import Engine, EngineError, RemoteError, Reply
-from service.engine.protocol import NO_TENSORS
+from service.engine.protocol import NO_TENSORS, PartCallback
 from service.metrics import Metrics
 from service.problems import from_exception
 
@@ -31,10 +31,11 @@ class Calls:
         *,
         worker: str | None = None,
         deadline: float,
+        on_part: PartCallback | None = None,
     ) -> Reply:
         """As `Engine.call`, and raises what that raises."""
         try:
-            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline)
+            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, on_part=on_part)
         except EngineError as error:
             if self.metrics is not None and not _lacks_program(error):
                 self.metrics.failed(op, from_exception(error).code)
@@ -52,17 +53,18 @@ class Calls:
         tensors: Mapping[str, np.ndarray] = NO_TENSORS,
         *,
         deadline: float,
+        on_part: PartCallback | None = None,
     ) -> Reply:
         """Run `op` about a program on any worker. Most have seen it, so the id goes first, and alone."""
         give_up = time.monotonic() + deadline
         try:
-            return await self.call(op, {**args, "program_id": program_id}, tensors, deadline=deadline)
+            return await self.call(op, {**args, "program_id": program_id}, tensors, deadline=deadline, on_part=on_part)
         except RemoteError as error:
             if not _lacks_program(error):
                 raise
         left = max(0.0, give_up - time.monotonic())
         args = {**args, "program_id": program_id, "document": document}
-        return await self.call(op, args, tensors, deadline=left)
+        return await self.call(op, args, tensors, deadline=left, on_part=on_part)
 
     def _count(self, op: str, reply: Reply) -> None:
         assert self.metrics is not None

@@ -22,7 +22,7 @@ from service.engine import Reply
 from service.problems import FieldError, HttpProblem
 from service.settings import Settings
 
-__all__ = ["Answer", "given_tensors", "grouped", "render"]
+__all__ = ["THREAD_BYTES", "Answer", "given_tensors", "grouped", "render", "timing_of"]
 
 THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -82,6 +82,11 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return members
 
 
+def timing_of(reply: Reply) -> dict[str, float]:
+    """Milliseconds by phase, as answers tell them."""
+    return {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
+
+
 async def render(
     reply: Reply,
     document: Mapping[str, Any],
@@ -94,7 +99,7 @@ async def render(
 
     members: JSON members that must be there even when no tensor fills them, with what is there then.
     """
-    timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
+    timing = timing_of(reply)
     said = {**document, "timing_ms": timing}
 
     def written() -> bytes:

@@ -19,7 +19,7 @@ import numpy as np
 
 from service.calls import Calls
 from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
-from service.engine.protocol import NO_TENSORS
+from service.engine.protocol import NO_TENSORS, PartCallback
 from service.exchange import Answer
 from service.metrics import Metrics
 from service.problems import HttpProblem, from_exception
@@ -176,12 +176,20 @@ class SessionRegistry:
 
     # Calling
 
-    async def read(self, session: Session, op: str, args: dict[str, Any], tensors: Tensors, deadline: float) -> Reply:
-        """Run a call that leaves the session as it is."""
+    async def read(
+        self,
+        session: Session,
+        op: str,
+        args: dict[str, Any],
+        tensors: Tensors,
+        deadline: float,
+        on_part: PartCallback | None = None,
+    ) -> Reply:
+        """Run a call that leaves the session as it is. on_part: as of `Engine.call`."""
 
         async def running() -> Reply:
             async with self._turn(session, deadline) as left:
-                reply = await self._call(session, op, args, tensors, left())
+                reply = await self._call(session, op, args, tensors, left(), on_part)
                 session.adopt(reply.result)
                 return reply
 
@@ -275,11 +283,19 @@ class SessionRegistry:
             session.turn.release()
             session.used = time.monotonic()
 
-    async def _call(self, session: Session, op: str, args: dict[str, Any], tensors: Tensors, deadline: float) -> Reply:
+    async def _call(
+        self,
+        session: Session,
+        op: str,
+        args: dict[str, Any],
+        tensors: Tensors,
+        deadline: float,
+        on_part: PartCallback | None = None,
+    ) -> Reply:
         """Run `op` in the worker of the session; on failure note whether it may have taken effect all the same."""
         args = {**args, "id": session.id}
         try:
-            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=deadline)
+            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=deadline, on_part=on_part)
         except WorkerLost as error:
             self._lose(session, error.reason)
             problem = from_exception(error)

@@ -7,7 +7,7 @@ is freed right after its last use, so the peak memory of a run is the widest mom
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -86,6 +86,8 @@ class Instruction:
 class Plan:
     """A block with its kernels bound. Call it with a run and arrays; it returns the results, in order.
 
+    With `watch` each function in it is called with the value of its variable, as soon as there is one.
+
     largest: bytes of the largest array whose size is known, inner blocks included.
     """
 
@@ -93,13 +95,17 @@ class Plan:
     instructions: tuple[Instruction, ...]
     largest: int
 
-    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+    def __call__(
+        self, run: Run, *args: Any, watch: Mapping[str, Callable[[Any], None]] | None = None
+    ) -> tuple[Any, ...]:
         env: dict[str, Any] = dict(zip(self.block.params, args, strict=True))
         env[HOLE] = None
         run.ops_left -= len(self.instructions)
         polls = run.limits.should_stop is not None or run.limits.deadline is not None
         if run.ops_left < 0:
             raise ExecutionError(f"the run executed more than {run.limits.max_ops} ops", "too_many_ops")
+        if watch is not None:
+            _tell(watch, self.block.params, env)
         for each in self.instructions:
             try:
                 result = each.call(run if each.control else run.xp, *[env[name] for name in each.inputs])
@@ -118,6 +124,8 @@ class Plan:
                 env.update(zip(each.op.outputs, as_tuple(result), strict=True))
             if each.grows:
                 self._check_size(run, each.op, env)
+            if watch is not None:
+                _tell(watch, each.op.outputs, env)
             for name in each.dead:
                 del env[name]
             if polls:
@@ -134,6 +142,12 @@ class Plan:
                     "too_large",
                     location=op.location,
                 )
+
+
+def _tell(watch: Mapping[str, Callable[[Any], None]], names: Iterable[str], env: Mapping[str, Any]) -> None:
+    for name in names:
+        if name in watch:
+            watch[name](env[name])
 
 
 def plan(block: Block) -> Plan:

@@ -25,6 +25,7 @@ from service.engine.protocol import (
     DeadlineExceeded,
     LostCallback,
     NoCapacity,
+    PartCallback,
     QueueFull,
     RemoteError,
     Reply,
@@ -98,6 +99,7 @@ class EmbeddedPool:
         *,
         worker: str | None = None,
         deadline: float,
+        on_part: PartCallback | None = None,
     ) -> Reply:
         arrived = time.monotonic()
         give_up = arrived + deadline
@@ -109,7 +111,7 @@ class EmbeddedPool:
         process = slot.process
         assert process is not None, "a slot that was handed out has a process"
         started = time.monotonic()
-        exchange = asyncio.create_task(process.call(op, args, tensors, give_up))
+        exchange = asyncio.create_task(process.call(op, args, tensors, give_up, on_part))
         slot.exchange = exchange
         exchange.add_done_callback(lambda _: self._over(slot, process, exchange, started))
         try:

@@ -26,10 +26,10 @@ import numpy as np
 import service
 from service.engine.channel import Channel
 from service.engine.devices import WorkerPlan
-from service.engine.protocol import RemoteError, Reply, WorkerLost
+from service.engine.protocol import PartCallback, RemoteError, Reply, WorkerLost
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter, extent
-from service.worker.messages import Call, Failed, FromWorker, Ready, Returned, Start
+from service.worker.messages import Call, Failed, FromWorker, Part, Ready, Returned, Start
 from service.worker.state import PAGE, ControlPage
 
 __all__ = ["WorkerConfig", "WorkerProcess"]
@@ -39,6 +39,9 @@ EXIT_POLL_S = 0.005
 EXIT_S = 20.0  # a driver may take its time to take a process down
 
 log = logging.getLogger("backpass.engine")
+
+Inbox = asyncio.Queue[tuple[FromWorker, list[int]] | WorkerLost]
+"""What has come for one call, and its descriptors; after a loss nothing more comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class WorkerProcess:
         self.cause = "crash"
         self._config = config
         self._number = 0
-        self._answers: dict[int, asyncio.Future[tuple[FromWorker, list[int]]]] = {}
+        self._inboxes: dict[int, Inbox] = {}
         self._request_arena = ArenaWriter()
         self._answer_arena = ArenaReader()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -144,12 +147,12 @@ class WorkerProcess:
         try:
             while True:
                 message, descriptors = await self._channel.receive()
-                waiting = self._answers.pop(getattr(message, "number", -1), None)
-                if waiting is None or waiting.done():
+                inbox = self._inboxes.get(getattr(message, "number", -1))
+                if inbox is None:
                     for descriptor in descriptors:
                         os.close(descriptor)
                 else:
-                    waiting.set_result((message, descriptors))
+                    inbox.put_nowait((message, descriptors))
         except (EOFError, OSError):
             self.mark_lost(await self._exit_reason())
         except msgspec.DecodeError as error:
@@ -176,18 +179,25 @@ class WorkerProcess:
         if not self.lost.done():
             self.cause = cause
             self.lost.set_result(reason)
-        for waiting in self._answers.values():
-            if not waiting.done():
-                waiting.set_exception(WorkerLost(self.id, self.lost.result()))
-        self._answers.clear()
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(WorkerLost(self.id, self.lost.result()))
+        self._inboxes.clear()
 
     def cancel(self) -> None:
         """Ask the current call to stop; it does so at its next check, or never."""
         self._page.cancel(self._number)
 
-    async def call(self, op: str, args: dict[str, Any], tensors: Mapping[str, np.ndarray], deadline: float) -> Reply:
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any],
+        tensors: Mapping[str, np.ndarray],
+        deadline: float,
+        on_part: PartCallback | None = None,
+    ) -> Reply:
         """Run one call; one at a time. deadline is a value of time.monotonic() that only the worker looks at.
 
+        on_part is called with each part of the answer that comes before the last.
         Never cancel the task that awaits this: the arenas are in use until it returns.
         Raises WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
         """
@@ -195,15 +205,15 @@ class WorkerProcess:
         number = self._number
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
         frame, descriptors = await self._frame(number, op, args, arrays, deadline)
-        answer: asyncio.Future[tuple[FromWorker, list[int]]] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
+        inbox = self._inboxes[number] = Inbox()
         if self.lost.done():  # asked only now, because from here on the loss itself ends the waiting below
             raise WorkerLost(self.id, self.lost.result())
         try:
             await self._channel.send(frame, descriptors)
         except OSError:
             self.mark_lost(await self._exit_reason())
-        message, attached = await answer
+        message, attached = await self._last(inbox, on_part)
+        self._inboxes.pop(number, None)
         self._request_arena.trim()
         self.answered += 1
         if isinstance(message, Failed):
@@ -213,7 +223,37 @@ class WorkerProcess:
             raise RemoteError(message.kind, message.code, message.message, message.problem)  # type: ignore[arg-type]
         assert isinstance(message, Returned), "after the first frame there are only answers"
         self.sessions = message.sessions
-        return Reply(message.result, await self._read(message, attached), message.timing_ms, self.id)
+        self._attach(attached)
+        arrays = await self._arrays(message)
+        self._answer_arena.trim()
+        return Reply(message.result, arrays, message.timing_ms, self.id)
+
+    async def _last(self, inbox: Inbox, on_part: PartCallback | None) -> tuple[FromWorker, list[int]]:
+        """The last message of a call, after the parts before it. Raises WorkerLost.
+
+        A part for which this side has no room ends the call with its MemoryError, though not before the worker has
+        stopped: until then the arena is in use.
+        """
+        failed: MemoryError | None = None
+        while True:
+            found = await inbox.get()
+            if isinstance(found, WorkerLost):
+                raise found
+            message, descriptors = found
+            if failed is None and not isinstance(message, Part):
+                return found
+            try:
+                self._attach(descriptors)
+                if failed is None and isinstance(message, Part):
+                    arrays = await self._arrays(message)
+                    if on_part is not None:
+                        on_part(message.result, arrays)
+            except MemoryError as error:
+                failed = failed or error
+                self.cancel()
+            if failed is not None and not isinstance(message, Part):
+                self._answer_arena.trim()
+                raise failed
 
     async def _frame(
         self, number: int, op: str, args: dict[str, Any], arrays: Mapping[str, np.ndarray], deadline: float
@@ -231,15 +271,14 @@ class WorkerProcess:
             raise
         return frame, () if descriptor is None else (descriptor,)
 
-    async def _read(self, message: Returned, descriptors: list[int]) -> dict[str, np.ndarray]:
+    async def _arrays(self, message: Part | Returned) -> dict[str, np.ndarray]:
+        if extent(message.tensors) > THREAD_COPY_BYTES:
+            return await asyncio.to_thread(self._answer_arena.read, message.tensors)
+        return self._answer_arena.read(message.tensors)
+
+    def _attach(self, descriptors: list[int]) -> None:
         for descriptor in descriptors:
             self._answer_arena.attach(descriptor)
-        if extent(message.tensors) > THREAD_COPY_BYTES:
-            arrays = await asyncio.to_thread(self._answer_arena.read, message.tensors)
-        else:
-            arrays = self._answer_arena.read(message.tensors)
-        self._answer_arena.trim()
-        return arrays
 
     def kill(self) -> None:
         """End the process at once; a call that runs in it fails with WorkerLost."""

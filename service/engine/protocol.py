@@ -25,6 +25,7 @@ __all__ = [
     "EngineError",
     "LostCallback",
     "NoCapacity",
+    "PartCallback",
     "QueueFull",
     "RemoteError",
     "Reply",
@@ -34,6 +35,7 @@ __all__ = [
 
 NO_TENSORS: Mapping[str, np.ndarray] = MappingProxyType({})
 LostCallback = Callable[[str, str], None]
+PartCallback = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 WorkerStatus = Literal["starting", "idle", "busy", "restarting", "stopped"]
 RemoteKind = Literal["program", "execution", "memory", "internal"]
 
@@ -164,9 +166,12 @@ class Engine(Protocol):
         *,
         worker: str | None = None,
         deadline: float,
+        on_part: PartCallback | None = None,
     ) -> Reply:
         """Run `op` on `worker`, or on any free one when None, within `deadline` seconds from now, waiting included.
 
+        on_part: called on the event loop with what the handler says while it goes on, result and tensors, in order;
+                 for handlers that say anything before their end, all of it before this returns.
         args are plain data; tensors are copied before this returns control to a worker, never changed.
         Cancelling the awaiting task cancels the call in the worker too.
         Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity or RemoteError.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from service.body import JSON, SAFETENSORS
+from service.body import JSON, NDJSON, SAFETENSORS
 from service.problems import responses
 from service.schemas.gradients import OP, PROGRAM
+from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
+from service.tensors import dumps
 
-__all__ = ["HOT_PROBLEMS", "accepts", "answers"]
+__all__ = ["HOT_PROBLEMS", "accepts", "answers", "lines"]
 
 REFERENCES = {"Program": PROGRAM, "Op": OP}
 """Schemas of the document that stand for themselves."""
@@ -52,13 +55,32 @@ def accepts(
     return {"requestBody": {"required": required, "content": content}}
 
 
-def answers(model: type[BaseModel], example: Any, *problems: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that answers with `model` as JSON or in a safetensors file, or with a problem."""
+def answers(
+    model: type[BaseModel], example: Any, *problems: str, status: int = 200, stream: str | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers with `model` as JSON or in a safetensors file, or with a problem.
+
+    stream: an example of its answer in lines, if it has that too.
+    """
     content = {JSON: {"example": example}, SAFETENSORS: FILE}
+    if stream is not None:
+        events = [_schema(event) for event in (GradientEvent, DoneEvent, ErrorEvent)]
+        content[NDJSON] = {"schema": {"description": "One line of the stream.", "oneOf": events}, "example": stream}
     good: dict[int | str, dict[str, Any]] = {
         status: {"model": model, "description": (model.__doc__ or "").partition("\n")[0], "content": content}
     }
     return good | responses(*problems)
+
+
+def lines(answer: Mapping[str, Any], **ready_at: int) -> str:
+    """`answer` as it is streamed. ready_at: its gradients in the order in which they come, and when each is final."""
+    gradients = answer["gradients"]
+    events: list[dict[str, Any]] = [
+        {"event": "gradient", "name": name, "ready_at": at, "gradient": gradients[name]}
+        for name, at in ready_at.items()
+    ]
+    events.append({"event": "done", **{name: value for name, value in answer.items() if name != "gradients"}})
+    return "".join(dumps(event).decode() + "\n" for event in events)
 
 
 def _schema(model: type[BaseModel]) -> Any:

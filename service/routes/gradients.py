@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.body import Body, read_body, wants_tensorfile
+from service.body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.calls import Calls
 from service.exchange import given_tensors, render
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import ProgramId, engine, metrics, program, settings
-from service.routes.documented import HOT_PROBLEMS, accepts, answers
+from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
 from service.settings import Settings
 from service.store.programs import program_id as id_of
+from service.stream import GradientStream
 
 __all__ = ["deadline_of", "router"]
 
@@ -38,12 +40,14 @@ ANSWER = {
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
 }
+MEMBERS: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}, "states": {}}
+LINES = lines(ANSWER, b=14, w=15)
 
 
 @router.post(
     "/gradients",
     summary="Gradients of a program that comes with the request",
-    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS) | responses("not-found"),
+    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(
         InlineGradientsRequest,
         regression=("A program and its values", {"program": REGRESSION, **VALUES}),
@@ -51,33 +55,38 @@ ANSWER = {
     ),
 )
 async def post_gradients(request: Request) -> Response:
-    """Compile the program, run it forward and backward once on the given values, and forget the values."""
-    as_file = wants_tensorfile(request)
+    """Compile the program, run it forward and backward once on the given values, and forget the values.
+
+    With `Accept: application/x-ndjson` the answer is a stream of lines: each gradient as soon as the backward pass has
+    completed it, last layers first, then what is left of the answer, or the problem that came in between. Closing the
+    connection cancels the call.
+    """
+    form = wanted_form(request, NDJSON)
     body = await read_body(request, settings(request))
     asked = InlineGradientsRequest.model_validate(body.document)
     if asked.program is not None:
-        return await _gradients(request, body, asked, id_of(asked.program), asked.program, as_file)
+        return await _gradients(request, body, asked, id_of(asked.program), asked.program, form)
     stored = await program(request, asked.program_id or "")
-    return await _gradients(request, body, asked, stored.id, stored.document, as_file)
+    return await _gradients(request, body, asked, stored.id, stored.document, form)
 
 
 @router.post(
     "/programs/{program_id}/gradients",
     summary="Gradients of a registered program",
-    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS) | responses("not-found"),
+    responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
 async def post_program_gradients(request: Request, program_id: ProgramId) -> Response:
-    """The same for a program that is known already: only values travel."""
-    as_file = wants_tensorfile(request)
+    """The same for a program that is known already: only values travel. It can be streamed, too."""
+    form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = GradientsRequest.model_validate(body.document)
-    return await _gradients(request, body, asked, stored.id, stored.document, as_file)
+    return await _gradients(request, body, asked, stored.id, stored.document, form)
 
 
 async def _gradients(
-    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], as_file: bool
+    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], form: str
 ) -> Response:
     cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
@@ -88,16 +97,15 @@ async def _gradients(
         "seed": asked.seed,
         "step": asked.step,
         "returned": asked.return_gradients,
+        "stream": form == NDJSON,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
     calls = Calls(engine(request), metrics(request))
-    reply = await calls.with_program("gradients", id, document, args, values, deadline=deadline)
-    answer = await render(
-        reply,
-        reply.result,
-        as_file=as_file,
-        members={"loss": None, "gradients": {}, "fetched": {}, "recorded": {}, "states": {}},
-    )
+    call = partial(calls.with_program, "gradients", id, document, args, values, deadline=deadline)
+    if form == NDJSON:
+        return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)
+    reply = await call()
+    answer = await render(reply, reply.result, as_file=form == SAFETENSORS, members={**MEMBERS, "gradients": {}})
     return answer.response()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
-from service.body import Body, read_body, wants_tensorfile
+from service.body import SAFETENSORS, Body, read_body, wanted_form
 from service.engine import Reply
 from service.exchange import render
 from service.routes.common import settings
@@ -15,7 +15,7 @@ from service.routes.documented import HOT_PROBLEMS
 from service.session import Session, version_text
 from service.sessions import SessionRegistry
 
-__all__ = ["AT", "IN_SESSION", "TIMING", "SessionId", "etag", "read_answer", "received", "shown"]
+__all__ = ["AT", "IN_SESSION", "TIMING", "SessionId", "etag", "read_answer", "received", "received_for", "shown"]
 
 SessionId = Annotated[str, Path(pattern=r"^ses_[a-z2-7]{26}$", description="Id of a session.")]
 
@@ -26,9 +26,15 @@ AT = {"step": 1, "weights_version": "e1.v1"}
 
 async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
     """Whether a file is wanted back, the body, and the session (or tape); the cheapest refusals come first."""
-    as_file = wants_tensorfile(request)
+    form, body, session = await received_for(request, registry, id)
+    return form == SAFETENSORS, body, session
+
+
+async def received_for(request: Request, registry: SessionRegistry, id: str, *more: str) -> tuple[str, Body, Session]:
+    """The media type that is wanted back, one of `more` or the usual ones, the body, and the session."""
+    form = wanted_form(request, *more)
     session = registry.get(id)
-    return as_file, await read_body(request, settings(request)), session
+    return form, await read_body(request, settings(request)), session
 
 
 async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> Response:

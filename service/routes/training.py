@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.body import NDJSON, SAFETENSORS
 from service.engine import Reply
 from service.exchange import Answer, given_tensors, render
 from service.routes.common import sessions, settings
-from service.routes.documented import accepts, answers
+from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import deadline_of
-from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
+from service.routes.in_session import (
+    AT,
+    IN_SESSION,
+    TIMING,
+    SessionId,
+    etag,
+    read_answer,
+    received,
+    received_for,
+    shown,
+)
 from service.samples import REGRESSION_FEEDS
 from service.schemas import sessions as schemas
 from service.session import Session
 from service.sessions import Write
+from service.stream import GradientStream
 
 __all__ = ["router"]
 
@@ -26,7 +39,8 @@ GRADIENTS = {
     "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
 }
 LOSS = {"dtype": "float32", "shape": [], "data": [1.61]}
-GIVEN = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
+GIVEN: dict[str, Any] = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
+GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **AT, **GIVEN}
 
 
 @router.post(
@@ -82,20 +96,28 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     summary="Gradients at the present parameters",
     responses=answers(
         schemas.SessionGradientsAnswer,
-        {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **AT, **GIVEN},
+        GRADIENTS_ANSWER,
         *IN_SESSION,
+        stream=lines(GRADIENTS_ANSWER, b=14, w=15),
     ),
     openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
 )
 async def post_session_gradients(request: Request, session_id: SessionId) -> Response:
-    """Forward and backward; parameters, states and optimizer stay as they are."""
-    as_file, body, session = await received(request, sessions(request), session_id)
+    """Forward and backward; parameters, states and optimizer stay as they are.
+
+    With `Accept: application/x-ndjson` each gradient comes as soon as it is final, as in `POST /v1/gradients`; but a
+    call of a session goes on to its end when the connection is closed.
+    """
+    form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = schemas.SessionGradientsRequest.model_validate(body.document)
-    args = {"fetch": asked.fetch, "returned": asked.return_gradients}
+    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
-    reply = await sessions(request).read(session, "session.gradients", args, feeds, deadline)
-    return await read_answer(reply, as_file, {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}})
+    call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
+    if form == NDJSON:
+        return GradientStream(call, shown, members)
+    return await read_answer(await call(), form == SAFETENSORS, {**members, "gradients": {}})
 
 
 @router.post(

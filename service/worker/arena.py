@@ -3,7 +3,7 @@
 memfd and not named shared memory: nothing to clean up when a process dies, and no small default size of a
 shared-memory mount to run into (which ends in SIGBUS, not in an error). One side writes and owns the file, the other
 maps it read-only. The file never changes size: a larger one replaces it, and its descriptor travels with the frame
-that first uses it.
+that first uses it. What one call writes in several frames lies side by side, because nobody says when it has been read.
 """
 
 from __future__ import annotations
@@ -48,18 +48,22 @@ class ArenaWriter:
         self._descriptor: int | None = None
         self._map: mmap.mmap | None = None
         self._size = 0
+        self._used = 0
 
     def reserve(self, arrays: Iterable[np.ndarray]) -> int | None:
         """Make room for `arrays`. Returns the descriptor to send along when the file is a new one, else None.
 
+        What was written since the last `trim` stays as it is: in this file, or in the one before, which the other side
+        still has mapped.
         Raises MemoryError when the room cannot be had; the arena is empty then, and can be used again.
         """
         needed = sum(_aligned(array.nbytes) for array in arrays)
-        if needed == 0 or needed <= self._size:
+        if needed == 0 or self._used + needed <= self._size:
             return None
+        wanted = max(needed, min(2 * self._used, KEEP_BYTES))  # many frames of one call get few files
         self.close()
         # Powers of two: a client whose batches grow a little each time gets a new file rarely.
-        size = max(SMALLEST, 1 << (needed - 1).bit_length()) if needed <= KEEP_BYTES else needed
+        size = max(SMALLEST, 1 << (wanted - 1).bit_length()) if wanted <= KEEP_BYTES else wanted
         descriptor = os.memfd_create("backpass-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
@@ -74,7 +78,7 @@ class ArenaWriter:
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> tuple[Tensor, ...]:
         """Copy `arrays` in, after `reserve` made room for them, and say where each lies."""
-        tensors, offset = [], 0
+        tensors, offset = [], self._used
         for name, array in arrays.items():
             if array.nbytes:
                 assert self._map is not None, "reserve() comes before write()"
@@ -82,10 +86,12 @@ class ArenaWriter:
                 np.copyto(target, array)
             tensors.append(Tensor(name, array.dtype.name, array.shape, offset))
             offset += _aligned(array.nbytes)
+        self._used = offset
         return tuple(tensors)
 
     def trim(self) -> None:
-        """Give a file back that is too large to keep. Call when the other side has read it."""
+        """Call when the other side has read everything: the file is used again, or given back if it is too large."""
+        self._used = 0
         if self._size > KEEP_BYTES:
             self.close()
 
@@ -94,7 +100,7 @@ class ArenaWriter:
             self._map.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
-        self._map, self._descriptor, self._size = None, None, 0
+        self._map, self._descriptor, self._size, self._used = None, None, 0, 0
 
 
 class ArenaReader:

@@ -17,8 +17,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +29,7 @@ from core.errors import CoreError, ProgramError
 from service import logs
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter
-from service.worker.messages import Call, Failed, Ready, Returned, Start
+from service.worker.messages import Call, Failed, FromWorker, Part, Ready, Returned, Start, Tensor
 from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
@@ -99,6 +100,7 @@ def _serve(sock: socket.socket, handlers: Mapping[str, Handler], state: WorkerSt
         assert isinstance(call, Call), "after the first frame there are only calls"
         answers.trim()  # the service has read the last answer before it sends another call
         state.stop = StopSignal(page, call.number, call.deadline)
+        state.tell = partial(_tell, sock, call.number, state, answers)
         answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
         requests.trim()
         try:
@@ -149,16 +151,42 @@ def _returned(
     read = time.perf_counter()
     result, computed = handlers[call.op](state, call.args, tensors)
     done = time.perf_counter()
-    arrays = {name: state.to_host(array) for name, array in computed.items()}
-    descriptor = answers.reserve(arrays.values())
-    try:
-        described = answers.write(arrays)
+
+    def returned(described: tuple[Tensor, ...]) -> Returned:
         timing = {
             "transfer_in": (read - started) * 1e3,
             "compute": (done - read) * 1e3,
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
-        payload = messages.encode(Returned(call.number, result, described, timing, state.residents))
+        return Returned(call.number, result, described, timing, state.residents)
+
+    return _written(state, answers, computed, returned)
+
+
+def _tell(
+    sock: socket.socket,
+    number: int,
+    state: WorkerState,
+    answers: ArenaWriter,
+    result: dict[str, Any],
+    computed: Mapping[str, Any],
+) -> None:
+    """Send a part of the answer to the call of that number, and go on. Raises OSError when the service is gone."""
+    payload, sent_along = _written(state, answers, computed, lambda described: Part(number, result, described))
+    messages.send(sock, payload, tuple(sent_along))
+
+
+def _written(
+    state: WorkerState,
+    answers: ArenaWriter,
+    computed: Mapping[str, Any],
+    message: Callable[[tuple[Tensor, ...]], FromWorker],
+) -> tuple[bytes, list[int]]:
+    """The frame of a message about arrays, which are in the arena then, and the descriptors to send with it."""
+    arrays = {name: state.to_host(array) for name, array in computed.items()}
+    descriptor = answers.reserve(arrays.values())
+    try:
+        payload = messages.encode(message(answers.write(arrays)))
     except BaseException:
         if descriptor is not None:
             answers.close()  # its descriptor was never sent, so it must not count as the current file

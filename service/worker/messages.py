@@ -19,6 +19,7 @@ __all__ = [
     "Call",
     "Failed",
     "FromWorker",
+    "Part",
     "Ready",
     "Returned",
     "Start",
@@ -73,6 +74,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     device: str
 
 
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """Something that the handler says while it goes on. Carries a descriptor when the answer arena is a new one."""
+
+    number: int
+    result: dict[str, Any]
+    tensors: tuple[Tensor, ...]
+
+
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The handler's answer. Carries a descriptor when the answer arena is a new one."""
 
@@ -95,7 +104,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 ToWorker = Start | Call
-FromWorker = Ready | Returned | Failed
+FromWorker = Ready | Part | Returned | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from core.runtime.reference import RunLimits
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
 
-__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run"]
+__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run", "told_of"]
 
 Returned = str | list[str]
 """Which gradients go back: "none", "norms", "all", or names."""
@@ -40,18 +40,40 @@ def limits_of(state: WorkerState) -> RunLimits:
     )
 
 
-def run(state: WorkerState, executable: Executable, values: Mapping[str, Any], seed: int, step: int) -> Outputs:
-    """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call."""
+def run(
+    state: WorkerState,
+    executable: Executable,
+    values: Mapping[str, Any],
+    seed: int,
+    step: int,
+    told: Collection[str] = (),
+) -> Outputs:
+    """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call.
+
+    told: gradients that the service hears of while the run goes on, each as soon as it is final.
+    """
     limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}
-    return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp)
+
+    def tell(name: str, value: Any) -> None:
+        if name in told:
+            state.tell({"name": name, "ready_at": executable.ready_at.get(name)}, {f"grad/{name}": value})
+
+    when_final = tell if told else None
+    return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp, when_final=when_final)
 
 
 def answer_of(
-    state: WorkerState, compiled: Compiled, out: Outputs, returned: Returned, require_finite: bool = False
+    state: WorkerState,
+    compiled: Compiled,
+    out: Outputs,
+    returned: Returned,
+    require_finite: bool = False,
+    told: Collection[str] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is said about `out`, and its arrays as ``loss`` and ``fetch/``, ``recorded/`` or ``grad/<name>``.
 
+    Gradients that were `told` before are not said again.
     A norm that is not finite is null, because JSON has no word for it.
     Raises ExecutionError (not_finite) if `require_finite` and something is not, ProgramError (bad_query) for gradients
     that nobody computed.
@@ -73,18 +95,28 @@ def answer_of(
     tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
     if out.loss is not None:
         tensors["loss"] = out.loss
-    for name in _wanted(returned, out):
-        tensors[f"grad/{name}"] = out.gradients[name]
+    for name in wanted(returned, out.gradients, out.missing):
+        if name not in told:
+            tensors[f"grad/{name}"] = out.gradients[name]
     return result, tensors
 
 
-def _wanted(returned: Returned, out: Outputs) -> list[str]:
+def told_of(compiled: Compiled, args: Mapping[str, Any]) -> list[str]:
+    """The gradients that a call with these `args` {stream, returned} tells while it runs. Raises ProgramError."""
+    if not args["stream"]:
+        return []
+    computed = {name for place, name in compiled.executable.layout if place == "gradients"}
+    return wanted(args["returned"], computed, compiled.executable.missing)
+
+
+def wanted(returned: Returned, computed: Collection[str], missing: Collection[str]) -> list[str]:
+    """Those of the `computed` gradients that go back. Raises ProgramError (bad_query) for one that there is not."""
     if isinstance(returned, str):
-        return list(out.gradients) if returned == "all" else []
+        return list(computed) if returned == "all" else []
     for name in returned:
-        if name not in out.gradients and name not in out.missing:
+        if name not in computed and name not in missing:
             raise ProgramError(f"the gradient of {name!r} is to be returned, but is not computed", "bad_query")
-    return [name for name in returned if name in out.gradients]
+    return [name for name in returned if name in computed]
 
 
 def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from core.initial import initial_parameters
 from core.ir import Variable
 from core.optim import Optimizer, state_types
 from service.worker.programs import Known, check_type, known_program
-from service.worker.running import answer_of, query_from, run
+from service.worker.running import answer_of, query_from, run, told_of
 from service.worker.state import WorkerState
 
 __all__ = [
@@ -134,7 +134,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the present parameters, which stay. args: id, fetch, returned; tensors: the feeds.
+    """Gradients at the present parameters, which stay. args: id, fetch, returned, stream; tensors: the feeds.
 
     Random ops draw what they will draw in the next step.
     """
@@ -142,8 +142,9 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     feeds = session.feeds(tensors)
     compiled = session.known.gradient(session.query, args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
-    out = run(state, compiled.executable, values, session.seed, session.steps)
-    result, arrays = answer_of(state, compiled, out, args["returned"])
+    told = told_of(compiled, args)
+    out = run(state, compiled.executable, values, session.seed, session.steps, told)
+    result, arrays = answer_of(state, compiled, out, args["returned"], told=told)
     return result | session.about(), arrays
 
 

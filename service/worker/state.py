@@ -87,6 +87,7 @@ class WorkerState:
     xp:       numpy, or cupy on a GPU.
     settings: the service's settings as plain data.
     stop:     tells the current call whether to go on; a new one for each call.
+    tell:     sends a part of the answer while the call goes on: a result and its arrays.
     programs, sessions, tapes: what the handlers keep.
     steps:    what is compiled for tapes, by structure; the first tape makes it.
     """
@@ -96,6 +97,7 @@ class WorkerState:
     xp: ModuleType
     settings: dict[str, Any]
     stop: StopSignal
+    tell: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
     programs: dict[str, Any] = field(default_factory=dict)
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)

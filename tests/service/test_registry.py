@@ -38,7 +38,9 @@ class Worker:
     def workers(self) -> list[Any]:
         return [type("Info", (), {"id": "wrk_1"})]
 
-    async def call(self, op: str, args: dict, tensors: Any = None, *, worker: Any = None, deadline: float) -> Reply:
+    async def call(
+        self, op: str, args: dict, tensors: Any = None, *, worker: Any = None, deadline: float, **more: Any
+    ) -> Reply:
         self.calls.append(op)
         if args.get("program_id") is not None and args["program_id"] not in self.programs:
             if "document" not in args:

@@ -84,7 +84,22 @@ def environment(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.
     return {name: os.environ.get(name) for name in args["names"]}, {}
 
 
+def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Says args["sizes"] one by one, each with an array of so many numbers, and then does what args["end"] says."""
+    for i, size in enumerate(args["sizes"]):
+        state.stop.check()
+        state.tell({"i": i}, {"x": np.full(size, i, np.int64)})
+    if args.get("end") == "fail":
+        return fail_here(state, args, tensors)
+    if args.get("end") == "listen":
+        return listen(state, {"seconds": 60}, tensors)
+    if args.get("end") == "kill":
+        return kill(state, args, tensors)
+    return {"said": len(args["sizes"])}, {"last": np.arange(5)}
+
+
 HANDLERS = {
+    "count": count,
     "echo": echo,
     "double": double,
     "sleep": sleep,
