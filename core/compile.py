@@ -12,6 +12,7 @@ import numpy as np
 import core.ops  # noqa: F401  (fills the registry)
 from core.backward import Backward, Options, Unconnected, append_backward, gradients
 from core.build import BlockBuilder, Value
+from core.clipping import Clip
 from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook
@@ -21,11 +22,11 @@ from core.ops.types import as_dtype
 from core.optim import Optimizer, state_types
 from core.passes import accumulate_early, eliminate_dead, expand_composites, fold_constants, share_common
 from core.passes.bind import bind
-from core.registry import as_tuple
 from core.runtime.reference import Plan, Run, RunLimits, plan
 
 __all__ = [
     "Backward",
+    "Clip",
     "Executable",
     "GradientQuery",
     "Optimizer",
@@ -208,13 +209,13 @@ def compile_training(
     program: Program,
     query: GradientQuery,
     optimizer: Optimizer,
-    clip_norm: float | None = None,
+    clip: Clip | None = None,
     fetch: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Executable:
     """Forward, backward and optimiser as one step.
 
-    clip_norm: scales all gradients together so that their joint 2-norm is at most this.
+    clip: what is done to the gradients between the two; those in `Outputs.gradients` are the ones before.
     """
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
@@ -225,7 +226,7 @@ def compile_training(
         found = {name: b.value(grad) for name, grad in backward.gradients.items()}
         by_name = {v.name: v for v in program.parameters}
         trained = tuple(by_name[name] for name in found)
-        slots, updated = _apply(b, optimizer, trained, _clipped(list(found.values()), clip_norm))
+        slots, updated = _apply(b, optimizer, trained, list(found.values()), clip)
         trained_program = replace(
             backward.program,
             block=b.build(backward.program.block.results),
@@ -256,9 +257,7 @@ class Update:
         return self.executable.step(values, limits=limits, xp=xp)
 
 
-def compile_update(
-    program: Program, names: Sequence[str], optimizer: Optimizer, clip_norm: float | None = None
-) -> Update:
+def compile_update(program: Program, names: Sequence[str], optimizer: Optimizer, clip: Clip | None = None) -> Update:
     """The step that takes gradients of the parameters `names` from the client and applies the optimiser."""
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
@@ -270,7 +269,7 @@ def compile_update(
         b.param(v.type, v.name)
     given = [b.param(v.type, f"{v.name}@GRAD") for v in trained]
     feeds = [Variable(g.name, v.type, "feed") for g, v in zip(given, trained, strict=True)]
-    slots, updated = _apply(b, optimizer, trained, _clipped(given, clip_norm))
+    slots, updated = _apply(b, optimizer, trained, given, clip)
     update = Program(b.build([]), (*trained, *feeds, *slots))
     executable = _executable(update, updated, {}, {})
     return Update(replace(executable, optimizer=optimizer, trained=trained))
@@ -388,17 +387,15 @@ def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
     return value
 
 
-def _clipped(grads: list[Value], limit: float | None) -> list[Value]:
-    """All gradients scaled together so that their joint 2-norm is at most `limit`."""
-    if limit is None or not grads:
-        return grads
-    return list(as_tuple(grads[0].builder.emit("clip_by_global_norm", *grads, max_norm=limit)))
-
-
 def _apply(
-    b: BlockBuilder, optimizer: Optimizer, trained: Sequence[Variable], grads: Sequence[Value]
+    b: BlockBuilder, optimizer: Optimizer, trained: Sequence[Variable], grads: Sequence[Value], clip: Clip | None
 ) -> tuple[list[Variable], list[tuple[str, str, str]]]:
     """Emit the optimiser for each parameter. The slots it needs, and the results that come of it."""
+    if clip is not None:
+        if clip.decay_first:
+            grads = [optimizer.decayed(b.value(v.name), g) for v, g in zip(trained, grads, strict=True)]
+            optimizer = optimizer.without_decay()
+        grads = clip.apply(grads)
     slots: list[Variable] = []
     wanted: list[tuple[str, str, str]] = []
     rate = None

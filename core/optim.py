@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.build import Value
 from core.errors import ProgramError
 from core.ir import TensorType
+from core.ops.updates import decayed
 from core.registry import REGISTRY, as_tuple, lookup
 from core.schedules import Schedule
 
@@ -49,6 +50,19 @@ class Optimizer:
         if self.schedule is not None:
             attrs["learning_rate"] = {"schedule": self.schedule.type, **self.schedule.attrs}
         return {"type": self.type, "attrs": attrs}
+
+    def decayed(self, parameter: Value, gradient: Value) -> Value:
+        """`gradient` with that of the weight decay, for optimisers that do nothing else with it.
+
+        Raises ProgramError (bad_query) for those that decay in another way.
+        """
+        if "l1_decay" not in self.attrs:
+            raise ProgramError(f"the decay of {self.type} is no part of the gradient", "bad_query")
+        return decayed(parameter, gradient, self.attrs["weight_decay"], self.attrs["l1_decay"])
+
+    def without_decay(self) -> Optimizer:
+        """The same without weight decay."""
+        return replace(self, attrs={**self.attrs, "weight_decay": 0.0, "l1_decay": 0.0})
 
     def update(
         self, parameter: Value, gradient: Value, slots: Sequence[Value], rate: Value | None

@@ -80,7 +80,7 @@ async def create_session(request: Request) -> Response:
         {
             "query": asked.query(),
             "optimizer": optimizer.document,
-            "clip_norm": asked.clip_norm,
+            "clip": asked.clipping(),
             "seed": asked.init.seed,
             "initializers": asked.init.initializers,
         },

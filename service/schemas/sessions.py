@@ -51,6 +51,21 @@ class Init(Strict):
         return cls.model_validate({})
 
 
+class Clip(Strict):
+    """A bound on gradients. What is answered as gradients, and their norms, is what they were before.
+
+    `value`: each element is moved into [min, max]; NaN stays. `norm`: each gradient with a larger 2-norm is scaled down
+    to `max_norm`. `global_norm`: all of them are scaled by one factor so that their joint 2-norm is at most `max_norm`.
+    A norm that is not finite changes nothing: ask a step to `require_finite`.
+    """
+
+    by: Literal["value", "norm", "global_norm"]
+    max_norm: float | None = Field(None, gt=0, description="By norm and global_norm.")
+    min: float | None = Field(None, description="By value; -max if it is not given.")
+    max: float | None = Field(None, description="By value.")
+    decay_first: bool = Field(False, description="Weight decay counts as gradient and is clipped with it.")
+
+
 class CreateSession(GradientOptions):
     """A program to train. In a safetensors body the tensors of the file are the first parameters."""
 
@@ -64,7 +79,10 @@ class CreateSession(GradientOptions):
         'number, `learning_rate` may be a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
         examples=[{"type": "adam", "learning_rate": 0.001}],
     )
-    clip_norm: float | None = Field(None, gt=0, description="Most joint 2-norm of all gradients in an update.")
+    clip: Clip | None = Field(None, description="A bound on gradients, between backward pass and optimizer.")
+    clip_norm: float | None = Field(
+        None, gt=0, description='Most joint 2-norm of all gradients in an update: short for a clip by "global_norm".'
+    )
     init: Init = Field(default_factory=Init.empty)
     lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
     deadline_s: Deadline = None
@@ -73,7 +91,15 @@ class CreateSession(GradientOptions):
     def _one_program(self) -> CreateSession:
         if (self.program is None) == (self.program_id is None):
             raise ValueError("exactly one of program and program_id is needed")
+        if self.clip is not None and self.clip_norm is not None:
+            raise ValueError("clip_norm is short for a clip: give only one of the two")
         return self
+
+    def clipping(self) -> dict[str, Any] | None:
+        """The bound on gradients as a worker reads it."""
+        if self.clip_norm is not None:
+            return {"by": "global_norm", "max_norm": self.clip_norm}
+        return self.clip.model_dump(exclude_none=True) if self.clip else None
 
     def query(self) -> dict[str, Any]:
         """The members that a worker needs to know what is asked."""

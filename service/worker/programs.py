@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from core.compile import (
+    Clip,
     Executable,
     GradientQuery,
     compile_forward,
@@ -65,21 +66,19 @@ class Known:
         self,
         query: GradientQuery,
         optimizer: Optimizer,
-        clip_norm: float | None,
+        clip: Clip | None,
         fetch: Sequence[str],
         feeds: Mapping[str, Any],
     ) -> Compiled:
         """Forward, backward and optimiser."""
         shapes = self._shapes(feeds)
-        key = ("training", query, _key(optimizer), clip_norm, tuple(fetch), shapes)
-        return self._compiled(
-            key, lambda: compile_training(self.program, query, optimizer, clip_norm, fetch, dict(shapes))
-        )
+        key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes)
+        return self._compiled(key, lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes)))
 
-    def update(self, names: Sequence[str], optimizer: Optimizer, clip_norm: float | None) -> Compiled:
+    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None) -> Compiled:
         """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``."""
-        key = ("update", tuple(names), _key(optimizer), clip_norm)
-        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip_norm).executable)
+        key = ("update", tuple(names), _key(optimizer), clip)
+        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip).executable)
 
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Executable, GradientQuery
+from core.compile import Clip, Executable, GradientQuery
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import Variable
@@ -52,7 +52,7 @@ class Session:
     known: Known
     query: GradientQuery
     optimizer: Optimizer
-    clip_norm: float | None
+    clip: Clip | None
     seed: int
     parameters: Arrays
     states: Arrays
@@ -85,14 +85,15 @@ class Session:
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """A session ``args["id"]`` of a program; parameters and states that `tensors` does not give are initialised.
 
-    args: id, program_id, document?, query, optimizer {type, attrs}, clip_norm, seed, initializers.
+    args: id, program_id, document?, query, optimizer {type, attrs}, clip, seed, initializers.
     """
     known = known_program(state, args)
     query = query_from(args["query"])
     optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
     variables = (*known.program.parameters, *known.program.states)
     _check_slots(known, optimizer)
-    known.training(query, optimizer, args["clip_norm"], (), {})  # shows now what is wrong with the question
+    clip = Clip.read(args["clip"]) if args["clip"] else None
+    known.training(query, optimizer, clip, (), {})  # shows now what is wrong with the question
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(f"{v.name!r} is {v.type}; what a session keeps needs a fixed shape", "bad_query")
@@ -104,7 +105,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         known=known,
         query=query,
         optimizer=optimizer,
-        clip_norm=args["clip_norm"],
+        clip=clip,
         seed=args["seed"],
         parameters={v.name: values[v.name] for v in known.program.parameters},
         states={v.name: values[v.name] for v in known.program.states},
@@ -120,7 +121,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
     """Forward, backward and update. args: id, seq, fetch, returned, require_finite; tensors: the feeds."""
     session = _session(state, args)
     feeds = session.feeds(tensors)
-    compiled = session.known.training(session.query, session.optimizer, session.clip_norm, args["fetch"], feeds)
+    compiled = session.known.training(session.query, session.optimizer, session.clip, args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
     out = run(state, compiled.executable, values, session.seed, session.steps)
     result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"])
@@ -165,7 +166,7 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         check_type(f"grad/{name}", trainable[name].type, given[f"{name}@GRAD"])
         if args["require_finite"] and not bool(np.isfinite(given[f"{name}@GRAD"]).all()):
             raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
-    compiled = session.known.update(names, session.optimizer, session.clip_norm)
+    compiled = session.known.update(names, session.optimizer, session.clip)
     values = session.values(state, compiled.executable, given)
     out = run(state, compiled.executable, values, session.seed, session.steps)
 

@@ -53,6 +53,27 @@ def test_steps_do_what_the_optimizer_says(client, path):
     np.testing.assert_allclose(weights(client, path), w, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("settings", "clipped"),
+    [
+        ({"clip": {"by": "value", "max": 0.01}}, lambda g: np.clip(g, -0.01, 0.01)),
+        ({"clip": {"by": "value", "min": -0.5, "max": 0.0}}, lambda g: np.clip(g, -0.5, 0.0)),
+        ({"clip": {"by": "norm", "max_norm": 0.01}}, lambda g: g * 0.01 / np.linalg.norm(g)),
+        ({"clip": {"by": "global_norm", "max_norm": 0.01}}, lambda g: g * 0.01 / np.linalg.norm(g)),
+        ({"clip_norm": 0.01}, lambda g: g * 0.01 / np.linalg.norm(g)),
+    ],
+)
+def test_gradients_are_clipped_before_the_optimizer_sees_them(client, settings, clipped):
+    w = SKETCH.values["w"]
+    with opened(client, SKETCH, optimizer=SGD, **settings) as path:
+        said = client.post(f"{path}/steps", json={"seq": 1, "return_gradients": "all", **BODY}).json()
+        np.testing.assert_allclose(array(said["gradients"]["w"]), gradient(w), rtol=1e-12)
+        np.testing.assert_allclose(weights(client, path), w - 0.1 * clipped(gradient(w)), rtol=1e-12)
+        w = weights(client, path)
+        client.post(f"{path}/updates", json={"seq": 2, "gradients": tensors({"w": gradient(w)})})
+        np.testing.assert_allclose(weights(client, path), w - 0.1 * clipped(gradient(w)), rtol=1e-12)
+
+
 def test_a_step_in_safetensors_both_ways(client, path):
     said, arrays = read_file(client.post(f"{path}/steps", **file_of(FEEDS, seq=1, fetch=["prediction"])))
     assert (said["seq"], arrays.keys()) == (1, {"loss", "fetch/prediction"})
@@ -261,6 +282,10 @@ def test_a_step_with_nan_can_be_refused_and_then_changes_nothing(client, path):
         ({"optimizer": {"type": "sgd", "learning_rat": 0.1}}, 422, "invalid-request"),
         ({"optimizer": {"type": "adam", "beta1": "high"}}, 422, "invalid-request"),
         ({"clip_norm": 0}, 422, "invalid-request"),
+        ({"clip": {"by": "length", "max_norm": 1.0}}, 422, "invalid-request"),
+        ({"clip": {"by": "value", "max_norm": 1.0}}, 422, "invalid-request"),
+        ({"clip": {"by": "norm", "max_norm": 1.0}, "clip_norm": 1.0}, 422, "invalid-request"),
+        ({"clip": {"by": "value", "max": 1.0, "decay_first": True}, "optimizer": {"type": "adamw"}}, 422, None),
         ({"lease_s": 1e9}, 422, "limit-exceeded"),
         ({"program_id": "prg_" + "a" * 26}, 422, "invalid-request"),
         ({"program": None, "program_id": "prg_" + "a" * 26}, 404, "not-found"),

@@ -1,0 +1,71 @@
+"""What an update does to its gradients before the optimiser sees them: bounds on elements or on norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from core.build import Value
+from core.errors import ProgramError
+from core.registry import as_tuple, convert
+
+__all__ = ["Clip"]
+
+By = Literal["value", "norm", "global_norm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A bound on gradients.
+
+    by:          value: each element is moved to the nearest number within [min, max], where min is -max if it is not
+                 given; NaN stays NaN. norm: each gradient whose 2-norm is above max_norm is scaled down to it.
+                 global_norm: all gradients of the update are scaled by one factor if their joint 2-norm is above
+                 max_norm (Pascanu, Mikolov and Bengio 2013). Norms are those of the float64 values; where one is not
+                 finite, its gradients stay as they are.
+    decay_first: the optimiser's weight_decay and l1_decay are added to the gradients before they are clipped, instead
+                 of after.
+    Raises ProgramError (bad_query).
+    """
+
+    by: By
+    max_norm: float | None = None
+    min: float | None = None
+    max: float | None = None
+    decay_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by == "value":
+            if self.max_norm is not None or self.max is None or not self.low <= self.max < math.inf:
+                raise ProgramError("clipping by value needs a finite max, and a min not above it", "bad_query")
+        elif self.min is not None or self.max is not None or not 0 < (self.max_norm or 0.0) < math.inf:
+            raise ProgramError(f"clipping by {self.by} needs a positive max_norm and nothing else", "bad_query")
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Clip:
+        """A clip from its JSON form ``{"by": "value", "max": 1.0}``."""
+        kinds = {"by": By, "max_norm": float, "min": float, "max": float, "decay_first": bool}
+        if raw.keys() - kinds.keys():
+            raise ProgramError(f"a clip has the members {', '.join(kinds)}", "bad_query")
+        try:
+            return cls(**{name: convert(kinds[name], value) for name, value in raw.items()})
+        except (ValueError, TypeError) as error:
+            raise ProgramError(f"not a clip: {error}", "bad_query") from None
+
+    @property
+    def low(self) -> float:
+        assert self.max is not None
+        return -self.max if self.min is None else self.min
+
+    def apply(self, gradients: Sequence[Value]) -> list[Value]:
+        """The clipped gradients, in their order."""
+        if not gradients:
+            return []
+        emit = gradients[0].builder.emit
+        if self.by == "value":
+            return [emit("clip", g, min=self.low, max=self.max) for g in gradients]
+        if self.by == "norm":
+            return [emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
+        return list(as_tuple(emit("clip_by_global_norm", *gradients, max_norm=self.max_norm)))

@@ -1,0 +1,148 @@
+"""Clipping between backward pass and optimiser, against closed forms in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.compile import Clip, GradientQuery, Optimizer, compile_training, compile_update
+from core.errors import ProgramError
+from core.wire import read
+from tests.programs import Sketch, close
+
+V, W = np.array([0.5, -2.0]), np.array([[3.0, -0.25], [1.0, 4.0]])
+GV, GW = np.array([3.0, -4.0]), np.array([[0.5, 0.0], [-0.1, 12.0]])
+SGD = Optimizer("sgd", {"learning_rate": 1.0})
+
+
+def linear() -> Sketch:
+    """loss = sum(gv * v) + sum(gw * w), in float64 and float32: the gradients are the feeds."""
+    s = Sketch()
+    s.param("v", V)
+    s.param("w", W, dtype="float32")
+    s.feed("gv", GV)
+    s.feed("gw", GW, dtype="float32")
+    s.total(s.op("mul", "gv", "v"), out="a")
+    s.op("add", "a", s.op("cast", s.total(s.op("mul", "gw", "w"), out="b"), dtype="float64"), out="loss")
+    return s
+
+
+def moves(clip: Clip | None, optimizer: Optimizer = SGD, **feeds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """How far a step moves v and w, backwards: with sgd and a rate of 1 what is left of the gradients."""
+    s = linear()
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer, clip)
+    out = exe.step(s.values | exe.initial_state() | feeds)
+    np.testing.assert_array_equal(out.gradients["v"], feeds.get("gv", GV))  # answered as they were
+    assert out.parameters["w"].dtype == np.float32
+    return V - out.parameters["v"], W - out.parameters["w"]
+
+
+def norm(*gradients: np.ndarray) -> float:
+    return float(np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients)))
+
+
+@pytest.mark.parametrize(
+    ("clip", "wanted"),
+    [
+        (Clip("value", max=1.0), (np.clip(GV, -1, 1), np.clip(GW, -1, 1))),
+        (Clip("value", min=-0.25, max=5.0), (np.clip(GV, -0.25, 5), np.clip(GW, -0.25, 5))),
+        (Clip("value", min=1.0, max=1.0), (np.ones(2), np.ones((2, 2)))),
+        (Clip("norm", max_norm=6.0), (GV, GW * 6 / norm(GW))),
+        (Clip("norm", max_norm=1.0), (GV / 5, GW / norm(GW))),
+        (Clip("global_norm", max_norm=6.0), (GV * 6 / norm(GV, GW), GW * 6 / norm(GV, GW))),
+        (Clip("global_norm", max_norm=100.0), (GV, GW)),
+    ],
+)
+def test_a_step_moves_by_the_clipped_gradients(clip, wanted):
+    for found, expected in zip(moves(clip), wanted, strict=True):
+        close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "clip", [Clip("value", max=1.0), Clip("norm", max_norm=1.0), Clip("global_norm", max_norm=1.0)]
+)
+def test_what_is_not_finite_stays_visible(clip):
+    with_nan = moves(clip, gv=np.array([np.nan, 4.0]))
+    with_inf = moves(clip, gv=np.array([np.inf, 4.0]))
+
+    assert np.isnan(with_nan[0][0])
+    if clip.by == "value":
+        close(with_nan[0][1], 1.0)
+        close(with_inf[0], [1.0, 1.0])
+    else:
+        assert np.isinf(with_inf[0][0]) and with_inf[0][1] == 4.0
+        close(with_inf[1], GW if clip.by == "global_norm" else GW / norm(GW), 1e-6)
+
+
+@pytest.mark.parametrize("by", ["norm", "global_norm"])
+def test_gradients_of_zero_stay_zero(by):
+    for move in moves(Clip(by, max_norm=1.0), gv=np.zeros(2), gw=np.zeros((2, 2), "float32")):
+        assert (move == 0).all()
+
+
+def test_decay_comes_after_clipping_or_before_as_one_likes():
+    optimizer = Optimizer("sgd", {"learning_rate": 1.0, "weight_decay": 0.5, "l1_decay": 0.25})
+    decay_v, decay_w = 0.5 * V + 0.25 * np.sign(V), 0.5 * W + 0.25 * np.sign(W)
+
+    after = moves(Clip("global_norm", max_norm=1.0), optimizer)
+    first = moves(Clip("global_norm", max_norm=1.0, decay_first=True), optimizer)
+
+    close(after[0], GV / norm(GV, GW) + decay_v, 1e-6)
+    close(after[1], GW / norm(GV, GW) + decay_w, 1e-6)
+    total = norm(GV + decay_v, GW + decay_w)
+    close(first[0], (GV + decay_v) / total, 1e-6)
+    close(first[1], (GW + decay_w) / total, 1e-6)
+
+
+def test_decay_first_leaves_the_schedule_as_it_is():
+    rate = {"schedule": "piecewise_decay", "boundaries": [1], "values": [0.5, 0.1]}
+    optimizer = Optimizer("sgd", {"learning_rate": rate, "weight_decay": 0.5})
+
+    close(moves(Clip("value", max=100.0, decay_first=True), optimizer)[0], 0.5 * (GV + 0.5 * V))
+
+
+@pytest.mark.parametrize("type", ["adamw", "lamb", "ftrl"])
+def test_decay_that_is_no_part_of_the_gradient_cannot_come_first(type):
+    with pytest.raises(ProgramError) as error:
+        moves(Clip("value", max=1.0, decay_first=True), Optimizer(type))
+    assert error.value.code == "bad_query"
+
+
+@pytest.mark.parametrize(
+    "clip", [Clip("value", max=1.0), Clip("norm", max_norm=1.0), Clip("global_norm", max_norm=1.0)]
+)
+def test_gradients_from_outside_are_clipped_in_the_same_way(clip):
+    update = compile_update(read(linear().document), ["v", "w"], SGD, clip)
+    out = update.step({"v": V, "w": W.astype("float32")}, {"v": GV, "w": GW.astype("float32")}, {})
+
+    for name, before, moved in zip("vw", (V, W), moves(clip), strict=True):
+        close(before - out.parameters[name], moved, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {},
+        {"by": "nothing"},
+        {"by": "value"},
+        {"by": "value", "min": -1.0},
+        {"by": "value", "min": 2.0, "max": 1.0},
+        {"by": "value", "max": -1.0},
+        {"by": "value", "max": 1.0, "max_norm": 1.0},
+        {"by": "norm"},
+        {"by": "norm", "max_norm": 0.0},
+        {"by": "norm", "max_norm": -1.0},
+        {"by": "norm", "max_norm": 1.0, "max": 1.0},
+        {"by": "global_norm", "max_norm": float("inf")},
+        {"by": "global_norm", "max_norm": float("nan")},
+        {"by": "value", "max": float("nan")},
+        {"by": "global_norm", "max_norm": 1.0, "more": 1},
+        {"by": "global_norm", "max_norm": True},
+    ],
+)
+def test_a_bound_that_is_none_is_refused(raw):
+    with pytest.raises(ProgramError) as error:
+        Clip.read(raw)
+    assert error.value.code == "bad_query"
