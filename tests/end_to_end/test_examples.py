@@ -66,6 +66,22 @@ def test_the_tape_agrees_with_the_formula(url: str) -> None:
     assert printed.count("differs from the formula by") == 2
 
 
+def test_a_network_that_the_loss_does_not_need_is_not_played_back(url: str) -> None:
+    printed = run_example("pruned", url)
+
+    assert "104 ops recorded, 4 played back" in printed
+    assert "big.2 has no gradient: not_on_path_to_loss" in printed
+
+
+def test_a_loop_in_python_learns_words_of_any_length(url: str) -> None:
+    printed = run_example("words", url)
+
+    before, after = map(float, re.search(r"([\d.]+) -> ([\d.]+)$", printed, re.M).groups())  # type: ignore[union-attr]
+    assert after > max(before, 0.75)
+    compiled = re.search(r"(\d+) of them new", printed)
+    assert compiled is not None and int(compiled[1]) <= 7
+
+
 def test_36_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: str) -> None:
     data, weights = regression.surface(examples=16), regression.initial()
     parameters = {name: Number(float(value)) for name, value in weights.items()}
@@ -149,13 +165,30 @@ def test_the_commands_of_the_readme_work_as_they_stand(url: str) -> None:
     assert '"status"' not in done.stdout  # no problem document among the answers
 
 
-def test_the_safetensors_example_of_the_documentation_works_as_it_stands(url: str, tmp_path: Path) -> None:
-    source = re.search(r"^```python\n(.*?)^```", (ROOT / "docs" / "tensors.md").read_text(), re.M | re.S)
-    assert source is not None
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    script = source[1].replace("http://127.0.0.1:8080", url)
-
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-
+def run_python_of(page: str, url: str, folder: Path) -> str:
+    """What the blocks of Python on a page print, run together as one script, as they stand."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    assert blocks
+    for package in ("examples", "backpass_client"):
+        (folder / package).symlink_to(ROOT / package)
+    script = "\n".join(blocks).replace("http://127.0.0.1:8080", url)
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0.625", "[0.5", "0.", "]", "True"]
+    return done.stdout
+
+
+def test_the_python_of_the_readme_works_as_it_stands(url: str, tmp_path: Path) -> None:
+    printed = re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", run_python_of("README.md", url, tmp_path))
+
+    x, w, batch = np.array([1.0, 2.0, 3.0]), np.array([0.5, -0.25]), np.array([[1.0, 2.0], [3.0, 4.0]])
+    t = np.tanh(0.5)
+    expected = [(np.tanh(x) * x).sum(), *(np.tanh(x) + x * (1 - np.tanh(x) ** 2)), 1 - t**2, -2 * t * (1 - t**2)]
+    expected += (batch.T @ (batch @ w - [1, 0])).tolist()
+    numbers = np.array(printed, float)
+    np.testing.assert_allclose(numbers[:8], expected, rtol=1e-6)
+    assert numbers[8] == 0.625 and numbers[9] < 0.625  # three losses, then the weights
+    assert len(numbers) == 13
+
+
+def test_the_safetensors_example_of_the_documentation_works_as_it_stands(url: str, tmp_path: Path) -> None:
+    assert run_python_of("docs/tensors.md", url, tmp_path).split() == ["0.625", "[0.5", "0.", "]", "True"]
