@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.build import BlockBuilder, Value, expansion
+from core.build import BlockBuilder, Value, expansion, in_float32_if_better
 from core.errors import CoreError, Location, NotDifferentiable
 from core.hooks import Hooks, block_index
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
+from core.precision import EXACT, can_widen
 from core.registry import OpSpec, as_tuple, lookup
 
 __all__ = ["Adjoint", "Dependence", "gradient_name", "live", "pullback", "vjp"]
@@ -276,9 +277,37 @@ class Adjoint:
             return self._pull_back_composite(spec, op, ins, cts, wanted)
         outs = [self.b.value(name) for name in op.outputs]
         full = tuple(ct or (self.b.zeros_like(o) if o.type.is_float else None) for ct, o in zip(cts, outs, strict=True))
-        if len(outs) == 1 and not spec.variadic_outputs:
-            return as_tuple(spec.vjp_rule(full[0], outs[0], *ins, **op.attrs))
-        return as_tuple(spec.vjp_rule(full, tuple(outs), *ins, **op.attrs))
+        if can_widen(v.type for v in (*full, *ins) if v is not None):
+            return self._pull_back_half(spec, op, ins, full, outs)
+        return _by_rule(spec, op, full, outs, ins)
+
+    def _pull_back_half(
+        self, spec: OpSpec, op: Op, ins: list[Value | None], cts: tuple[Value | None, ...], outs: list[Value]
+    ) -> tuple[Value | None, ...]:
+        """The rule of an op on 16-bit floats, in float32 where it would round more than once.
+
+        What the op gave was rounded, and differences from it lose digits: in float32 the rule sees it computed anew.
+        """
+        operands = (*cts, *outs, *ins)
+        types = tuple(None if v is None else v.type for v in operands)
+        key = ("rule", types, tuple(op.attrs.values()))
+        if key not in spec.memo:
+            n = len(outs)
+            reached: list[bool] = []
+
+            def body(*x: Value | None) -> list[Value]:
+                given, gave = x[2 * n :], x[n : 2 * n]
+                if spec.name not in EXACT and any(v is not None and v.type != t for v, t in zip(x, types, strict=True)):
+                    gave = as_tuple(next(v for v in x if v is not None).builder.emit(spec.name, *given, **op.attrs))
+                found = _by_rule(spec, op, x[:n], gave, given)
+                reached[:] = [v is not None for v in found]
+                return [v for v in found if v is not None]
+
+            block = in_float32_if_better(body, types)
+            spec.memo[key] = (replace(block, ops=live(block.ops, block.results)), tuple(reached))
+        block, reached = spec.memo[key]
+        found = iter(self.b.inline(block, operands))
+        return tuple(next(found) if r else None for r in reached)
 
     def _pull_back_composite(
         self, spec: OpSpec, op: Op, ins: list[Value | None], cts: list[Value | None], wanted: list[bool]
@@ -364,6 +393,15 @@ class Dependence:
 
 FLOWS: dict[str, Callable[..., Sequence[int]]] = {}
 """Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
+
+
+def _by_rule(
+    spec: OpSpec, op: Op, cts: Sequence[Value | None], outs: Sequence[Value | None], ins: Sequence[Value | None]
+) -> tuple[Value | None, ...]:
+    assert spec.vjp_rule is not None
+    if len(outs) == 1 and not spec.variadic_outputs:
+        return as_tuple(spec.vjp_rule(cts[0], outs[0], *ins, **op.attrs))
+    return as_tuple(spec.vjp_rule(tuple(cts), tuple(outs), *ins, **op.attrs))
 
 
 def _adjoint_of(location: Location | None) -> Location | None:

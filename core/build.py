@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from core.errors import CoreError, Location, ProgramError
 from core.ir import HOLE, Block, Op, TensorType, Type
+from core.precision import can_widen, is_half, rounds_often
 from core.registry import OpSpec, as_tuple, lookup
 
-__all__ = ["BlockBuilder", "Value", "expansion", "output_types"]
+__all__ = ["BlockBuilder", "Value", "expansion", "in_float32_if_better", "narrowed", "output_types", "widened"]
 
 MEMO_LIMIT = 4096
 """Remembered inferences per op; programs repeat the same few, so a full table is simply emptied."""
@@ -200,15 +201,42 @@ def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[s
 
 
 def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> Block:
-    """The block that a composite stands for, given the types of its inputs."""
+    """The block that a composite stands for, given the types of its inputs; see core.precision for 16-bit floats."""
     key = ("expansion", inputs, tuple(attrs.values()))
     block = spec.memo.get(key)
     if block is None:
-        b = BlockBuilder()
-        operands = [b.param(TensorType((), "bool") if t is None else t) for t in inputs]
-        given = [None if t is None else v for t, v in zip(inputs, operands, strict=True)]
-        block = spec.memo[key] = b.build(as_tuple(spec.body(*given, **attrs)))
+        block = spec.memo[key] = in_float32_if_better(lambda *x: as_tuple(spec.body(*x, **attrs)), inputs)
     return block
+
+
+def in_float32_if_better(body: Callable[..., Sequence[Value]], inputs: Sequence[Type | None]) -> Block:
+    """The block that `body` writes for operands of these types, None standing for an empty slot.
+
+    Where 16-bit operands would be rounded again and again, they are cast to float32, and the results back.
+    """
+    block = _written(body, inputs)
+    if can_widen(inputs) and rounds_often(block):
+        wide = lambda *x: [narrowed(r, t) for r, t in zip(body(*map(widened, x)), block.result_types, strict=True)]
+        block = _written(wide, inputs)
+    return block
+
+
+def _written(body: Callable[..., Sequence[Value]], inputs: Sequence[Type | None]) -> Block:
+    b = BlockBuilder()
+    operands = [b.param(TensorType((), "bool") if t is None else t) for t in inputs]
+    return b.build(body(*(None if t is None else v for t, v in zip(inputs, operands, strict=True))))
+
+
+def widened(value: Any) -> Any:
+    """A symbol for an array of 16-bit floats cast to float32; anything else as it is."""
+    return value.builder.emit("cast", value, dtype="float32") if value is not None and is_half(value.type) else value
+
+
+def narrowed(value: Value, type: Type) -> Value:
+    """A symbol that was `widened` on its way, cast back to the dtype of `type`."""
+    if value.type == type or not isinstance(type, TensorType):
+        return value
+    return value.builder.emit("cast", value, dtype=type.dtype)
 
 
 def _infer(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:

@@ -165,7 +165,7 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
     """``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019); on a bound as in `relu6`."""
     # far to the left x itself is no factor: -inf times 0 is NaN
-    return lookup("where")(_above(x, -offset), x * _between(x + offset, 0.0, threshold) / scale, _zero(x))
+    return lookup("where")(_above(x, -offset), x * (_between(x + offset, 0.0, threshold) / scale), _zero(x))
 
 
 hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))

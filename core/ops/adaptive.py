@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from core.errors import ProgramError
-from core.ir import TensorType
+from core.ir import FLOATS, TensorType
 from core.ops.pool import BOX, IMAGE, LINE, check_rank
+from core.ops.types import as_dtype
 from core.ops.windows import sizes
 from core.registry import Dtype, Example, composite, lookup, op
 
@@ -51,12 +52,12 @@ def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
     starts, ends = _adaptive(size, count)
     at = np.arange(size)[:, None]
     inside = (at >= starts) & (at < ends)
-    return xp.asarray((inside / np.maximum(ends - starts, 1)).astype(dtype))
+    return xp.asarray((inside / np.maximum(ends - starts, 1)).astype(as_dtype(dtype)))
 
 
 @adaptive_weights.infer
 def adaptive_weights_infer(*, size, count, dtype):
-    if size < 0 or count < 1 or dtype not in ("float32", "float64"):
+    if size < 0 or count < 1 or dtype not in FLOATS:
         raise ProgramError(f"there are no {count} windows of {size} elements", "bad_attr")
     return TensorType((size, count), dtype)
 

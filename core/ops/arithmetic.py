@@ -10,7 +10,7 @@ import numpy as np
 from core.errors import ProgramError
 from core.ir import TensorType
 from core.ops.logic import kept_where
-from core.ops.types import as_dtype, broadcast, floating, same
+from core.ops.types import as_dtype, broadcast, floating, same, working_dtype
 from core.registry import Dtype, Example, lookup, op
 
 __all__: list[str] = []
@@ -164,9 +164,10 @@ minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
 @op(elementwise=True)
 def scale(xp, x, *, scale: float = 1.0, bias: float = 0.0):
     """``out = scale * x + bias`` with two constants."""
-    kind = x.dtype.type  # keeps an integer array integer, and a float one its own precision
-    product = x if scale == 1.0 else xp.multiply(x, kind(scale))
-    return product if bias == 0.0 else xp.add(product, kind(bias))
+    kind = working_dtype(x).type  # keeps an integer array integer, and a float one its own precision
+    out = x if scale == 1.0 else xp.multiply(x.astype(kind, copy=False), kind(scale))
+    out = out if bias == 0.0 else xp.add(out.astype(kind, copy=False), kind(bias))
+    return out.astype(x.dtype, copy=False)
 
 
 @scale.infer

@@ -13,8 +13,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.reduce import sum_dtype
-from core.ops.types import axis_of, matches, same_dtype
+from core.ops.types import axis_of, matches, same_dtype, working_dtype
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -49,7 +48,7 @@ def _running(
 @op
 def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
     """The running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
-    return _running(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=sum_dtype(x)), 0, exclusive, reverse)
+    return _running(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
 
 
 cumsum.infer(_along)

@@ -8,7 +8,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ops.logic import kept_where
-from core.ops.types import floating
+from core.ops.types import floating, working_dtype
 from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
@@ -34,7 +34,8 @@ def expm1(xp, x):
 
 
 expm1.infer(floating)
-expm1.vjp(lambda ct, out, x: ct * (out + 1.0))
+# out + 1 would keep nothing of the far left
+expm1.vjp(lambda ct, out, x: ct * lookup("exp")(x))
 expm1.example(lambda: [Example((A,), (np.expm1(A),))])
 
 
@@ -136,8 +137,9 @@ tanh.example(lambda: [Example((A,), (np.tanh(A),))])
 def sigmoid(xp, x):
     """``out = 1 / (1 + exp(-x))``, all digits right at either end."""
     # where exp(-x) overflows, 1 / inf is the right answer; a form by tanh would give 0 long before
-    one = x.dtype.type(1)
-    return xp.divide(one, xp.add(one, xp.exp(xp.negative(x))))
+    wide = x.astype(working_dtype(x), copy=False)
+    one = wide.dtype.type(1)
+    return xp.divide(one, xp.add(one, xp.exp(xp.negative(wide)))).astype(x.dtype, copy=False)
 
 
 sigmoid.infer(floating)
@@ -206,11 +208,13 @@ def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
     threshold: above it, ``beta * x`` counts as large, and out is x itself, with a gradient of 1. None: nowhere; the
     formula holds everywhere as it is, and others cut only because theirs overflows.
     """
-    kind = x.dtype.type
-    scaled = x if beta == 1.0 else xp.multiply(x, kind(beta))
-    soft = xp.logaddexp(scaled, kind(0))
-    soft = soft if beta == 1.0 else xp.divide(soft, kind(beta))
-    return soft if threshold is None else xp.where(scaled > kind(threshold), x, soft)
+    wide = x.astype(working_dtype(x), copy=False)
+    kind = wide.dtype.type
+    scaled = wide if beta == 1.0 else xp.multiply(wide, kind(beta))
+    # the line that it approaches on one side, whose product with beta might overflow, and what is left
+    line = (xp.maximum if beta > 0 else xp.minimum)(wide, kind(0))
+    soft = line + xp.log1p(xp.exp(-xp.abs(scaled))) / kind(beta)
+    return (soft if threshold is None else xp.where(scaled > kind(threshold), wide, soft)).astype(x.dtype, copy=False)
 
 
 @softplus.infer
@@ -253,8 +257,11 @@ leaky_relu.example(lambda: [Example((A,), (np.where(A > 0, A, 0.1 * A),), {"alph
 def gelu(x, *, approximate: bool = False):
     """``out = x * P(N <= x)`` for a standard normal N; `approximate` takes the tanh form (Hendrycks, Gimpel 2016)."""
     if approximate:
-        inner = (x + x * lookup("square")(x) * 0.044715) * math.sqrt(2.0 / math.pi)
-        return x * 0.5 * (1.0 + lookup("tanh")(inner))
+        # beyond 30 the sigmoid is 0 or 1 in every dtype, and its argument would overflow at last;
+        # (1 + tanh(z)) / 2 = sigmoid(2 z), which keeps its digits on the far left
+        near = lookup("clip")(x, min=-30.0, max=30.0)
+        inner = near + near * lookup("square")(near) * 0.044715
+        return x * lookup("sigmoid")(inner * (2.0 * math.sqrt(2.0 / math.pi)))
     # 1 + erf would lose all digits of the far left
     return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
 

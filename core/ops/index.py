@@ -70,7 +70,10 @@ gather.example(
 
 @op
 def scatter_add_like(xp, x, index, like, *, axis: int = 0):
-    """Zeros shaped like `like`, with x added at the positions that `gather(like, index, axis)` reads."""
+    """Zeros shaped like `like`, with x added at the positions that `gather(like, index, axis)` reads.
+
+    16-bit floats are added in float32.
+    """
     at = axis % like.ndim
     index = xp.asarray(index)
     # one axis of index, in front

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.autodiff import FLOWS, Adjoint
-from core.build import Value
+from core.build import Value, narrowed, widened
 from core.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType
 from core.ops.control import LoopMemory, Side, check_condition, free_names
@@ -151,8 +151,10 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     b = inner.b
     next_cts = [found.get(body.params[i]) or b.zeros_like(b.value(body.params[i])) for i in tracked]
     added = [i for i in range(n, n + m) if body.params[i] in found]
-    sums = [b.param(b.types[body.params[i]]) for i in added]
-    next_sums = [b.emit("sum", total, found[body.params[i]]) for i, total in zip(added, sums, strict=True)]
+    # 16-bit floats are added up in float32: a thousand ones are more than bfloat16 can count
+    zeros = [widened(a.b.zeros_like(a.b.value(op.inputs[i]))) for i in added]
+    sums = [b.param(zero.type) for zero in zeros]
+    next_sums = [b.emit("sum", total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
     records = list(inner.recorded.items())
     returned = [*next_cts, *next_sums, *(found[body.params[i]] for i in elements), *(ct for _, ct in records)]
@@ -182,7 +184,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
         a.b.make(
             "loop",
             *(cts[i] or a.b.zeros_like(a.b.value(op.outputs[i])) for i in tracked),
-            *(a.b.zeros_like(a.b.value(op.inputs[i])) for i in added),
+            *zeros,
             *(a.b.value(op.inputs[i]) for i in read_captured),
             *stacks,
             *(a.b.value(op.inputs[i]) for i in read_elements),
@@ -197,7 +199,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     result: list[Value | None] = [None] * len(op.inputs)
     given_back = len(returned) - len(records)
     for i, out in zip((*tracked, *added, *elements), outs[:given_back], strict=True):
-        result[i] = out
+        result[i] = narrowed(out, a.b.types[op.inputs[i]]) if i in added else out
     a.recorded.update((key, out) for (key, _), out in zip(records, outs[given_back:], strict=True))
     return result
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.ops.reduce import sum_dtype
+from core.ops.types import working_dtype
 
 __all__ = ["added"]
 
@@ -21,7 +21,7 @@ def added(xp: Any, count: int, index: Any, values: Any) -> Any:
 
     index: [n], each within 0 and count - 1. 16-bit floats are added in float32.
     """
-    wide = values.astype(sum_dtype(values), copy=False)
+    wide = values.astype(working_dtype(values), copy=False)
     if xp.__name__ == "cupy":
         out = _on_device(xp, count, index, wide)
     elif wide.dtype.kind == "f" and wide.ndim > 1 and wide.size > FEW:

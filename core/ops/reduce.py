@@ -14,7 +14,7 @@ import numpy as np
 from core.errors import ProgramError
 from core.ir import StackType, TensorType, Type
 from core.ops.logic import kept_where
-from core.ops.types import axes_of, axis_of, broadcast, joined_type, product
+from core.ops.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -49,15 +49,10 @@ def restored(value, x, *, axes, keepdims):
     return lookup("unsqueeze")(value, axes=axes_of(axes, x.rank))
 
 
-def sum_dtype(x):
-    """The dtype in which the elements of x are added up: float32 for the 16-bit floats, else that of x."""
-    return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
-
-
 @op
 def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The sum over `axes`. 16-bit floats are added in float32."""
-    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x)).astype(x.dtype, copy=False)
+    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
 reduce_sum.infer(_reduced_number)
@@ -89,7 +84,7 @@ reduce_sum.example(
 def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The mean over `axes`; 0 where there is nothing to average. 16-bit floats are added in float32."""
     count = product(x.shape[i] for i in axes_of(axes, x.ndim))
-    total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x))
+    total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x))
     return xp.divide(total, total.dtype.type(max(count, 1))).astype(x.dtype, copy=False)
 
 
@@ -262,17 +257,20 @@ argmax.example(lambda: [Example((X,), (X.argmax(-1),)), Example((X,), (X.argmax(
 
 @op(elementwise=True, stacks=True)
 def sum_(xp, *x):
-    """The sum of a list of arrays of one dtype, added in the order given. Shapes broadcast.
+    """The sum of a list of arrays of one dtype, added in the order given. Shapes broadcast. 16-bit floats are added in
+    float32.
 
     Stacks and tensor arrays are added element by element; an element that is missing in one of them counts as zero.
     """
     if isinstance(x[0], list):
         present = ([e for e in each if e is not None] for each in zip_longest(*x))
         return [sum_.body(xp, *each) if each else None for each in present]
-    total = x[0]
+    if len(x) <= 2:  # rounded once as it is
+        return x[0] if len(x) == 1 else xp.add(*x)
+    total = x[0].astype(working_dtype(x[0]), copy=False)
     for each in x[1:]:
-        total = xp.add(total, each)
-    return total
+        total = xp.add(total, each.astype(total.dtype, copy=False))
+    return total.astype(x[0].dtype, copy=False)
 
 
 @sum_.infer
@@ -310,7 +308,7 @@ def sum_to(xp, x, *, shape: tuple[int, ...]):
 def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
-    return xp.sum(x, axis=axes, dtype=sum_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
+    return xp.sum(x, axis=axes, dtype=working_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
 
 
 @sum_to.infer
@@ -355,7 +353,7 @@ sum_to_like.example(
 @op
 def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """The product over `axes`. Its gradient multiplies the other elements and never divides: zeros are no exception."""
-    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=sum_dtype(x)).astype(x.dtype, copy=False)
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
 reduce_prod.infer(_reduced_number)

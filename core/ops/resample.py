@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from core.errors import ProgramError
-from core.ir import TensorType
+from core.ir import FLOATS, TensorType
 from core.ops.types import as_dtype
 from core.registry import Dtype, Example, composite, lookup, op
 
@@ -74,7 +74,7 @@ def resize_weights(
 
 
 def _check_resize(size: int, out: int, align_mode: int, dtype: str) -> None:
-    if size < 1 or out < 1 or align_mode not in (0, 1) or dtype not in ("float32", "float64"):
+    if size < 1 or out < 1 or align_mode not in (0, 1) or dtype not in FLOATS:
         raise ProgramError(f"cannot resize {size} elements to {out}", "bad_attr")
 
 

@@ -10,8 +10,7 @@ from core.ops.index import check_index
 from core.ops.lengths import over_rows
 from core.ops.logic import kept_where
 from core.ops.places import added
-from core.ops.reduce import sum_dtype
-from core.ops.types import matches
+from core.ops.types import matches, working_dtype
 from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
@@ -78,7 +77,7 @@ def segment_mean(x, ids, like=None, *, num_segments: int = -1):
 def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
     """The largest row of each segment, element by element; 0 for one without rows. Ties share the gradient evenly."""
     count = _segments(ids, like, num_segments)
-    out = xp.full((count, *x.shape[1:]), -np.inf, sum_dtype(x))
+    out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
     if xp.__name__ == "cupy":
         import cupyx
 

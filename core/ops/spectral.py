@@ -73,7 +73,9 @@ def gap_quotient(xp, x, gap, values):
 
 @gap_quotient.infer
 def gap_quotient_infer(x, gap, values):
-    if not x.is_float or values.rank == 0 or max(x.rank, gap.rank) != values.rank + 1:
+    if x.dtype not in ("float32", "float64"):
+        raise ProgramError(f"gap_quotient takes float32 or float64, not {x}: cast it", "dtype_mismatch")
+    if values.rank == 0 or max(x.rank, gap.rank) != values.rank + 1:
         raise ProgramError(f"needs matrices of quotients and vectors of values, not {x} and {values}", "shape_mismatch")
     return broadcast(x, gap, TensorType((*values.shape[:-1], 1, 1), values.dtype))
 

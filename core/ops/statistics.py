@@ -8,8 +8,8 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
-from core.ops.reduce import restored, sum_dtype
-from core.ops.types import axes_of, axis_of, floating, product
+from core.ops.reduce import restored
+from core.ops.types import axes_of, axis_of, floating, product, working_dtype
 from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
@@ -81,7 +81,7 @@ def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = Fa
         return xp.log(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
     top = xp.max(x, axis=axes, keepdims=True)
     top = xp.where(xp.isfinite(top), top, x.dtype.type(0))
-    total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True, dtype=sum_dtype(x))
+    total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True, dtype=working_dtype(x))
     out = (xp.log(total) + top).astype(x.dtype, copy=False)
     return out if keepdims else xp.squeeze(out, axis=axes_of(axes, x.ndim))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ __all__ = [
     "same",
     "same_dtype",
     "same_size",
+    "working_dtype",
 ]
 
 
@@ -142,6 +144,11 @@ def floating(x: TensorType, **attrs: object) -> TensorType:
     if not x.is_float:
         raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
     return x
+
+
+def working_dtype(x: Any) -> np.dtype:
+    """The dtype in which kernels compute with an array x, and add up: float32 for 16-bit floats, else its own."""
+    return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
 
 
 def as_dtype(name: str) -> np.dtype:

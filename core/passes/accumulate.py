@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from core.build import BlockBuilder
 from core.ir import Block, Op, StackType, with_inner
+from core.precision import is_half
 
 __all__ = ["accumulate_early"]
 
@@ -15,24 +16,33 @@ def accumulate_early(block: Block) -> Block:
     """Every `sum` of more than two arrays as additions, each right after its operand; the order of addition stays.
 
     A weight that is read a thousand times has a thousand contributions to its gradient, and no two of them need to
-    exist at once.
+    exist at once. The total of 16-bit floats is a float32.
     """
     made = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     behind: dict[int, list[Op]] = defaultdict(list)
     replaced: dict[int, Op] = {}
     b = BlockBuilder()
     b.types.update(block.types)
+
+    def add(position: int, type: str, *names: str, **attrs: str) -> str:
+        op = b.typed(b.make(type, *map(b.value, names), **attrs))
+        behind[position].append(op)
+        return op.outputs[0]
+
     for index, op in enumerate(block.ops):
-        if op.type != "sum" or len(op.inputs) < 3 or isinstance(block.types[op.outputs[0]], StackType):
+        type = block.types[op.outputs[0]]
+        if op.type != "sum" or len(op.inputs) < 3 or isinstance(type, StackType):
             continue
-        total, position = op.inputs[0], made.get(op.inputs[0], -1)
+        position, half, total = -1, is_half(type), op.inputs[0]
         with b.at(op.location):
-            for name in op.inputs[1:-1]:
+            for i, name in enumerate(op.inputs if half else op.inputs[:-1]):
                 position = max(position, made.get(name, -1))
-                add = b.typed(b.make("sum", b.value(total), b.value(name)))
-                behind[position].append(add)
-                total = add.outputs[0]
-        replaced[index] = replace(op, inputs=(total, op.inputs[-1]))
+                each = add(position, "cast", name, dtype="float32") if half else name
+                total = each if i == 0 else add(position, "sum", total, each)
+            if half:
+                replaced[index] = replace(b.make("cast", b.value(total), dtype=type.dtype), outputs=op.outputs)
+            else:
+                replaced[index] = replace(op, inputs=(total, op.inputs[-1]))
     ops: list[Op] = list(behind.get(-1, ()))
     for index, op in enumerate(block.ops):
         op = replaced.get(index, op)

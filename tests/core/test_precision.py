@@ -1,0 +1,94 @@
+"""16-bit floats where they add up over a program, and gradients far out, where squares overflow and differences vanish.
+
+What every single op does in 16 bits is in tests/laws/test_precision.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.compile import optimize
+from core.ir import TensorType
+from core.ops.types import as_dtype
+from core.precision import HALVES
+from core.registry import REGISTRY, Example
+from core.runtime.reference import execute
+from tests.laws.test_ops import block_for
+
+TRIPS = 5000
+"""More than either dtype can count: adding 1 does nothing to 256 in bfloat16 and to 2048 in float16."""
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_weight_that_is_read_thousands_of_times_has_the_sum_of_all_contributions(dtype):
+    b = BlockBuilder()
+    w = b.param(TensorType((), dtype))
+    block = b.build([b.emit("assign", w) for _ in range(TRIPS)])
+
+    pulled = optimize(vjp(block))
+    found = execute(pulled, [np.zeros((), as_dtype(dtype)), *np.ones((TRIPS, 1), as_dtype(dtype))[:, 0]])[-1]
+
+    assert found.dtype == as_dtype(dtype)
+    assert float(found) == float(np.asarray(TRIPS, as_dtype(dtype)))
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_weight_that_is_read_on_every_trip_has_the_sum_of_all_trips(dtype, memory):
+    inner = BlockBuilder()
+    _, i, h, w = (inner.param(TensorType((), t)) for t in ("bool", "int64", dtype, dtype))
+    after = inner.emit("increment", i)
+    limit = inner.emit("fill_constant", shape=(), value=float(TRIPS), dtype="int64")
+    body = inner.build([inner.emit("less_than", after, limit), after, h, w * 1.0])
+    b = BlockBuilder()
+    w = b.param(TensorType((), dtype))
+    start = [b.constant(1, "bool"), b.constant(0, "int64"), b.constant(0.0, dtype)]
+    *_, stack = b.emit("loop", *start, w, sub_block=body, carried=3, captured=1, memory=memory)
+    block = b.build([b.emit("array_stack", stack)])
+
+    found = execute(optimize(vjp(block)), [np.zeros((), as_dtype(dtype)), np.ones(TRIPS, as_dtype(dtype))])[-1]
+
+    assert found.dtype == as_dtype(dtype)
+    assert float(found) == float(np.asarray(TRIPS, as_dtype(dtype)))
+
+
+FAR: list[tuple[str, dict[str, Any], list[float], list[float]]] = [
+    ("atan2", {}, [3e200, 4e200], [1.6e-201, -1.2e-201]),
+    ("atan2", {}, [3e-200, 4e-200], [1.6e199, -1.2e199]),
+    ("asinh", {}, [4e200], [2.5e-201]),
+    ("asinh", {}, [-4e200], [2.5e-201]),
+    ("expm1", {}, [-100.0], [math.exp(-100)]),
+    ("elu", {"alpha": 2.0}, [-100.0], [2 * math.exp(-100)]),
+    ("softplus", {"beta": 2.0}, [1.5e308], [1.0]),
+    ("softplus", {"beta": -2.0}, [-1.5e308], [1.0]),
+    ("gelu", {"approximate": True}, [1e200], [1.0]),
+    ("gelu", {"approximate": True}, [-1e200], [0.0]),
+    ("hard_swish", {}, [1.5e308], [1.0]),
+]
+
+
+@pytest.mark.parametrize(("name", "attrs", "at", "wanted"), FAR)
+def test_gradients_far_out_neither_overflow_nor_vanish_on_the_way(name, attrs, at, wanted):
+    args = [np.asarray(x) for x in at]
+    block = block_for(REGISTRY[name], Example(tuple(args), (), attrs))
+
+    value, *found = execute(vjp(block), [*args, np.asarray(1.0)])
+
+    assert np.isfinite(value)
+    np.testing.assert_allclose(found, wanted, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.parametrize("x", [-8.0, -12.0, -30.0])
+def test_gelu_by_tanh_keeps_its_digits_on_the_far_left(x):
+    block = block_for(REGISTRY["gelu"], Example((np.asarray(x),), (), {"approximate": True}))
+
+    found = float(execute(block, [np.asarray(x)])[0])
+
+    z = 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    assert found == pytest.approx(x * math.exp(z) / (1 + math.exp(z)), rel=1e-12)

@@ -1,0 +1,285 @@
+"""What holds for every op in float16 and bfloat16, measured against float64 on the same, rounded, inputs.
+
+The measure is mixed stability: what comes out must be, to a few units in the last place of its dtype, what float64
+gives for inputs that were off by no more than that. How far such inputs move the result is found by moving them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.compile import optimize
+from core.errors import CoreError, ProgramError
+from core.ir import Block, StackType
+from core.ops.types import as_dtype
+from core.precision import EXACT, HALVES
+from core.registry import Example, OpSpec
+from core.runtime.reference import execute
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+
+UNITS = 2.0
+"""Units in the last place that a result may be off: one for its own rounding, one for the path to it."""
+
+DRAWS = 4
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """`x` with its floating-point arrays, those in lists too, converted."""
+    if isinstance(x, list):
+        return [cast(each, dtype) for each in x]
+    return x.astype(as_dtype(dtype)) if is_float(x) else x
+
+
+def is_float(x: Any) -> bool:
+    return np.asarray(x).dtype.kind in "fV"
+
+
+def flat(values: Any) -> list[np.ndarray]:
+    """All arrays in a result, those of stacks one by one."""
+    if isinstance(values, list | tuple):
+        return [array for each in values for array in flat(each)]
+    return [np.asarray(values)]
+
+
+def element_dtype(type: Any) -> str:
+    while isinstance(type, StackType):
+        type = type.element
+    return type.dtype
+
+
+def in_dtype(example: Example, dtype: str) -> Example:
+    """The example with inputs, and attributes that name a dtype, in `dtype`."""
+    attrs = {k: dtype if v == "float64" else v for k, v in example.attrs.items()}
+    with np.errstate(over="ignore"):
+        return Example(tuple(cast(x, dtype) for x in arrays(example)), (), attrs, example.smooth)
+
+
+def moved(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
+    """How far each result moves when every input is off by up to one unit in its last place."""
+    r = np.random.default_rng(0)
+    furthest = [np.zeros(w.shape) for w in wanted]
+
+    def shaken(x: Any) -> Any:
+        if isinstance(x, list):
+            return [shaken(each) for each in x]
+        return x * (1 + unit * r.uniform(-1, 1, x.shape)) if is_float(x) else x
+
+    for _ in range(DRAWS):
+        try:
+            found = flat(execute(block, [shaken(x) for x in args]))
+        except CoreError:  # off the domain
+            continue
+        for i, (value, base) in enumerate(zip(found, wanted, strict=True)):
+            if is_float(base) and value.shape == base.shape:
+                furthest[i] = np.fmax(furthest[i], np.abs(value - base))
+    return furthest
+
+
+def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any], dtype: str) -> None:
+    """The results of `block` are of the inferred dtypes, finite where they can be, and close to those of `wide`."""
+    limits = ml_dtypes.finfo(as_dtype(dtype))
+    unit, largest, smallest = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
+    with np.errstate(all="ignore"):
+        results = execute(optimize(block), args)
+        wanted = flat(execute(wide, wide_args))
+        reach = moved(wide, wide_args, wanted, unit)
+        dtypes = [element_dtype(t) for v, t in zip(results, block.result_types, strict=True) for _ in flat(v)]
+        for value, dtype, true, far in zip(flat(results), dtypes, wanted, reach, strict=True):
+            assert str(value.dtype) == dtype
+            assert value.shape == true.shape
+            if true.dtype.kind != "f":
+                continue
+            fits = np.isfinite(true) & (np.abs(true) < largest)
+            value = value.astype("float64")
+            assert np.isfinite(value[fits]).all(), f"{value} where {true} fits"
+            if fits.any():
+                allowed = UNITS * (unit * np.abs(true[fits]).max() + far[fits].max() + smallest)
+                assert np.abs(value - true)[fits].max() <= allowed, f"{value} is not {true}"
+
+
+def check(spec: OpSpec, example: Example, dtype: str) -> None:
+    """Forward, and backward if the op is smooth here, in `dtype` and in float64."""
+    short = in_dtype(example, dtype)
+    args = list(short.inputs)
+    wide_args = [cast(x, "float64") for x in args]
+    block, wide = block_for(spec, short), block_for(spec, replace(example, inputs=tuple(wide_args)))
+    assert_close(block, args, wide, wide_args, dtype)
+    wrt = [i for i, x in enumerate(args) if not isinstance(x, list) and is_float(x)]
+    if not (spec.differentiable and example.smooth and wrt):
+        return
+    pulled, pulled_wide = (vjp(b, [b.params[i] for i in wrt]) for b in (block, wide))
+    seeds = [pulled.types[p] for p in pulled.params[len(args) :]]
+    if any(isinstance(t, StackType) for t in seeds):
+        return  # a sum of what was read from it is covered by the ops that read
+    r = np.random.default_rng(5)
+    shapes = [v.shape for v, t in zip(execute(block, args), block.result_types, strict=True) if t.is_float]
+    cts = [r.uniform(0.5, 1.5, s).astype(as_dtype(t.dtype)) for s, t in zip(shapes, seeds, strict=False)]
+    wide_cts = [c.astype("float64") for c in cts]
+    assert_close(pulled, [*args, *cts], pulled_wide, [*wide_args, *wide_cts], dtype)
+
+
+HALF_CASES = [
+    (name, i)
+    for name, i in CASES
+    if any(is_float(x) for x in flat(list(examples_of(OPS[name])[i].inputs)))
+    or "float64" in examples_of(OPS[name])[i].attrs.values()
+]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("name", "i"), HALF_CASES)
+def test_16_bits_are_as_good_as_16_bits_can_be_or_are_refused(name, i, dtype):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    try:
+        block_for(spec, in_dtype(example, dtype))
+    except ProgramError as error:
+        assert error.code == "dtype_mismatch"
+        assert f"takes float32 or float64, not {dtype}[" in error.message
+        assert error.message.endswith(": cast it")
+        return
+
+    check(spec, example, dtype)
+
+
+def spread(shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).uniform(low, high, shape)
+
+
+LONG = np.ones(70_000)
+ROWS = spread((8, 4096))
+LABELS = np.arange(8) * 500
+LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
+    ("more ones than float16 can count", "reduce_mean", (LONG,), {}),
+    ("a sum beyond where bfloat16 adds ones", "reduce_sum", (LONG[:4096],), {}),
+    ("a sum of rows", "reduce_sum", (ROWS,), {"axes": (1,)}),
+    ("a running sum", "cumsum", (np.abs(ROWS[:2]),), {"axis": 1}),
+    ("squares beyond 65504", "norm", (spread((50,), 200, 900),), {}),
+    ("squares that vanish", "norm", (spread((50,), 1e-5, 2e-5),), {}),
+    ("squares in a variance", "var", (spread((60,), -600, 600),), {}),
+    ("a deviation beside a large mean", "std", (1000 + 8 * np.arange(60.0),), {}),
+    ("many exponentials", "softmax", (ROWS,), {}),
+    ("many exponentials, their logarithm", "log_softmax", (ROWS,), {}),
+    ("one sum of exponentials", "logsumexp", (ROWS + 900,), {"axes": (1,)}),
+    ("a loss over many classes", "softmax_with_cross_entropy", (ROWS, LABELS[:, None]), {}),
+    ("a loss with squares beyond 65504", "mse_loss", (spread((64,), 300, 400), np.zeros(64)), {}),
+    ("a loss with many elements", "mse_loss", (ROWS, ROWS[::-1].copy()), {}),
+    ("a loss with many small elements", "l1_loss", (ROWS, ROWS + 1.0), {}),
+    ("a norm of rows", "layer_norm", (300 * ROWS,), {}),
+    ("a norm of a batch", "batch_norm", (300 * ROWS.T[:512], *(np.ones(8),) * 4), {}),
+    ("a norm by roots", "rms_norm", (300 * ROWS,), {}),
+    ("a unit vector", "l2_normalize", (300 * ROWS,), {}),
+    ("long products", "matmul", (ROWS, ROWS.T.copy()), {}),
+    ("many channels", "conv2d", (spread((1, 64, 6, 6)), spread((2, 64, 5, 5))), {}),
+    ("a large window", "avg_pool2d", (spread((1, 1, 64, 64), 1, 2),), {"kernel_size": (64, 64)}),
+    ("long segments", "segment_sum", (LONG[:4096], np.zeros(4096, int)), {"num_segments": 1}),
+    ("rows that meet", "gather", (np.ones((2, 1)), np.zeros(4096, int)), {}),
+    ("a bias under many rows", "add", (ROWS.T.copy(), np.ones(8)), {}),
+    ("a weight under many rows", "matmul", (ROWS.T.copy(), spread((8, 3))), {}),
+    ("a filter over many places", "conv2d", (spread((4, 1, 32, 32)), spread((2, 1, 3, 3))), {}),
+    ("a filter of a line", "conv1d", (spread((1, 2, 4000)), spread((2, 2, 3))), {}),
+    ("a norm of groups", "group_norm", (300 * spread((2, 4, 20, 20)), np.ones(4), np.ones(4)), {"groups": 2}),
+    ("a norm of each image", "instance_norm", (300 * spread((2, 2, 40, 40)), np.ones(2), np.ones(2)), {}),
+    ("means of segments", "segment_mean", (LONG[:4096], np.zeros(4096, int)), {"num_segments": 1}),
+    ("attention to many", "scaled_dot_product_attention", (ROWS[:, :8], ROWS.T[:2000, :8], ROWS.T[2000:4000]), {}),
+    ("a contraction", "einsum", (ROWS, ROWS), {"equation": "ij,kj->ik"}),
+    ("a loss of probabilities", "bce_loss", (np.abs(ROWS) / 2.01, np.abs(ROWS[::-1]) / 2.01), {}),
+    ("a distance of far points", "cdist", (300 * spread((3, 40)), 300 * spread((4, 40))), {}),
+    ("a root of powers", "lp_pool", (300 * spread((1, 1, 8, 8)),), {"kernel_size": (8, 8), "p": 2.0}),
+    ("a matrix of norm 1", "spectral_norm", (30 * spread((12, 60)), np.ones(12), np.ones(60)), {}),
+    ("a cosine of long vectors", "cos_sim", (100 * ROWS, 100 * ROWS[::-1].copy()), {}),
+    ("parameters that hardly move", "adam", (*(np.full(4, 1e-3),) * 2, *(np.full(4, 1e-3),) * 2, np.array(9)), {}),
+]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("name", "inputs", "attrs"), [case[1:] for case in LARGE], ids=[case[0] for case in LARGE])
+def test_what_adds_up_much_or_goes_far_in_between_keeps_its_digits(name, inputs, attrs, dtype):
+    check(OPS[name], Example(inputs, (), OPS[name].complete(attrs)), dtype)
+
+
+ELEMENTWISE = [
+    name
+    for name, spec in sorted(OPS.items())
+    if (spec.elementwise or spec.kind == "composite")
+    and all(not isinstance(x, list) and is_float(x) for e in examples_of(spec) for x in e.inputs)
+    and len({len(e.inputs) for e in examples_of(spec)}) == 1
+    and 1 <= len(examples_of(spec)[0].inputs) <= (2 if spec.elementwise else 1)
+    and all(np.shape(e.outputs[0]) == np.broadcast_shapes(*map(np.shape, e.inputs)) for e in examples_of(spec))
+    and spec.body.__module__.rpartition(".")[2]
+    in ("arithmetic", "functions", "trigonometry", "activations", "special", "rounding")
+]
+
+
+def every_value(dtype: str) -> np.ndarray:
+    """All finite numbers of a 16-bit dtype."""
+    with np.errstate(all="ignore"):
+        values = np.arange(2**16, dtype="uint16").view(as_dtype(dtype))
+        return values[np.isfinite(values.astype("float64"))]
+
+
+def some_values(dtype: str) -> np.ndarray:
+    """A few of every size and sign, the ends and the smallest among them."""
+    every = np.sort(every_value(dtype).astype("float64"))
+    middle = np.searchsorted(every, 0.0)
+    near = np.concatenate(
+        [every[:3], every[middle - 3 : middle + 4], every[-3:], [-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0]]
+    )
+    return np.unique(np.concatenate([every[::701], near])).astype(as_dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_16_bit_number_gives_what_it_gives_in_float32_rounded(name, dtype):
+    spec = OPS[name]
+    for example in {str(e.attrs): e for e in examples_of(spec)}.values():
+        if len(example.inputs) == 1:
+            args = [every_value(dtype)]
+        else:
+            args = [a.ravel() for a in np.meshgrid(some_values(dtype), some_values(dtype))]
+        if name == "pow":
+            args[0] = np.abs(args[0])  # whether a power of a negative number exists turns on the last digit of y
+        args32 = [a.astype("float32") for a in args]
+        block = block_for(spec, Example(tuple(args), (), in_dtype(example, dtype).attrs))
+        wide = block_for(spec, Example(tuple(args32), (), in_dtype(example, "float32").attrs))
+        assert_rounded(block, args, wide, args32, dtype)
+        if spec.differentiable:
+            ct = np.ones(args[0].shape, as_dtype(dtype))
+            assert_rounded(vjp(block), [*args, ct], vjp(wide), [*args32, ct.astype("float32")], dtype)
+
+
+def assert_rounded(block: Block, args: list[Any], wide: Block, wide_args: list[Any], dtype: str) -> None:
+    limits = ml_dtypes.finfo(as_dtype(dtype))
+    unit, largest, smallest = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
+    for value, wanted in zip(execute(block, args), execute(wide, wide_args), strict=True):
+        if not is_float(wanted):
+            np.testing.assert_array_equal(value, wanted)
+            continue
+        with np.errstate(all="ignore"):
+            value, wanted = np.asarray(value).astype("float64"), np.asarray(wanted).astype("float64")
+            fits = np.isfinite(wanted) & (np.abs(wanted) <= largest)
+            off = np.where(fits, np.abs(value - wanted) - UNITS * (unit * np.abs(wanted) + smallest), 0.0)
+        off[np.isnan(off)] = np.inf
+        worst = int(off.argmax())
+        assert off.max() <= 0, f"{[float(a[worst]) for a in wide_args]} gives {value[worst]}, not {wanted[worst]}"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", sorted(EXACT & OPS.keys()))
+def test_what_is_called_exact_is_exact(name, dtype):
+    for example in examples_of(OPS[name]):
+        short = in_dtype(example, dtype)
+        if "dtype" in short.attrs or not any(is_float(x) for x in flat(list(short.inputs))):
+            continue
+        wide = [cast(x, "float64") for x in short.inputs]
+
+        found = flat(execute(block_for(OPS[name], short), list(short.inputs)))
+        wanted = flat(execute(block_for(OPS[name], replace(example, inputs=tuple(wide))), wide))
+
+        for value, true in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(value).astype("float64"), np.asarray(true).astype("float64"))
