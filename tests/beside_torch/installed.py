@@ -1,0 +1,23 @@
+"""PyTorch, or None where it is not installed: the tables can be read without it, and so can what they leave out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["MISSING", "F", "one_step", "torch"]
+
+MISSING = "torch is not installed; `make test-all` installs it (requirements/oracle.txt)"
+
+torch: Any
+F: Any
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    torch = F = None
+
+
+def one_step(optimiser: str) -> Any:
+    """The function that does a step of an optimiser of torch; the package hides it behind its class."""
+    return getattr(import_module(f"torch.optim.{optimiser}"), optimiser)

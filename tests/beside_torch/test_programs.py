@@ -1,0 +1,74 @@
+"""Random programs with control flow: their gradients are PyTorch's for what they amount to."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.compile import GradientQuery, compile_gradient
+from core.registry import REGISTRY
+from core.wire import read
+from tests.beside_torch.compare import attributes
+from tests.beside_torch.installed import MISSING, torch
+from tests.beside_torch.table import TABLE
+from tests.laws.test_random_programs import ALL, leaves, second_order
+from tests.oracle import NearKink, unrolled
+from tests.strategies import LEAVES, written
+
+PROGRAMS = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "500")) // 4
+RUNS = 10
+
+
+def straight_line(document: dict[str, Any], values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """First gradients, and those of their sum, of a program without control flow."""
+    env = {name: torch.from_numpy(np.array(x)) for name, x in values.items()}
+    inputs = [env[name].requires_grad_() for name in LEAVES]
+    for op in document["blocks"][0]["ops"]:
+        attrs = op.get("attrs", {})
+        if op["type"] == "fill_constant":
+            out = torch.full(attrs["shape"], attrs["value"], dtype=getattr(torch, attrs["dtype"]))
+        else:
+            args = [env[name] for slot in op.get("inputs", {}).values() for name in slot]
+            out = expression(op["type"], args, attrs)
+        env[op["outputs"]["out"][0]] = out
+    first = pulled(env["loss"], inputs)
+    return first, pulled(sum(g.sum() for g in first), inputs)
+
+
+def expression(type: str, args: list[Any], attrs: dict[str, Any]) -> Any:
+    if not REGISTRY[type].differentiable:
+        return {"less_than": torch.lt}[type](*args)
+    return TABLE[type](*args, **attributes(TABLE[type], type, attrs))
+
+
+def pulled(y: Any, inputs: list[Any]) -> list[Any]:
+    if not y.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
+    return list(torch.autograd.grad(y, inputs, create_graph=True, allow_unused=True, materialize_grads=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch is None, reason=MISSING)
+@pytest.mark.parametrize("run", range(RUNS))
+def test_gradients_of_random_programs_are_those_of_pytorch(run):
+    torch.set_num_threads(1)
+    compared = 0
+    for seed in range(run, PROGRAMS, RUNS):
+        document, values = written(seed), leaves(seed)
+        try:
+            straight, _ = unrolled(document, values)
+        except NearKink:
+            continue
+        first, second = straight_line(straight, values)
+        program = read(document)
+        found = compile_gradient(program, GradientQuery(targets=("loss",), **ALL)).step(values).gradients
+        again = second_order(program).step(values).gradients
+        for name, one, two in zip(LEAVES, first, second, strict=True):
+            np.testing.assert_allclose(found[name], one.detach(), rtol=1e-9, atol=1e-11, err_msg=f"{seed} {name}")
+            np.testing.assert_allclose(again[name], two.detach(), rtol=1e-8, atol=1e-10, err_msg=f"{seed} {name}")
+        compared += 1
+
+    assert compared > PROGRAMS / RUNS / 2
