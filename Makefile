@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve examples test test-all check format bench openapi lock image clean
+.PHONY: help demo serve examples test test-all check format bench openapi catalogue lock image clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: $(STAMP)  ## measure how fast the compiler is and what a call costs
 
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
+
+catalogue: $(STAMP)  ## write docs/ops from the code
+	@$(BIN)/backpass catalogue --output docs/ops
 
 lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
 	@$(PIP) uv==0.13.8

@@ -1,4 +1,4 @@
-"""The command line: `backpass serve`, `backpass openapi`, `backpass version`."""
+"""The command line: `backpass serve`, `backpass openapi`, `backpass catalogue`, `backpass version`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _serve(chosen)
         case "openapi":
             return _openapi(chosen.output)
+        case "catalogue":
+            return _catalogue(chosen.output)
     print(__version__)
     return 0
 
@@ -47,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=field.description, metavar=kind.__name__)
     openapi = commands.add_parser("openapi", help="write the OpenAPI document")
     openapi.add_argument("--output", type=Path, help="file to write; standard output by default")
+    catalogue = commands.add_parser("catalogue", help="write the pages that describe all ops")
+    catalogue.add_argument("--output", type=Path, required=True, help="folder to write them to; no other page stays")
     commands.add_parser("version", help="print the version")
     return parser
 
@@ -96,4 +100,11 @@ def _openapi(output: Path | None) -> int:
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text)
+    return 0
+
+
+def _catalogue(output: Path) -> int:
+    from service.pages import write_pages
+
+    write_pages(output)
     return 0

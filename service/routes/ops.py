@@ -15,12 +15,13 @@ import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
 from core.ops.aligned import ALIGNED
 from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
+from core.wire.samples import SAMPLES, Sample
 from service import tensors
 from service.body import JSON
 from service.problems import FieldError, HttpProblem, responses
 from service.schemas.programs import Strict
 
-__all__ = ["router"]
+__all__ = ["CATALOGUE", "FAMILIES", "attributes_of", "documentation_of", "family_of", "router", "sampled", "schema_of"]
 
 router = APIRouter(prefix="/v1/ops", tags=["ops"])
 
@@ -140,11 +141,19 @@ def _summary(spec: OpSpec) -> dict[str, Any]:
     }
 
 
+def documentation_of(spec: OpSpec) -> str:
+    return spec.doc if spec.name not in ALIGNED else f"{spec.doc}\n\nWith `axis` it is `{ALIGNED[spec.name]}`."
+
+
+def attributes_of(spec: OpSpec) -> tuple[Attr, ...]:
+    """Those that it has on the wire."""
+    return spec.attrs if spec.name not in ALIGNED else (*spec.attrs, *CATALOGUE[ALIGNED[spec.name]].attrs)
+
+
 def _detail(spec: OpSpec) -> dict[str, Any]:
-    aligned = CATALOGUE[ALIGNED[spec.name]] if spec.name in ALIGNED else None
-    properties = {a.name: _schema(a) for a in (*spec.attrs, *(aligned.attrs if aligned else ()))}
+    properties = {a.name: schema_of(a) for a in attributes_of(spec)}
     return _summary(spec) | {
-        "documentation": spec.doc if aligned is None else f"{spec.doc}\n\nWith `axis` it is `{aligned.name}`.",
+        "documentation": documentation_of(spec),
         "inputs": [{"name": s.name, "optional": s.optional, "variadic": s.variadic} for s in spec.inputs],
         "outputs": [{"name": name, "variadic": spec.variadic_outputs} for name in spec.outputs],
         "attributes": {
@@ -154,11 +163,12 @@ def _detail(spec: OpSpec) -> dict[str, Any]:
             "additionalProperties": False,
         },
         "no_gradient": spec.no_gradient or spec.unavailable,
-        "examples": [_example(e) for e in spec.example_rule()] if spec.example_rule else [],
+        "examples": _examples(spec),
     }
 
 
-def _schema(attr: Attr) -> dict[str, Any]:
+def schema_of(attr: Attr) -> dict[str, Any]:
+    """The JSON Schema of an attribute."""
     schema = _of(attr.type)
     return schema if attr.required else schema | {"default": plain(attr.default)}
 
@@ -173,6 +183,27 @@ def _of(annotation: Any) -> dict[str, Any]:
     if origin is tuple:
         return {"type": "array", "items": _of(args[0])}
     return dict(SCHEMAS.get(annotation, {}))
+
+
+def _examples(spec: OpSpec) -> list[dict[str, Any]]:
+    if spec.name in SAMPLES:
+        return [sampled(SAMPLES[spec.name])]
+    return [_example(e) for e in spec.example_rule()] if spec.example_rule else []
+
+
+def sampled(sample: Sample) -> dict[str, Any]:
+    """An example that is a program: what to ask of POST /v1/gradients, and what it answers."""
+    types = {var["name"]: np.dtype(var["dtype"]) for var in sample.document["blocks"][0]["vars"]}
+    shapes = {var["name"]: var["shape"] for var in sample.document["blocks"][0]["vars"]}
+
+    def tensor(name: str, value: Any) -> dict[str, Any]:
+        flat = np.array(value, types[name]).reshape(-1).tolist()
+        return {"dtype": types[name].name, "shape": shapes[name], "data": flat}
+
+    feeds = {name: tensor(name, value) for name, value in sample.feeds.items()}
+    request = {"program": sample.document, "loss": "loss", "parameters": {"w": tensor("w", sample.w)}, "feeds": feeds}
+    loss = {"dtype": "float64", "shape": [], "data": [sample.loss]}
+    return {"request": request, "answer": {"loss": loss, "gradients": {"w": tensor("w", sample.gradient)}}}
 
 
 def _example(example: Example) -> dict[str, Any]:

@@ -1,0 +1,278 @@
+"""The catalogue of ops as pages of Markdown, one for each family, written from the declarations."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.compile import optimize
+from core.ir import FLOATS, Block, StackType, TensorType, Type
+from core.registry import Attr, Example, OpSpec, as_tuple, plain
+from core.runtime.reference import execute
+from core.wire.samples import SAMPLES
+from service import tensors
+from service.routes.ops import CATALOGUE, FAMILIES, attributes_of, documentation_of, family_of, sampled, schema_of
+
+__all__ = ["pages", "write_pages"]
+
+DIGITS = 6
+"""Significant digits of the numbers on a page: those behind differ from one machine to another, as does what is left
+where sums cancel, which counts as 0."""
+WIDTH = 120
+LARGE = 24
+"""Elements of all arrays from which on an example is not shown with its gradients too."""
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages, and remove those of families that are no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pages()
+    for path in folder.glob("*.md"):
+        if path.name not in written:
+            path.unlink()
+    for name, text in written.items():
+        (folder / name).write_text(text)
+
+
+def pages() -> dict[str, str]:
+    """File name -> text: README.md, which lists all ops, and a page for each family."""
+    families = {name: [s for _, s in sorted(CATALOGUE.items()) if family_of(s) == name] for name in FAMILIES}
+    return {"README.md": _index(families)} | {f"{name}.md": _page(name, specs) for name, specs in families.items()}
+
+
+def _index(families: Mapping[str, list[OpSpec]]) -> str:
+    lines = [
+        "# The ops",
+        "",
+        f"All {len(CATALOGUE)} ops, by family. A service tells the same at `GET /v1/ops`. This folder is written by",
+        "`make catalogue`, and a test compares it with the code.",
+        "",
+        "| family | ops |",
+        "|---|---|",
+    ]
+    for name, specs in families.items():
+        links = ", ".join(f"[{spec.name}]({name}.md#{spec.name})" for spec in specs)
+        lines.append(f"| [{name}]({name}.md) | {links} |")
+    return "\n".join(lines) + "\n"
+
+
+def _page(family: str, specs: list[OpSpec]) -> str:
+    title = (import_module(specs[0].body.__module__).__doc__ or family).split("\n\n")[0].replace("\n", " ")
+    lines = [f"# {family}", "", title, ""]
+    for spec in specs:
+        lines += [*_entry(spec), ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _entry(spec: OpSpec) -> Iterator[str]:
+    yield f"## {spec.name}"
+    yield ""
+    yield _prose(documentation_of(spec))
+    yield ""
+    given = ", ".join(f"`{s.name}`" + _marked(s.optional, s.variadic) for s in spec.inputs)
+    found = ", ".join(f"`{name}`" + _marked(False, spec.variadic_outputs) for name in spec.outputs)
+    yield f"* inputs: {given or 'none'}"
+    yield f"* outputs: {found}"
+    for attr in attributes_of(spec):
+        yield f"* attribute `{attr.name}`: {_type(attr)}{_default(attr)}"
+    yield f"* {_gradient(spec)}"
+    sample = SAMPLES.get(spec.name)
+    if sample is not None:
+        yield from _json(sampled(sample))
+        return
+    examples = sorted(_examples(spec), key=_awkwardness)
+    shown = next((e for e in examples if e.smooth), examples[0])
+    yield f"* for example {_types(spec, shown)}"
+    yield from _json(_shown(spec, shown))
+    kink = next((e for e in examples if not e.smooth and e is not shown), None)
+    if kink is not None and spec.differentiable:
+        yield ""
+        yield "At a kink, a tie or a bound:"
+        yield from _json(_shown(spec, kink))
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown: outside code an asterisk is one."""
+    parts = text.replace("``", "`").split("`")
+    return "`".join(part if i % 2 else part.replace("*", r"\*") for i, part in enumerate(parts))
+
+
+def _marked(optional: bool, variadic: bool) -> str:
+    if variadic:
+        return " (an optional list)" if optional else " (a list)"
+    return " (optional)" if optional else ""
+
+
+def _type(attr: Attr) -> str:
+    """The JSON Schema of an attribute in words."""
+
+    def words(schema: Mapping[str, Any]) -> str:
+        if "anyOf" in schema:
+            return " or ".join(dict.fromkeys(words(each) for each in schema["anyOf"]))
+        if "enum" in schema:
+            return ", ".join(f'`"{each}"`' for each in schema["enum"])
+        if schema.get("type") == "array":
+            return f"list of {words(schema['items'])}"
+        return schema.get("description", "").rstrip(".").lower() or schema.get("type", "anything")
+
+    return words(schema_of(attr))
+
+
+def _default(attr: Attr) -> str:
+    return "" if attr.required else f", by default `{json.dumps(plain(attr.default))}`"
+
+
+def _gradient(spec: OpSpec) -> str:
+    if spec.no_gradient or spec.unavailable:
+        return f"no gradient: {spec.no_gradient or spec.unavailable}"
+    return "gradients of any order"
+
+
+# --- examples ------------------------------------------------------------------------------------------------------
+
+
+def _examples(spec: OpSpec) -> list[Example]:
+    """Those with something in them, or, if there is none, all."""
+    assert spec.example_rule is not None
+    every = list(spec.example_rule())
+    return [e for e in every if not e.inputs or all(_count(x) for x in e.inputs)] or every
+
+
+def _awkwardness(example: Example) -> tuple[bool, bool, int]:
+    """The least of it is shown: infinite numbers cannot be read in JSON, and single ones show little."""
+    return not _finite([*example.inputs, *example.outputs]), _weight(example) < 4, _weight(example)
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_finite, value))
+    return np.asarray(value).dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def _weight(example: Example) -> int:
+    return sum(_count(x) for x in (*example.inputs, *example.outputs))
+
+
+def _count(value: Any) -> int:
+    return sum(map(_count, value)) if isinstance(value, list) else int(np.size(value))
+
+
+def _typed(value: Any) -> Type:
+    if isinstance(value, list):
+        return StackType(_typed(value[0]))
+    array = np.asarray(value)
+    return TensorType(array.shape, str(array.dtype))
+
+
+def _names(spec: OpSpec, example: Example) -> dict[str, list[str]]:
+    """Slot -> the names of its inputs in an example."""
+    names: dict[str, list[str]] = {}
+    for i, _ in enumerate(example.inputs):
+        slot = spec.inputs[min(i, len(spec.inputs) - 1)]
+        if slot.variadic:
+            names.setdefault(slot.name, []).append(f"{slot.name}{i - len(spec.inputs) + 1}")
+        elif example.inputs[i] is not None:
+            names[slot.name] = [slot.name]
+    return names
+
+
+def _block(spec: OpSpec, example: Example, names: Mapping[str, list[str]]) -> Block:
+    b = BlockBuilder()
+    flat = iter([name for each in names.values() for name in each])
+    values = [None if x is None else b.param(_typed(x), next(flat)) for x in example.inputs]
+    return b.build(as_tuple(b.emit(spec.name, *values, **example.attrs)))
+
+
+def _outputs(spec: OpSpec, count: int) -> dict[str, list[str]]:
+    """Slot -> the names of its outputs, `count` in all."""
+    if spec.variadic_outputs:
+        return {spec.outputs[0]: [f"{spec.outputs[0]}{i}" for i in range(count)]}
+    taken = {slot.name for slot in spec.inputs}
+    return {name: [f"{name}_out" if name in taken else name] for name in spec.outputs}
+
+
+def _types(spec: OpSpec, example: Example) -> str:
+    names = _names(spec, example)
+    block = _block(spec, example, names)
+    given = [f"{name} {block.types[name]}" for name in block.params]
+    outs = [name for each in _outputs(spec, len(block.results)).values() for name in each]
+    found = [f"{name} {type}" for name, type in zip(outs, block.result_types, strict=True)]
+    return f"`{', '.join(given) or '()'} -> {', '.join(found)}`"
+
+
+def _shown(spec: OpSpec, example: Example) -> dict[str, Any]:
+    """The op as on the wire, its inputs and outputs by name, and, of a small one, the gradients of their sum."""
+    names = _names(spec, example)
+    block = _block(spec, example, names)
+    outs = _outputs(spec, len(block.results))
+    op: dict[str, Any] = {"type": spec.name, "inputs": names, "outputs": outs}
+    if example.attrs:
+        op["attrs"] = {name: plain(value) for name, value in example.attrs.items()}
+    given = dict(zip(block.params, [x for x in example.inputs if x is not None], strict=True))
+    shown: dict[str, Any] = {"op": op}
+    if given:
+        shown["given"] = {name: _tensor(value) for name, value in given.items()}
+    flat = [name for each in outs.values() for name in each]
+    if example.outputs:
+        shown["found"] = {name: _tensor(value) for name, value in zip(flat, example.outputs, strict=False)}
+    drawn = spec.takes_key and not example.outputs  # differently in every step
+    if spec.differentiable and _weight(example) <= LARGE and not drawn:
+        gradients = _gradients(block, given)
+        if gradients:
+            shown["gradients"] = {name: _tensor(value) for name, value in gradients.items()}
+    return shown
+
+
+def _gradients(block: Block, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the sum of all that comes out, by every input that has one."""
+    wrt = [p for p in block.params if isinstance(block.types[p], TensorType) and block.types[p].is_float]
+    results = [t for t in block.result_types if t.is_float]
+    if not wrt or any(isinstance(t, StackType) for t in (*block.types.values(), *results)):
+        return {}
+    pulled = vjp(block, wrt)
+    with np.errstate(all="ignore"):
+        values = execute(block, list(given.values()))
+        seeds = [np.ones_like(v) for v, t in zip(values, block.result_types, strict=True) if t.is_float]
+        found = execute(optimize(pulled), [*given.values(), *seeds])
+    return dict(zip(wrt, found[len(values) :], strict=True))
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_tensor(each) for each in value]
+    array = np.asarray(value)
+    if array.dtype.name in FLOATS:
+        largest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
+        noise = max(1e-9 * float(largest), 1e-13)
+        flat = [0.0 if abs(x) < noise else float(f"{x:.{DIGITS}g}") for x in array.reshape(-1).tolist()]
+        array = np.array(flat, array.dtype).reshape(array.shape)
+    return json.loads(tensors.dumps(tensors.encode(array)))
+
+
+def _json(shown: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "```json"
+    yield _laid_out(shown, 0)
+    yield "```"
+
+
+def _laid_out(value: Any, indent: int) -> str:
+    """JSON in lines of WIDTH."""
+    text = json.dumps(value, ensure_ascii=False)
+    if indent + len(text) <= WIDTH - 20 or not isinstance(value, dict | list):
+        return text
+    start = "\n" + " " * (indent + 1)
+    if isinstance(value, dict):
+        members = [f"{json.dumps(name)}: {_laid_out(each, indent + 1)}" for name, each in value.items()]
+        return "{" + f",{start}".join(members) + "}"
+    if not any(isinstance(each, dict | list) for each in value):
+        return start.join(textwrap.wrap(text, WIDTH - indent - 1))
+    return f"[{start} " + f",{start} ".join(_laid_out(each, indent + 2) for each in value) + "]"

@@ -1,0 +1,33 @@
+"""Every op that runs inner blocks has a program that shows it, and the program does what it says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from core.compile import GradientQuery, compile_gradient
+from core.registry import CONSTRUCTS, REGISTRY
+from core.wire import read, write
+from core.wire.samples import SAMPLES
+
+
+def test_there_is_a_sample_for_each_of_them() -> None:
+    catalogue = REGISTRY | CONSTRUCTS
+    assert SAMPLES.keys() == {name for name, spec in catalogue.items() if spec.kind in ("control", "construct")}
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_sample_gives_what_it_says(name: str) -> None:
+    sample = SAMPLES[name]
+    used = {op["type"] for block in sample.document["blocks"] for op in block["ops"]}
+    assert name in used
+
+    program = read(json.loads(json.dumps(sample.document)))
+    for each in (program, read(write(program))):
+        values = {v.name: np.array(sample.feeds.get(v.name, sample.w), v.type.dtype) for v in each.variables}
+        values = {name: value.reshape(each.block.types[name].shape) for name, value in values.items()}
+        found = compile_gradient(each, GradientQuery(loss="loss")).step(values)
+        np.testing.assert_allclose(found.loss, sample.loss, rtol=1e-12)
+        np.testing.assert_allclose(found.gradients["w"].reshape(-1), sample.gradient, rtol=1e-12)
