@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
-from core.autodiff import Adjoint, Dependence, live
-from core.build import BlockBuilder, Value
+from core.autodiff import Adjoint, Cotangent, Densified, Dependence, live
+from core.build import BlockBuilder, SparseRows, Value
 from core.errors import Location, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook, Hooks, block_index
@@ -66,6 +66,9 @@ class Backward:
     recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.
     hooked:         (number of the hook, "block:name" whose gradient it acts on), in the order of the ops.
     checkpoints:    variables of the forward part that are kept where it is cut.
+    sparse:         requested name -> (variable of the rows, variable of their values) of a gradient that is there both
+                    ways; the gradient variable itself is the whole table.
+    densified:      tables whose gradient could have stayed rows, and what needed it whole.
     """
 
     program: Program
@@ -81,6 +84,8 @@ class Backward:
     recorded: Mapping[str, str] = field(default_factory=dict)
     hooked: tuple[tuple[int, str], ...] = ()
     checkpoints: tuple[str, ...] = ()
+    sparse: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -107,6 +112,8 @@ class Backward:
             "recorded": dict(self.recorded),
             "hooked": [list(pair) for pair in self.hooked],
             "checkpoints": list(self.checkpoints),
+            "sparse": {name: {"rows": rows, "values": values} for name, (rows, values) in self.sparse.items()},
+            "densified": [each.as_document() for each in self.densified],
         }
 
 
@@ -213,7 +220,9 @@ def _backward(
             (t, a.b.value(s) if s is not None else _ones(a, t))
             for t, s in zip(targets, seeds or [None] * len(targets), strict=True)
         ]
-    found = a.run(given, wrt)
+    by_rows = a.run_by_rows(given, wrt)
+    found = {v: _whole(a, v, ct) for v, ct in by_rows.items()}
+    tables = {v: (a.final(ct.rows.name), a.final(ct.values.name)) for v, ct in by_rows.items() if _stays(ct, a, v)}
 
     found_names = {v: a.final(ct.name) for v, ct in found.items()}
     missing: dict[str, str] = {}
@@ -231,6 +240,7 @@ def _backward(
             found_names[variable] = a.final(a.b.zeros_like(a.b.value(variable)).name)
     recorded = {key: a.final(_as_array(a.b, ct).name) for key, ct in a.recorded.items()}
     results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names] + list(recorded.values())
+    results += [name for table in tables.values() for name in table]
     adjoint_ops = live(a.ops(), results)
     again = None
     if cuts := _cuts(program, block, options.checkpoints):
@@ -247,7 +257,7 @@ def _backward(
         program=replace(program, block=forward),
         params_grads=tuple((name, found_names.get(variables[name])) for name in wanted),
         grad_to_var={g: v for g, v in a.origins().items() if g in present},
-        grad_info_map={v: (g, 0) for g, v in origin.items() if "@RENAME@" not in g},
+        grad_info_map={v: (g, 0) for g, v in origin.items() if "@RENAME@" not in g and not g.endswith("@VALUES")},
         forward_of=tuple((n + i, op.location) for i, op in enumerate(adjoint_ops)),
         roles=_roles(forward, n, targets),
         ready_at={name: written[g] for name, v in variables.items() if (g := found_names.get(v)) in written},
@@ -257,7 +267,19 @@ def _backward(
         recorded=recorded,
         hooked=tuple(hooks.applied),
         checkpoints=again.kept if again else (),
+        sparse={name: tables[v] for name, v in variables.items() if v in tables},
+        densified=tuple(a.densified),
     )
+
+
+def _stays(ct: Cotangent, a: Adjoint, variable: str) -> TypeGuard[SparseRows]:
+    """Whether a gradient is answered as rows: the shape of the table must be known for that."""
+    return isinstance(ct, SparseRows) and a.b.types[variable].is_static
+
+
+def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
+    """A gradient as one array. What reads rows does without it, so it tells only of those that do not stay rows."""
+    return a.whole(variable, ct, None if _stays(ct, a, variable) else "open_size")
 
 
 def _with_memory(block: Block, options: Options) -> Block:

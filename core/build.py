@@ -12,7 +12,16 @@ from core.ir import HOLE, Block, Op, TensorType, Type
 from core.precision import can_widen, is_half, rounds_often
 from core.registry import OpSpec, as_tuple, lookup
 
-__all__ = ["BlockBuilder", "Value", "expansion", "in_float32_if_better", "narrowed", "output_types", "widened"]
+__all__ = [
+    "BlockBuilder",
+    "SparseRows",
+    "Value",
+    "expansion",
+    "in_float32_if_better",
+    "narrowed",
+    "output_types",
+    "widened",
+]
 
 MEMO_LIMIT = 4096
 """Remembered inferences per op; programs repeat the same few, so a full table is simply emptied."""
@@ -70,6 +79,18 @@ class Value:
 
     def _affine(self, scale: float, bias: float) -> Value:
         return self.builder.emit("scale", self, scale=float(scale), bias=float(bias))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseRows:
+    """The cotangent of a table of which few rows are not zero.
+
+    rows:   int64 [n], ascending, each there once.
+    values: [n, *row].
+    """
+
+    rows: Value
+    values: Value
 
 
 class BlockBuilder:

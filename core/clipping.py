@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.build import Value
+from core.autodiff import Cotangent
+from core.build import SparseRows, Value
 from core.errors import ProgramError
 from core.registry import as_tuple, convert
 
@@ -59,13 +60,30 @@ class Clip:
         assert self.max is not None
         return -self.max if self.min is None else self.min
 
-    def apply(self, gradients: Sequence[Value]) -> list[Value]:
-        """The clipped gradients, in their order."""
+    @property
+    def high(self) -> float:
+        assert self.max is not None
+        return self.max
+
+    @property
+    def needs_whole(self) -> str | None:
+        """Why rows of a table must become the whole table first, if they must: zeros would not stay zeros."""
+        return "clip:value" if self.by == "value" and not self.low <= 0.0 <= self.high else None
+
+    def apply(self, gradients: Sequence[Cotangent]) -> list[Cotangent]:
+        """The clipped gradients, in their order. Rows of a table that are zero count in no norm."""
+        given = [g.values if isinstance(g, SparseRows) else g for g in gradients]
+        clipped = self._applied(given)
+        return [
+            SparseRows(g.rows, c) if isinstance(g, SparseRows) else c for g, c in zip(gradients, clipped, strict=True)
+        ]
+
+    def _applied(self, gradients: Sequence[Value]) -> list[Value]:
         if not gradients:
             return []
         emit = gradients[0].builder.emit
         if self.by == "value":
-            return [emit("clip", g, min=self.low, max=self.max) for g in gradients]
+            return [emit("clip", g, min=self.low, max=self.high) for g in gradients]
         if self.by == "norm":
             return [emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
         return list(as_tuple(emit("clip_by_global_norm", *gradients, max_norm=self.max_norm)))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
+from core.autodiff import Cotangent, Densified
 from core.backward import Backward, Options, Unconnected, append_backward, gradients
-from core.build import BlockBuilder, Value
+from core.build import BlockBuilder, SparseRows
 from core.clipping import Clip
 from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom
@@ -19,10 +21,11 @@ from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
 from core.ops.control import LoopMemory
 from core.ops.types import as_dtype
-from core.optim import Optimizer, state_types
+from core.optim import Optimizer, needs_whole, state_types
 from core.passes import accumulate_early, eliminate_dead, expand_composites, fold_constants, share_common
 from core.passes.bind import bind
 from core.runtime.reference import Plan, Run, RunLimits, plan
+from core.sparse import RowArray
 
 __all__ = [
     "Backward",
@@ -83,7 +86,11 @@ class GradientQuery:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one step gave. Arrays are on the device the step ran on."""
+    """What one step gave. Arrays are on the device the step ran on.
+
+    A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
+    optimiser changes these rows alone.
+    """
 
     loss: Any = None
     gradients: dict[str, Any] = field(default_factory=dict)
@@ -93,21 +100,35 @@ class Outputs:
     parameters: dict[str, Any] = field(default_factory=dict)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
+
+    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
+    """
+
+    place: str
+    name: str
+    table: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
     """A block ready to run, and what its parameters and results mean.
 
-    layout:   for each result the field of `Outputs` it belongs to, and its name there.
+    layout:   what each result is; those that hold numbers of rows are in the place "rows".
     ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
               final; the plan has it then at the latest.
     """
 
     plan: Plan
     inputs: tuple[Variable, ...]
-    layout: tuple[tuple[str, str], ...]
+    layout: tuple[Result, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
     optimizer: Optimizer | None = None
     trained: tuple[Variable, ...] = ()
     ready_at: Mapping[str, int] = field(default_factory=dict)
@@ -149,26 +170,44 @@ class Executable:
             watch = None if when_final is None else self._watch(when_final, xp)
             results = self.plan(Run(xp, limits), *args, watch=watch)
         out: dict[str, Any] = {}
-        for (place, name), value in zip(self.layout, results, strict=True):
-            if place == "loss":
-                out["loss"] = xp.asarray(value)
+        rows = None
+        for each, result in zip(self.layout, results, strict=True):
+            value = xp.asarray(result)
+            if each.place == "rows":
+                rows = value
+            elif each.place == "loss":
+                out["loss"] = value
             else:
-                out.setdefault(place, {})[name] = xp.asarray(value)
-        return Outputs(missing=self.missing, **out)
+                whole = value if each.table is None else RowArray(rows, value, each.table)
+                out.setdefault(each.place, {})[each.name] = whole
+        return Outputs(missing=self.missing, densified=self.densified, **out)
 
     def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
         """Variable of the plan -> what tells its value, under each name that it is the gradient of."""
-        names: dict[str, list[str]] = {}
-        for variable, (place, name) in zip(self.plan.block.results, self.layout, strict=True):
-            if place == "gradients":
-                names.setdefault(variable, []).append(name)
+        names: dict[str, list[Callable[[Any], None]]] = {}
+        rows: dict[str, Any] = {}
+        for i, (variable, result) in enumerate(zip(self.plan.block.results, self.layout, strict=True)):
+            if result.place != "gradients":
+                continue
+            own = None if result.table is None else self.plan.block.results[i - 1]
+            if own is not None:  # the rows are there before their values, or with them
+                names.setdefault(own, []).append(partial(rows.__setitem__, own))
 
-        def told(listed: list[str]) -> Callable[[Any], None]:
-            def tell(value: Any) -> None:
-                for name in listed:
-                    when_final(name, xp.asarray(value))
+            def tell(value: Any, result: Result = result, own: str | None = own) -> None:
+                value = xp.asarray(value)
+                if own is not None:
+                    assert result.table is not None
+                    value = RowArray(xp.asarray(rows[own]), value, result.table)
+                when_final(result.name, value)
 
-            return tell
+            names.setdefault(variable, []).append(tell)
+
+        def told(listed: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+            def tell_all(value: Any) -> None:
+                for each in listed:
+                    each(value)
+
+            return tell_all
 
         return {variable: told(listed) for variable, listed in names.items()}
 
@@ -191,7 +230,7 @@ def compile_gradient(
     with headroom():
         backward, seeds = _differentiate(program, query, shapes)
         wanted = _question(backward, query, fetch)
-        executable = _executable(backward.program, wanted, seeds, backward.missing)
+        executable = _executable(backward.program, wanted, seeds, backward.missing, backward.densified)
         return replace(executable, ready_at=backward.ready_at)
 
 
@@ -201,7 +240,7 @@ def compile_forward(
     """The step that only evaluates: `fetch` and the program's states."""
     with headroom():
         bound = _bound(program, shapes)
-        wanted = [("fetched", name, _variable(bound, name)) for name in fetch]
+        wanted = [(Result("fetched", name), _variable(bound, name)) for name in fetch]
         return _executable(bound, wanted + _updates(bound), {}, {})
 
 
@@ -223,16 +262,17 @@ def compile_training(
         backward, seeds = _differentiate(program, query, shapes)
         wanted = _question(backward, query, fetch)
         b = BlockBuilder.like(backward.program.block)
-        found = {name: b.value(grad) for name, grad in backward.gradients.items()}
+        found = {name: _gradient(b, backward, name) for name in backward.gradients}
         by_name = {v.name: v for v in program.parameters}
         trained = tuple(by_name[name] for name in found)
-        slots, updated = _apply(b, optimizer, trained, list(found.values()), clip)
+        slots, updated, densified = _apply(b, optimizer, trained, list(found.values()), clip)
         trained_program = replace(
             backward.program,
             block=b.build(backward.program.block.results),
             variables=(*backward.program.variables, *slots),
         )
-        executable = _executable(trained_program, wanted + updated, seeds, backward.missing)
+        densified = (*backward.densified, *densified)
+        executable = _executable(trained_program, wanted + updated, seeds, backward.missing, densified)
         return replace(executable, optimizer=optimizer, trained=trained, ready_at=backward.ready_at)
 
 
@@ -250,15 +290,30 @@ class Update:
         limits: RunLimits | None = None,
         xp: ModuleType = np,
     ) -> Outputs:
-        """New parameters and optimiser state. Only the parameters that have a gradient here take part."""
+        """New parameters and optimiser state. Only the parameters that have a gradient here take part.
+
+        A gradient that the update was compiled to take as rows is a RowArray, whose rows may come in any order and
+        more than once.
+        """
         values = dict(optimizer_state) | dict(parameters)
         for name, value in gradients.items():
+            if isinstance(value, RowArray):
+                values[f"{name}@GRAD@ROWS"], value = value.rows, value.values
             values[f"{name}@GRAD"] = value
         return self.executable.step(values, limits=limits, xp=xp)
 
 
-def compile_update(program: Program, names: Sequence[str], optimizer: Optimizer, clip: Clip | None = None) -> Update:
-    """The step that takes gradients of the parameters `names` from the client and applies the optimiser."""
+def compile_update(
+    program: Program,
+    names: Sequence[str],
+    optimizer: Optimizer,
+    clip: Clip | None = None,
+    by_rows: Collection[str] = (),
+) -> Update:
+    """The step that takes gradients of the parameters `names` from the client and applies the optimiser.
+
+    by_rows: those of `names` whose gradient comes as ``<name>@GRAD``, values of rows, and ``<name>@GRAD@ROWS``.
+    """
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
     if unknown:
@@ -267,11 +322,25 @@ def compile_update(program: Program, names: Sequence[str], optimizer: Optimizer,
     trained = tuple(by_name[n] for n in names)
     for v in trained:
         b.param(v.type, v.name)
-    given = [b.param(v.type, f"{v.name}@GRAD") for v in trained]
-    feeds = [Variable(g.name, v.type, "feed") for g, v in zip(given, trained, strict=True)]
-    slots, updated = _apply(b, optimizer, trained, given, clip)
+    types = {f"{v.name}@GRAD": v.type for v in trained}
+    for v in trained:
+        if v.name in by_rows:
+            if v.type.rank == 0:
+                raise ProgramError(f"{v.name!r} is {v.type}, which has no rows", "feed_shape")
+            types[f"{v.name}@GRAD"] = TensorType((-1, *v.type.shape[1:]), v.type.dtype)
+            types[f"{v.name}@GRAD@ROWS"] = TensorType((-1,), "int64")
+    feeds = [Variable(b.param(type, name).name, type, "feed") for name, type in types.items()]
+    given: list[Cotangent] = []
+    for v in trained:
+        value = b.value(f"{v.name}@GRAD")
+        if v.name in by_rows:
+            rows = b.value(f"{v.name}@GRAD@ROWS")
+            given.append(SparseRows(*b.emit("merge_rows", value, rows, b.value(v.name))))
+        else:
+            given.append(value)
+    slots, updated, densified = _apply(b, optimizer, trained, given, clip)
     update = Program(b.build([]), (*trained, *feeds, *slots))
-    executable = _executable(update, updated, {}, {})
+    executable = _executable(update, updated, {}, {}, densified)
     return Update(replace(executable, optimizer=optimizer, trained=trained))
 
 
@@ -346,30 +415,49 @@ def _variable(program: Program, name: str) -> str:
     return variable
 
 
-def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str]) -> list[tuple[str, str, str]]:
-    """(field of Outputs, name there, variable) for each result that is wanted."""
+Wanted = list[tuple[Result, str]]
+"""What is wanted, and the variable that is it."""
+
+
+def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str]) -> Wanted:
+    """The results that are wanted."""
     program = backward.program
-    wanted = [("gradients", name, grad) for name, grad in backward.gradients.items()]
+    wanted: Wanted = []
+    for name, grad in backward.gradients.items():
+        if name in backward.sparse:
+            wanted += _rows("gradients", name, backward.sparse[name], program.block.types[grad])
+        else:
+            wanted.append((Result("gradients", name), grad))
     if query.loss is not None:
-        wanted.append(("loss", query.loss, _variable(program, query.loss)))
-    wanted += [("fetched", name, _variable(program, name)) for name in fetch]
-    wanted += [("recorded", key, variable) for key, variable in backward.recorded.items()]
+        wanted.append((Result("loss", query.loss), _variable(program, query.loss)))
+    wanted += [(Result("fetched", name), _variable(program, name)) for name in fetch]
+    wanted += [(Result("recorded", key), variable) for key, variable in backward.recorded.items()]
     return wanted + _updates(program)
 
 
-def _updates(program: Program) -> list[tuple[str, str, str]]:
+def _rows(place: str, name: str, variables: tuple[str, str], table: Any) -> Wanted:
+    """Rows of a table as a result: their numbers, then their values."""
+    rows, values = variables
+    return [(Result("rows", name), rows), (Result(place, name, table.shape), values)]
+
+
+def _updates(program: Program) -> Wanted:
     """The states that the program writes."""
-    return [("states", v.name, program.latest[v.name]) for v in program.states if v.name in program.latest]
+    return [(Result("states", v.name), program.latest[v.name]) for v in program.states if v.name in program.latest]
 
 
 def _executable(
-    program: Program, wanted: list[tuple[str, str, str]], seeds: Mapping[str, str], missing: Mapping[str, str]
+    program: Program,
+    wanted: Wanted,
+    seeds: Mapping[str, str],
+    missing: Mapping[str, str],
+    densified: tuple[Densified, ...] = (),
 ) -> Executable:
     by_name = {v.name: v for v in program.variables}
-    block = optimize(replace(program.block, results=tuple(variable for _, _, variable in wanted)))
+    block = optimize(replace(program.block, results=tuple(variable for _, variable in wanted)))
     params = tuple(by_name[p] for p in block.params)
     named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
-    return Executable(plan(block), named, tuple((place, name) for place, name, _ in wanted), missing)
+    return Executable(plan(block), named, tuple(result for result, _ in wanted), missing, densified)
 
 
 def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
@@ -387,34 +475,65 @@ def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
     return value
 
 
+def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:
+    """The gradient of the parameter `name`, as rows where it is there that way."""
+    if name in backward.sparse:
+        rows, values = backward.sparse[name]
+        return SparseRows(b.value(rows), b.value(values))
+    return b.value(backward.gradients[name])
+
+
 def _apply(
-    b: BlockBuilder, optimizer: Optimizer, trained: Sequence[Variable], grads: Sequence[Value], clip: Clip | None
-) -> tuple[list[Variable], list[tuple[str, str, str]]]:
-    """Emit the optimiser for each parameter. The slots it needs, and the results that come of it."""
+    b: BlockBuilder,
+    optimizer: Optimizer,
+    trained: Sequence[Variable],
+    grads: Sequence[Cotangent],
+    clip: Clip | None,
+) -> tuple[list[Variable], Wanted, tuple[Densified, ...]]:
+    """Emit the optimiser for each parameter. The slots it needs, the results that come of it, and what it densified."""
+    densified: list[Densified] = []
+
+    def whole(parameter: Variable, grad: Cotangent, why: str | None) -> Cotangent:
+        """`grad`, as one array if there is a reason why."""
+        if why is None or not isinstance(grad, SparseRows):
+            return grad
+        densified.append(Densified(f"0:{parameter.name}", why))
+        return b.emit("scatter_add_like", grad.values, grad.rows, b.value(parameter.name), axis=0)
+
     if clip is not None:
+        why = clip.needs_whole
         if clip.decay_first:
+            if optimizer.decays:
+                grads = [whole(v, g, "weight_decay") for v, g in zip(trained, grads, strict=True)]
             grads = [optimizer.decayed(b.value(v.name), g) for v, g in zip(trained, grads, strict=True)]
             optimizer = optimizer.without_decay()
-        grads = clip.apply(grads)
+        grads = clip.apply([whole(v, g, why) for v, g in zip(trained, grads, strict=True)])
     slots: list[Variable] = []
-    wanted: list[tuple[str, str, str]] = []
+    wanted: Wanted = []
     rate = None
     if optimizer.schedule is not None:
         steps = b.param(TensorType((), "int64"), STEPS)
         rate = optimizer.schedule.rate(steps)
         slots.append(Variable(STEPS, steps.type, "state"))
-        wanted.append(("optimizer_state", STEPS, b.emit("increment", steps).name))
+        wanted.append((Result("optimizer_state", STEPS), b.emit("increment", steps).name))
     for parameter, grad in zip(trained, grads, strict=True):
         own = [
             Variable(f"{parameter.name}/{slot}", type, "state")
             for slot, type in state_types(optimizer, parameter.type).items()
         ]
-        values = [b.param(v.type, v.name) for v in own]
-        outs = optimizer.update(b.value(parameter.name), grad, values, rate)
-        wanted.append(("parameters", parameter.name, outs[0].name))
-        wanted += [("optimizer_state", v.name, o.name) for v, o in zip(own, outs[1:], strict=True)]
         slots += own
-    return slots, wanted
+        olds = [b.value(parameter.name), *(b.param(v.type, v.name) for v in own)]
+        places = [("parameters", parameter.name), *(("optimizer_state", v.name) for v in own)]
+        grad = whole(parameter, grad, needs_whole(optimizer, parameter.type.dtype))
+        if isinstance(grad, SparseRows):  # the rows that move, before and after, are all it takes
+            before = [b.emit("gather", old, grad.rows, axis=0) for old in olds]
+            outs = optimizer.update(before[0], grad.values, before[1:], rate)
+            for place, out in zip(places, outs, strict=True):
+                wanted += _rows(*place, (grad.rows.name, out.name), parameter.type)
+            continue
+        outs = optimizer.update(olds[0], grad, olds[1:], rate)
+        wanted += [(Result(*place), out.name) for place, out in zip(places, outs, strict=True)]
+    return slots, wanted, tuple(densified)
 
 
 def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:

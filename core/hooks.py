@@ -73,6 +73,11 @@ class Hook:
         except (ValueError, TypeError) as error:
             raise ProgramError(f"not a hook: {error}", "bad_hook") from None
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether it does to some rows of a gradient, the others being zero, what it does to the whole."""
+        return self.do != "record" and not (self.do == "clip_value" and not self.min <= 0 <= self.max)
+
     def emit(self, b: BlockBuilder, name: str, location: Location | None) -> Op:
         """The op that does it to the gradient `name`; it is typed, but not yet added, and its output is not named."""
         with b.at(location):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 import core.ops  # noqa: F401  (fills the registry)
-from core.build import Value
+from core.autodiff import Cotangent
+from core.build import SparseRows, Value
 from core.errors import ProgramError
 from core.ir import TensorType
+from core.ops.types import as_dtype
 from core.ops.updates import decayed
 from core.registry import REGISTRY, as_tuple, lookup
 from core.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "Optimizer", "state_types"]
+__all__ = ["OPTIMIZERS", "Optimizer", "needs_whole", "state_types"]
 
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
@@ -51,14 +56,22 @@ class Optimizer:
             attrs["learning_rate"] = {"schedule": self.schedule.type, **self.schedule.attrs}
         return {"type": self.type, "attrs": attrs}
 
-    def decayed(self, parameter: Value, gradient: Value) -> Value:
+    def decayed(self, parameter: Value, gradient: Cotangent) -> Cotangent:
         """`gradient` with that of the weight decay, for optimisers that do nothing else with it.
 
         Raises ProgramError (bad_query) for those that decay in another way.
         """
         if "l1_decay" not in self.attrs:
             raise ProgramError(f"the decay of {self.type} is no part of the gradient", "bad_query")
+        if not self.decays:
+            return gradient
+        assert not isinstance(gradient, SparseRows), "decay moves every row"
         return decayed(parameter, gradient, self.attrs["weight_decay"], self.attrs["l1_decay"])
+
+    @property
+    def decays(self) -> bool:
+        """Whether it has any weight decay."""
+        return bool(self.attrs.get("weight_decay") or self.attrs.get("l1_decay"))
 
     def without_decay(self) -> Optimizer:
         """The same without weight decay."""
@@ -72,6 +85,27 @@ class Optimizer:
             return as_tuple(parameter.builder.emit(self.type, parameter, gradient, *slots, **self.attrs))
         attrs = {**self.attrs, "learning_rate": lookup("cast")(rate, dtype=parameter.dtype)}
         return as_tuple(lookup(self.type).body(parameter, gradient, *slots, **attrs))
+
+
+BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}
+"""Optimisers that leave alone, to the bit, where the gradient is zero; and attributes that must be usual for that."""
+
+
+def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
+    """Why an update needs the whole gradient of a table, machine-readable; None if the rows that are not zero will do.
+
+    optimizer:<type>: it moves rows without a gradient too. weight_decay: decay does. <attribute>: with this value of
+    it, in this dtype, they would become NaN.
+    """
+    if optimizer.type not in BY_ROWS:
+        return f"optimizer:{optimizer.type}"
+    if optimizer.decays:
+        return "weight_decay"
+    with np.errstate(over="ignore", under="ignore"):
+        values = {name: float(as_dtype(dtype).type(optimizer.attrs[name])) for name in BY_ROWS[optimizer.type]}
+    if not math.isfinite(values["learning_rate"]):
+        return "learning_rate"
+    return None if values.get("epsilon", 1.0) > 0 else "epsilon"
 
 
 def state_types(optimizer: Optimizer, parameter: TensorType) -> dict[str, TensorType]:

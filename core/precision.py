@@ -29,7 +29,7 @@ EXACT = frozenset((
     "diagonal_into", "diagonals_into", "empty_stack", "expand", "expand_as", "fill_zeros_like", "floor",
     "gather", "index_select", "mask_gradient", "max_pool", "maximum", "merge_by_mask", "meshgrid", "minimum",
     "neg", "one_hot", "pad_constant", "padded_like", "pick", "reduce_max", "reduce_min", "relu", "reshape",
-    "reshape_as", "round", "segment_max", "select_input", "select_output", "shift", "sign", "slice",
+    "read_rows", "reshape_as", "round", "segment_max", "select_input", "select_output", "shift", "sign", "slice",
     "slice_into", "split", "split_by_mask", "split_like", "squeeze", "stop_gradient", "tile", "transpose",
     "trunc", "unpool_like", "unsqueeze", "unstack", "where"
 ))

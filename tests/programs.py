@@ -10,9 +10,10 @@ import numpy as np
 
 from core.compile import GradientQuery, Outputs, compile_gradient
 from core.registry import lookup
+from core.sparse import RowArray
 from core.wire import read
 
-__all__ = ["Sketch", "check", "close", "complex_step", "grads", "step"]
+__all__ = ["Sketch", "check", "close", "complex_step", "grads", "step", "whole"]
 
 
 class Sketch:
@@ -118,7 +119,12 @@ def step(sketch: Sketch, fetch: Sequence[str] = (), values: Mapping[str, Any] | 
 
 
 def grads(sketch: Sketch, **query: Any) -> dict[str, np.ndarray]:
-    return step(sketch, **query).gradients
+    return whole(step(sketch, **query).gradients)
+
+
+def whole(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`values`, those that are rows of a table as the whole table."""
+    return {name: value.whole() if isinstance(value, RowArray) else value for name, value in values.items()}
 
 
 def close(found: Any, wanted: Any, tolerance: float = 5e-8) -> None:
@@ -155,7 +161,7 @@ def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, 
     def loss(values: Mapping[str, np.ndarray]) -> float:
         return float(run.step(values).fetched["loss"])
 
-    first = step(sketch, **options).gradients
+    first = grads(sketch, **options)
     for name in names:
         close(first[name], _differences(loss, sketch.values, name), tolerance)
     backward = append_backward(program, "loss")
@@ -165,11 +171,11 @@ def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, 
         again, GradientQuery(targets=tuple(targets), inputs=tuple(names), target_gradients=(True,) * len(targets))
     )
     seeds = {f"target_gradients/{i}": first[n] for i, n in enumerate(backward.gradients)}
-    second = seeded.step(sketch.values | seeds).gradients
+    second = whole(seeded.step(sketch.values | seeds).gradients)
     grad = compile_gradient(program, GradientQuery(loss="loss"))
 
     def half_norm(values: Mapping[str, np.ndarray]) -> float:
-        return sum(float(np.sum(g * g)) for g in grad.step(values).gradients.values()) / 2
+        return sum(float(np.sum(g * g)) for g in whole(grad.step(values).gradients).values()) / 2
 
     for name, value in second.items():
         close(value, _differences(half_norm, sketch.values, name), 10 * tolerance)

@@ -68,6 +68,7 @@ def analyse(
         "missing": {
             name: {"reason": why, "cut_at": _place(backward.cut_at.get(name))} for name, why in backward.missing.items()
         },
+        "densified": [each.as_document() for each in backward.densified],
     }
 
 

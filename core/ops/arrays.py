@@ -251,23 +251,30 @@ array_join.example(lambda: [Example((ROWS,), (X,), {"shape": (2,), "dtype": "flo
 
 
 @op(stacks=True)
-def array_concat(xp, array):
-    """The elements of a tensor array one after the other along their first axis; there must be at least one."""
+def array_concat(xp, array, like=None):
+    """The elements of a tensor array one after the other along their first axis.
+
+    like: an array whose other sizes they have, for when there may be no element; without it there must be one.
+    """
+    if not array and like is not None:
+        return like[:0]
     if not array:
         raise ExecutionError("there is nothing to concatenate in an empty array", "shape_mismatch")
     return xp.concatenate(array)
 
 
 @array_concat.infer
-def array_concat_infer(array):
+def array_concat_infer(array, like):
     element = _element(_array(array, "array_concat").element)
     if element.rank == 0:
         raise ProgramError(f"there is no axis to concatenate {element} along", "shape_mismatch")
+    if like is not None and not matches(like, TensorType((-1, *element.shape[1:]), element.dtype)):
+        raise ProgramError(f"the elements are {element}, not like {like}", "type_mismatch")
     return TensorType((-1, *element.shape[1:]), element.dtype)
 
 
-array_concat.vjp(lambda ct, out, array: lookup("array_split_as")(ct, array))
-array_concat.example(lambda: [Example((ROWS,), (X.reshape(-1),))])
+array_concat.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
+array_concat.example(lambda: [Example((ROWS,), (X.reshape(-1),)), Example((ROWS, X[0]), (X.reshape(-1),))])
 
 
 @op(stacks=True)
@@ -280,7 +287,7 @@ def array_split_as(xp, x, array):
 
 
 array_split_as.infer(lambda x, array: array)
-array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array)), None))
+array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array), x), None))
 array_split_as.example(lambda: [Example((X.reshape(-1), ROWS), (ROWS,))])
 
 

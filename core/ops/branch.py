@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.autodiff import FLOWS, Adjoint
-from core.build import BlockBuilder, Value
+from core.autodiff import FLOWS, Adjoint, Cotangent
+from core.build import BlockBuilder, SparseRows, Value
 from core.errors import ProgramError, TypeMismatch
 from core.ir import Block, Op
 from core.ops.control import BranchMemory, Side, check_condition, empty, free_names
@@ -63,7 +63,9 @@ FLOWS["if_else"] = _if_else_flow
 
 
 @if_else.adjoint
-def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Value | None]:
+def if_else_adjoint(
+    a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
+) -> list[Cotangent | None]:
     """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
@@ -73,16 +75,27 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
     for each, given in zip(inner, cotangents, strict=True):
         wrt = [p for p, w in zip(each.block.params, wanted[1:], strict=True) if w]
         seeds = zip((each.block.results[i] for i in seeded), given, strict=True)
-        found.append(each.run(seeds, wrt))
+        found.append(each.run_by_rows(seeds, wrt))
     reached = [
         i
         for i in range(len(op.inputs) - 1)
         if any(block.params[i] in f for block, f in zip(blocks, found, strict=True))
     ]
-    sides, returned = [], []
+    tables = [i for i in reached if _by_rows([f.get(b.params[i]) for b, f in zip(blocks, found, strict=True)])]
+    sides: list[Side] = []
+    returned: list[list[Value]] = []
     for each, f in zip(inner, found, strict=True):
-        names = [each.block.params[i] for i in reached]
-        returned.append([f.get(n) or each.b.zeros_like(each.b.value(n)) for n in names])
+        returned.append([])
+        for i in reached:
+            name = each.block.params[i]
+            ct = f.get(name)
+            if i in tables:
+                rows = ct if isinstance(ct, SparseRows) else _no_rows(each.b, each.b.value(name))
+                returned[-1] += [rows.rows, rows.values]
+            elif ct is None:
+                returned[-1].append(each.b.zeros_like(each.b.value(name)))
+            else:
+                returned[-1].append(each.whole(name, ct, "other_branch", op.location))
         for other in inner:
             for ct in other.recorded.values():
                 returned[-1].append(ct if other is each else empty(each.b, ct.type))
@@ -117,11 +130,22 @@ def if_else_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wan
             false_block=adjoints[1],
         )
     )
-    result: list[Value | None] = [None] * len(op.inputs)
-    for i, out in zip(reached, outs[: len(reached)], strict=True):
-        result[1 + i] = out
-    a.recorded.update(zip((key for each in inner for key in each.recorded), outs[len(reached) :], strict=True))
+    result: list[Cotangent | None] = [None] * len(op.inputs)
+    left = iter(outs)
+    for i in reached:
+        result[1 + i] = SparseRows(next(left), next(left)) if i in tables else next(left)
+    a.recorded.update(zip((key for each in inner for key in each.recorded), left, strict=True))
     return result
+
+
+def _by_rows(sides: list[Cotangent | None]) -> bool:
+    """Whether a cotangent can leave as rows: each side has rows, or none at all."""
+    return any(isinstance(ct, SparseRows) for ct in sides) and not any(isinstance(ct, Value) for ct in sides)
+
+
+def _no_rows(b: BlockBuilder, table: Value) -> SparseRows:
+    """The cotangent of `table` where nothing is looked up in it."""
+    return SparseRows(b.constant(0, "int64", (0,)), b.emit("slice", table, axes=(0,), starts=(0,), ends=(0,)))
 
 
 def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: list[list[str]]) -> Op:

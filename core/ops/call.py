@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.autodiff import FLOWS, Adjoint, pullback
+from core.autodiff import FLOWS, Adjoint, Cotangent, pullback
 from core.build import Value
 from core.errors import ProgramError
 from core.ir import Block, Op
@@ -60,20 +60,20 @@ FLOWS["call"] = _call_flow
 
 
 @call.adjoint
-def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Value | None]:
+def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Cotangent | None]:
     """Either gradient is put in place: what stands there can be differentiated again like anything else."""
-    result: list[Value | None] = [None] * len(op.inputs)
+    result: list[Cotangent | None] = [None] * len(op.inputs)
     given = [a.b.value(name) for name in op.inputs]
     block, gradient = op.attrs["block"], op.attrs["gradient"]
     if gradient is not None:
         outs = [a.b.value(name) for name in op.outputs]
         whole = [ct or a.b.zeros_like(out) for ct, out in zip(cts, outs, strict=True)]
-        for i, ct in zip(op.attrs["inputs"], a.b.inline(gradient, [*given, *outs, *whole]), strict=True):
-            result[i] = ct
+        for i, out in zip(op.attrs["inputs"], a.b.inline(gradient, [*given, *outs, *whole]), strict=True):
+            result[i] = out
         return result
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
-    pulled, reached = pullback(block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w])
-    found = a.b.inline(pulled, [*given, *(ct for ct in cts if ct is not None)])
-    for name, ct in zip(reached, found, strict=True):
+    pulled = pullback(block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.densified)
+    found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
+    for name, ct in pulled.by_name(found).items():
         result[block.params.index(name)] = ct
     return result

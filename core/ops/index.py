@@ -16,7 +16,7 @@ from core.ops.places import added
 from core.ops.types import as_dtype, axis_of, matches, same_dtype
 from core.registry import Dtype, Example, lookup, op
 
-__all__: list[str] = []
+__all__ = ["check_index", "in_range"]
 
 X = np.arange(12.0).reshape(3, 4)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.autodiff import FLOWS, Adjoint
-from core.build import Value, narrowed, widened
+from core.autodiff import FLOWS, Adjoint, Cotangent
+from core.build import SparseRows, Value, narrowed, widened
 from core.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType
 from core.ops.control import LoopMemory, Side, check_condition, free_names
@@ -127,11 +127,12 @@ def _through(bits: int, reach: Sequence[int]) -> int:
 
 
 @loop.adjoint
-def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Value | None]:
+def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Cotangent | None]:
     """The gradient of a loop is a loop over what the forward one recorded, newest trip first.
 
     Cotangents of carried values are replaced on each trip, those of captured values are added up from zero, those of
-    stack elements leave as stacks.
+    stack elements leave as stacks. Those of captured tables that are rows leave as stacks too, and are merged behind
+    the loop.
     """
     if op.attrs["is_test"]:
         raise ProgramError("the loop keeps nothing of its trips: is_test is set", "is_test_loop", location=op.location)
@@ -146,7 +147,10 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     from_stacks = {j: inner.seed(body.results[j]) for j in seeded}
     seeds = [(body.results[i], ct) for i, ct in (from_carried | from_stacks).items()]
     wrt = [p for i, p in enumerate(body.params) if (i in tracked if i < n else wanted[i])]
-    found = inner.run(seeds, dict.fromkeys(wrt))
+    by_rows = inner.run_by_rows(seeds, dict.fromkeys(wrt))
+    tables = {i: ct for i in range(n, n + m) if isinstance(ct := by_rows.get(body.params[i]), SparseRows)}
+    apart = {body.params[i] for i in tables}
+    found = {p: inner.whole(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart}
 
     b = inner.b
     next_cts = [found.get(body.params[i]) or b.zeros_like(b.value(body.params[i])) for i in tracked]
@@ -157,7 +161,13 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     next_sums = [b.emit("sum", total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
     records = list(inner.recorded.items())
-    returned = [*next_cts, *next_sums, *(found[body.params[i]] for i in elements), *(ct for _, ct in records)]
+    returned = [
+        *next_cts,
+        *next_sums,
+        *(found[body.params[i]] for i in elements),
+        *(ct for _, ct in records),
+        *(part for table in tables.values() for part in (table.rows, table.values)),
+    ]
     side = Side.of(inner, [v.name for v in returned], op.attrs["memory"], op.attrs["checkpoints"])
 
     read_captured = [i for i in range(n, n + m) if body.params[i] in side.reads]
@@ -196,15 +206,30 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
             reverse=not op.attrs["reverse"],
         )
     )
-    result: list[Value | None] = [None] * len(op.inputs)
-    given_back = len(returned) - len(records)
-    for i, out in zip((*tracked, *added, *elements), outs[:given_back], strict=True):
+    result: list[Cotangent | None] = [None] * len(op.inputs)
+    given_back = (*tracked, *added, *elements)
+    for i, out in zip(given_back, outs, strict=False):
         result[i] = narrowed(out, a.b.types[op.inputs[i]]) if i in added else out
-    a.recorded.update((key, out) for (key, _), out in zip(records, outs[given_back:], strict=True))
+    rest = outs[len(given_back) :]
+    a.recorded.update((key, out) for (key, _), out in zip(records, rest, strict=False))
+    stacks = list(rest[len(records) :])
+    for i, rows, values in zip(tables, stacks[::2], stacks[1::2], strict=True):
+        result[i] = _merged(a, a.b.value(op.inputs[i]), rows, values, newest_first=not op.attrs["reverse"])
     return result
 
 
-COMPLETE = frozenset({"loop", "array_join", "array_flatten", "array_regroup", "array_chunks", "assign", "sum"})
+def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: bool) -> SparseRows:
+    """The rows of all trips of a backward loop, those to one row of `table` added in the order of its trips."""
+    rows = a.b.emit("array_concat", rows, a.b.constant(0, "int64", (0,)))
+    values = a.b.emit("array_concat", values, table)
+    if newest_first:  # stacks line up with the forward trips; in one trip every row is there once
+        rows, values = (a.b.emit("flip", each, axes=(0,)) for each in (rows, values))
+    return SparseRows(*a.b.emit("merge_rows", values, rows, table))
+
+
+COMPLETE = frozenset(
+    {"loop", "array_join", "array_concat", "array_flatten", "array_regroup", "array_chunks", "assign", "sum"}
+)
 """Readers of an array whose cotangent has every element."""
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from core.errors import ProgramError
-from core.ops.index import check_index
 from core.ops.logic import kept_where
 from core.ops.types import axes_of
 from core.registry import Example, composite, lookup
@@ -16,7 +15,6 @@ from core.registry import Example, composite, lookup
 __all__: list[str] = []
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
-TABLE = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6], [-0.7, 0.8]])
 
 
 LEVEL = -1.7580993408473766
@@ -112,35 +110,6 @@ alpha_dropout.example(
         Example((X[:0], np.array(3)), (X[:0],)),
     ]
 )
-
-
-@composite
-def embedding(weight, ids, *, padding_idx: int | None = None):
-    """``out[..., :] = weight[ids[...], :]``: rows of a table, looked up.
-
-    An id outside the table is an error. Rows of `padding_idx` come out as zeros and get no gradient.
-    """
-    check_index(ids.type, "ids")
-    if weight.rank != 2:
-        raise ProgramError(f"the table must have two axes, not {weight.type}", "shape_mismatch")
-    rows = lookup("gather")(weight, ids, axis=0)
-    if padding_idx is None:
-        return rows
-    size = weight.shape[0]
-    if size >= 0 and not -size <= padding_idx < size:
-        raise ProgramError(f"padding_idx {padding_idx} is outside the table {weight.type}", "bad_attr")
-    at = padding_idx + size if padding_idx < 0 <= size else padding_idx
-    padded = lookup("equal")(ids, lookup("full_like")(ids, value=at))
-    return lookup("where")(lookup("unsqueeze")(padded, axes=(-1,)), lookup("fill_zeros_like")(rows), rows)
-
-
-embedding.example(
-    lambda: [
-        Example((TABLE, np.array([0, 1, 0])), (TABLE[[0, 1, 0]],)),
-        Example((TABLE, np.array([[0, 1], [2, 0]])), (TABLE[[[0, 1], [2, 0]]] * [[[0], [1]], [[1], [0]]],),
-                {"padding_idx": 0}),
-    ]
-)  # fmt: skip
 
 
 @composite

@@ -1,0 +1,583 @@
+"""Gradients of tables as rows: the same as whole tables, to the bit, wherever the rows were looked up."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.analysis import analyse
+from core.backward import append_backward
+from core.compile import Clip, GradientQuery, compile_gradient, compile_training
+from core.errors import ExecutionError, ProgramError
+from core.hooks import Hook
+from core.optim import OPTIMIZERS, Optimizer
+from core.sparse import RowArray
+from core.wire import read, write
+from tests.programs import Sketch, check, close, step, whole
+
+R = np.random.default_rng(7)
+TABLE = R.standard_normal((6, 3))
+MIXED = R.standard_normal((3, 3))
+IDS = np.array([[1, 4, 1], [5, 1, -2]])
+
+
+class Lookups(Sketch):
+    """A sketch with a table E and ids, all of whose lookups are sparse or none."""
+
+    def __init__(self, sparse: bool, ids: Any = IDS, dtype: str = "float64", ids_dtype: str = "int64") -> None:
+        super().__init__()
+        self.sparse = sparse
+        self.param("E", TABLE, dtype)
+        self.param("w", MIXED, dtype)
+        self.feed("ids", ids, ids_dtype)
+
+    def look(self, ids: str = "ids", table: str = "E", **attrs: Any) -> str:
+        return self.op("embedding", table, ids, is_sparse=self.sparse, **attrs)
+
+    def loss(self, *rows: str) -> Lookups:
+        """A loss in which every row weighs differently, and whose second derivatives are not zero."""
+        parts = [self.op("reduce_sum", self.op("tanh", self.op("matmul", each, "w"))) for each in rows]
+        squares = [self.op("reduce_sum", self.op("square", each)) for each in rows]
+        self.op("sum", [*parts, *squares], out="loss")
+        return self
+
+
+def once(sparse: bool, **how: Any) -> Lookups:
+    s = Lookups(sparse, **how)
+    return s.loss(s.look())
+
+
+def padded(sparse: bool, padding_idx: int) -> Lookups:
+    s = Lookups(sparse)
+    return s.loss(s.look(padding_idx=padding_idx))
+
+
+def column(sparse: bool) -> Lookups:
+    s = Lookups(sparse, ids=IDS[..., None])
+    return s.loss(s.op("lookup_table", "E", "ids", is_sparse=sparse))
+
+
+def twice(sparse: bool) -> Lookups:
+    s = Lookups(sparse)
+    s.feed("others", [1, 2, 1, 5], "int64")
+    return s.loss(s.look(), s.look("others", padding_idx=5), s.look())
+
+
+def each_id(s: Lookups, trips: int = 6) -> None:
+    """h := tanh(h w) + E[ids[t]] for each t; ids are flat."""
+    s.const(1.0, [1, 3], out="h")
+    s.const(0, [1], "int64", out="t")
+    with s.repeat(trips):
+        row = s.look(s.op("gather", "ids", "t"))
+        s.op("add", s.op("tanh", s.op("matmul", "h", "w")), row, out="h")
+        s.op("increment", "t", out="t", step=1)
+
+
+def in_a_loop(sparse: bool, trips: int = 6) -> Lookups:
+    s = Lookups(sparse, ids=IDS.ravel())
+    each_id(s, trips)
+    return s.loss("h")
+
+
+def in_a_loop_and_before_and_behind_it(sparse: bool) -> Lookups:
+    s = Lookups(sparse, ids=IDS.ravel())
+    before = s.look()
+    each_id(s)
+    return s.loss(before, "h", s.look())
+
+
+def twice_a_trip(sparse: bool) -> Lookups:
+    s = Lookups(sparse, ids=IDS.ravel())
+    s.const(1.0, [1, 3], out="h")
+    s.const(0, [1], "int64", out="t")
+    with s.repeat(6):
+        one = s.look(s.op("gather", "ids", "t"))
+        two = s.op("mul", s.op("reduce_mean", s.look(), axes=[0]), "h")
+        s.op("add", s.op("tanh", s.op("matmul", "h", "w")), s.op("add", one, two), out="h")
+        s.op("increment", "t", out="t", step=1)
+    return s.loss("h")
+
+
+def in_a_loop_in_a_loop(sparse: bool) -> Lookups:
+    s = Lookups(sparse, ids=[1, 4, 1])
+    s.const(1.0, [1, 3], out="h")
+    with s.repeat(2):
+        s.const(0, [1], "int64", out="t")
+        with s.repeat(3):
+            row = s.look(s.op("gather", "ids", "t"))
+            s.op("add", s.op("tanh", s.op("matmul", "h", "w")), row, out="h")
+            s.op("increment", "t", out="t", step=1)
+        s.op("add", "h", s.op("reduce_sum", s.look(), axes=[0]), out="h")
+    return s.loss("h")
+
+
+def in_a_scan(sparse: bool, reverse: bool) -> Lookups:
+    s = Lookups(sparse)
+    s.const(0.5, [3], out="h0")
+    with s.block() as body:
+        rows = s.op("reduce_sum", s.look("now"), axes=[0])
+        s.op("add", s.op("tanh", s.op("matmul", "h", "w")), rows, out="h")
+    given = {"initial": "h0", "sequences": "ids"}
+    s.construct(
+        "scan", given, {"final": "last", "stacked": "hs"}, sub_block=body, states=["h"], elements=["now"],
+        outputs=["h"], reverse=reverse,
+    )  # fmt: skip
+    return s.loss("hs", "last")
+
+
+def in_a_branch(sparse: bool, taken: bool, other: bool) -> Lookups:
+    """One branch looks rows up, and the other one does too or does not."""
+    s = Lookups(sparse)
+    s.feed("c", taken, "bool")
+    with s.block() as yes:
+        s.op("reduce_sum", s.look(), axes=[0], out="y")
+    with s.block() as no:
+        if other:
+            row = s.look(s.const(2, [3], "int64"))
+            s.op("mul", row, row, out="y")
+        else:
+            s.const(2.0, [3, 3], out="y")
+    s.branch("c", yes, no)
+    return s.loss("y", s.look())
+
+
+def branches_in_a_loop(sparse: bool) -> Lookups:
+    """h := tanh(h w) + E[ids[t]] where that is odd, and E[0] + E[ids[t]] elsewhere."""
+    s = Lookups(sparse, ids=IDS.ravel())
+    s.const(1.0, [1, 3], out="h")
+    s.const(0, [1], "int64", out="t")
+    with s.repeat(6):
+        s.op("gather", "ids", "t", out="now")
+        odd = s.op("equal", s.op("mod", "now", s.const(2, [1], "int64")), s.const(1, [1], "int64"))
+        with s.block() as yes:
+            s.op("add", s.op("tanh", s.op("matmul", "h", "w")), s.look("now"), out="h")
+        with s.block() as no:
+            s.op("add", s.look(s.const(0, [1], "int64")), s.look("now"), out="h")
+        s.branch(odd, yes, no)
+        s.op("increment", "t", out="t", step=1)
+    return s.loss("h")
+
+
+def in_a_function(sparse: bool) -> Lookups:
+    f = Sketch()
+    f.feed("table", TABLE)
+    f.feed("which", IDS, "int64")
+    f.op("embedding", "table", "which", is_sparse=sparse, out="y")
+    s = Lookups(sparse)
+    s.functions = {"f": {"program": f.document, "results": ["y"]}}
+    s.construct("call", {"x": ["E", "ids"]}, {"out": "y"}, function="f")
+    return s.loss("y", s.look())
+
+
+def tied(sparse: bool) -> Lookups:
+    s = Lookups(sparse)
+    h = s.op("reduce_sum", s.look(), axes=[0, 1])
+    s.op("tanh", s.op("matmul", "E", h), out="y")
+    s.op("reduce_sum", "y", out="part")
+    return s.loss(s.look(), s.op("matmul", "E", "w"))
+
+
+def computed(sparse: bool) -> Lookups:
+    s = Lookups(sparse)
+    return s.loss(s.look(table=s.op("scale", "E", scale=2.0)))
+
+
+def changed_in_a_loop(sparse: bool) -> Lookups:
+    s = Lookups(sparse, ids=[1, 3, 2, 5, 1, 0])
+    s.op("assign", "E", out="table")
+    with s.repeat(3):
+        s.op("tanh", s.op("matmul", s.look(table="table"), "w"), out="table")
+    return s.loss("table")
+
+
+def dense_in_the_other_branch(sparse: bool) -> Lookups:
+    s = Lookups(sparse)
+    s.feed("c", True, "bool")
+    with s.block() as yes:
+        s.op("reduce_sum", s.look(), axes=[0, 1], out="y")
+    with s.block() as no:
+        s.op("reduce_sum", "E", axes=[0], out="y")
+    s.branch("c", yes, no)
+    return s.loss(s.op("unsqueeze", "y", axes=[0]))
+
+
+def dense_in_a_loop(sparse: bool) -> Lookups:
+    s = Lookups(sparse)
+    s.const(0.0, [3], out="h")
+    with s.repeat(2):
+        s.op("add", s.op("reduce_sum", s.look(), axes=[0, 1]), s.op("reduce_mean", "E", axes=[0]), out="y")
+        s.op("tanh", s.op("add", s.op("matmul", "h", "w"), "y"), out="h")
+    return s.loss(s.op("unsqueeze", "h", axes=[0]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """make: the program, with sparse lookups or without. reasons: why the gradient of E cannot stay rows."""
+
+    make: Callable[[bool], Lookups]
+    reasons: tuple[str, ...] = ()
+
+
+CASES = {
+    "once": Case(once),
+    "ids of int32": Case(lambda sparse: once(sparse, ids_dtype="int32")),
+    "one id": Case(lambda sparse: once(sparse, ids=[4])),
+    "no ids": Case(lambda sparse: once(sparse, ids=np.zeros((0, 2), int))),
+    "padding": Case(lambda sparse: padded(sparse, 1)),
+    "padding from the end": Case(lambda sparse: padded(sparse, -2)),
+    "padding that no id is": Case(lambda sparse: padded(sparse, 0)),
+    "column": Case(column),
+    "twice": Case(twice),
+    "loop": Case(in_a_loop),
+    "no trip": Case(lambda sparse: in_a_loop(sparse, 0)),
+    "loop, before and behind": Case(in_a_loop_and_before_and_behind_it),
+    "twice a trip": Case(twice_a_trip),
+    "loop in a loop": Case(in_a_loop_in_a_loop),
+    "scan": Case(lambda sparse: in_a_scan(sparse, False)),
+    "scan in reverse": Case(lambda sparse: in_a_scan(sparse, True)),
+    "branch taken": Case(lambda sparse: in_a_branch(sparse, True, False)),
+    "branch not taken": Case(lambda sparse: in_a_branch(sparse, False, False)),
+    "both branches": Case(lambda sparse: in_a_branch(sparse, False, True)),
+    "branches in a loop": Case(branches_in_a_loop),
+    "function": Case(in_a_function),
+    "tied": Case(tied, ("dense_contribution:matmul",)),
+    "computed": Case(computed, ("computed_by:scale",)),
+    "changed in a loop": Case(changed_in_a_loop, ("changed_by_loop",)),
+    "dense in the other branch": Case(dense_in_the_other_branch, ("other_branch",)),
+    "dense in a loop": Case(dense_in_a_loop, ("dense_contribution:reduce_mean",)),
+}
+
+
+def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    found, wanted = whole(found), whole(wanted)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_the_whole_gradient_to_the_bit_and_stay_rows_unless_told_otherwise(name):
+    case = CASES[name]
+    sparse, dense = step(case.make(True)), step(case.make(False))
+
+    equal(sparse.gradients, dense.gradients)
+    assert [each.reason for each in sparse.densified] == list(case.reasons)
+    assert dense.densified == ()
+    table = sparse.gradients["E"]
+    assert isinstance(table, RowArray) == (not case.reasons)
+    if isinstance(table, RowArray):
+        assert table.shape == TABLE.shape and table.rows.dtype == np.int64
+        assert (np.diff(table.rows) > 0).all()
+        assert len(table.values) == len(table.rows) <= len(np.unique(IDS % 6)) + 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_rows_agree_with_differences_in_first_and_second_order(name):
+    check(CASES[name].make(True), 2e-6)
+
+
+@pytest.mark.parametrize("memory", ["recompute", "sqrt", "binomial"])
+@pytest.mark.parametrize("name", ["loop", "twice a trip", "loop in a loop", "scan", "scan in reverse"])
+def test_loops_that_keep_less_give_the_same_rows(name, memory):
+    found = step(CASES[name].make(True), loop_memory=memory).gradients
+
+    assert isinstance(found["E"], RowArray)
+    equal(found, step(CASES[name].make(False), loop_memory=memory).gradients)
+
+
+@pytest.mark.parametrize("name", ["twice", "loop", "both branches", "tied"])
+def test_checkpoints_leave_the_rows_alone(name):
+    equal(
+        step(CASES[name].make(True), checkpoints="auto").gradients,
+        step(CASES[name].make(False), checkpoints="auto").gradients,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_half_and_single_precision_add_up_in_the_same_order(dtype):
+    pytest.importorskip("ml_dtypes")
+    for make in (once, twice, in_a_loop_and_before_and_behind_it, twice_a_trip, branches_in_a_loop):
+        s, d = make(True), make(False)
+        for each in (s, d):
+            typed = [*each.blocks[0]["vars"], *(op["attrs"] for block in each.blocks for op in block["ops"])]
+            for of in typed:
+                if of.get("dtype") == "float64":
+                    of["dtype"] = dtype
+            each.values = {
+                n: v if v.dtype != np.float64 else v.astype("bfloat16" if dtype == "bfloat16" else dtype)
+                for n, v in each.values.items()
+            }
+        equal(step(s).gradients, step(d).gradients)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_ids_with_any_padding(seed):
+    r = np.random.default_rng(seed)
+    ids = r.integers(-6, 6, r.integers(0, 5, r.integers(0, 4)))
+    padding = None if seed % 4 == 0 else int(r.integers(-6, 6))
+
+    def make(sparse: bool) -> Lookups:
+        s = Lookups(sparse, ids=ids)
+        s.total(
+            s.op(
+                "square", s.op("tanh", s.op("matmul", s.op("reshape", s.look(padding_idx=padding), shape=[-1, 3]), "w"))
+            )
+        )
+        return s
+
+    found = step(make(True))
+    equal(found.gradients, step(make(False)).gradients)
+    table = found.gradients["E"]
+    kept = np.unique(ids % 6)
+    np.testing.assert_array_equal(table.rows, kept if padding is None else kept[kept != padding % 6])
+    for row in range(6):  # by definition: what moves with a row is what was looked up there
+        if row not in table.rows:
+            assert not whole({"E": table})["E"][row].any()
+
+
+def test_30_the_rows_of_the_padding_index_are_not_there():
+    s = Sketch()
+    s.param("E", [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6], [-0.7, 0.8]])
+    s.feed("ids", [0, 1, 0], "int64")
+    s.total(s.op("square", s.op("embedding", "E", "ids", padding_idx=0, is_sparse=True)))
+    found = step(s).gradients["E"]
+
+    np.testing.assert_array_equal(found.rows, [1])
+    close(found.values, [[0.6, -0.8]])
+
+
+def test_an_id_that_counts_from_the_end_may_be_the_padding_index():
+    s = Sketch()
+    s.param("E", TABLE)
+    s.feed("ids", [-6, 0, -1, 5], "int64")
+    s.total(s.op("embedding", "E", "ids", padding_idx=0, out="rows"))
+    found = step(s, ["rows"])
+
+    close(found.fetched["rows"], [[0, 0, 0], [0, 0, 0], TABLE[5], TABLE[5]])
+    close(found.gradients["E"], np.outer([0, 0, 0, 0, 0, 2], [1, 1, 1]))
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("wrong", [6, -7])
+def test_an_id_outside_the_table_is_refused_with_its_place(sparse, wrong):
+    with pytest.raises(ExecutionError) as error:
+        step(once(sparse, ids=[1, wrong]))
+    assert error.value.code == "index_out_of_range"
+    assert error.value.location.type == "embedding"
+
+
+def test_a_padding_index_outside_the_table_is_refused():
+    with pytest.raises(ProgramError) as error:
+        step(padded(True, -7))
+    assert error.value.code == "bad_attr"
+
+
+# --- hooks -----------------------------------------------------------------------------------------------------
+
+HOOKS = {
+    "clip_value": {"min": -0.5, "max": 0.25},
+    "clip_value away from zero": {"do": "clip_value", "min": 0.125},
+    "clip_norm": {"max_norm": 0.5},
+    "scale": {"factor": -3.0},
+    "check_finite": {},
+    "record": {},
+}
+
+
+@pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
+@pytest.mark.parametrize("make", [twice, in_a_loop_and_before_and_behind_it])
+@pytest.mark.parametrize("do", HOOKS)
+def test_a_hook_does_to_rows_what_it_does_to_the_whole_table(do, make, when):
+    if do == "record" and when == "each_contribution":
+        pytest.skip("record takes whole gradients")
+    hook = Hook.read({"match": {"variable": "E"}, "do": do, "when": when, **HOOKS[do]})
+    sparse, dense = step(make(True), hooks=(hook,)), step(make(False), hooks=(hook,))
+
+    stays = do not in ("record", "clip_value away from zero")
+    assert isinstance(sparse.gradients["E"], RowArray) == stays
+    assert {each.reason for each in sparse.densified} <= {f"hook:{hook.do}", "dense_contribution:embedding",
+                                                          "dense_contribution:loop"}  # fmt: skip
+    found, wanted = whole(sparse.gradients), whole(dense.gradients)
+    for name in wanted:  # a norm adds up in another order
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-14, atol=0 if do != "clip_norm" else 1e-15)
+    for key, value in dense.recorded.items():
+        np.testing.assert_array_equal(sparse.recorded[key], value)
+
+
+def test_a_hook_inside_a_loop_sees_the_rows_of_each_trip():
+    hook = Hook.read({"match": {"variable": "1:E"}, "do": "clip_value", "max": 0.1})
+
+    equal(step(in_a_loop(True), hooks=(hook,)).gradients, step(in_a_loop(False), hooks=(hook,)).gradients)
+
+
+# --- what is told ----------------------------------------------------------------------------------------------
+
+
+def test_the_backward_program_has_the_table_and_the_rows_and_is_read_again():
+    b = append_backward(read(once(True).document), "loss")
+    document = b.as_document()
+
+    assert document["sparse"] == {"E": {"rows": "E@GRAD@ROWS", "values": "E@GRAD@VALUES"}}
+    assert b.gradients["E"] == "E@GRAD" and b.grad_info_map["E"] == ("E@GRAD", 0)
+    assert b.grad_to_var["E@GRAD@VALUES"] == "E"
+    assert read(write(b.program)) == b.program
+    assert "E@GRAD@VALUES" in b.program.block.types
+
+
+def test_a_densified_gradient_is_told_with_the_op_that_needs_it_whole():
+    b = append_backward(read(tied(True).document), "loss")
+
+    (told,) = b.as_document()["densified"]
+    assert told["variable"] == "0:E" and told["reason"] == "dense_contribution:matmul"
+    assert told["at"]["type"] == "matmul"
+    assert analyse(read(tied(True).document), GradientQuery(loss="loss"))["densified"] == [told]
+    assert analyse(read(once(True).document), GradientQuery(loss="loss"))["densified"] == []
+
+
+def test_gradients_of_any_variable_may_be_rows():
+    s = Lookups(True)
+    table = s.op("scale", "E", scale=2.0, out="table")
+    s.loss(s.look(table=table))
+    found = step(s, loss=None, targets=("loss",), inputs=("table", "w"))
+
+    assert isinstance(found.gradients["table"], RowArray) and found.densified == ()
+
+
+# --- training --------------------------------------------------------------------------------------------------
+
+ATTRS: list[dict[str, Any]] = [{}, {"weight_decay": 0.1}]
+STAY = {("sgd", False), ("adagrad", False)}
+
+
+def trained(s: Sketch, optimizer: Optimizer, steps: int = 3, **how: Any) -> tuple[dict[str, Any], Any]:
+    exe = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer, **how)
+    values = s.values | exe.initial_state()
+    for _ in range(steps):
+        out = exe.step(values)
+        for name, new in (out.parameters | out.optimizer_state).items():
+            if isinstance(new, RowArray):
+                values[name] = values[name].copy()
+                new.write(values[name])
+            else:
+                values[name] = new
+    return values, out
+
+
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("type", OPTIMIZERS)
+def test_an_optimiser_does_with_rows_what_it_does_with_the_whole_gradient(type, decay):
+    try:
+        optimizer = Optimizer(type, {"learning_rate": 0.1} | ({"weight_decay": 0.1} if decay else {}))
+    except ProgramError:
+        pytest.skip("has no weight decay")
+    (sparse, out), (dense, _) = trained(twice(True), optimizer), trained(twice(False), optimizer)
+
+    equal(sparse, dense)
+    stays = (type, decay) in STAY
+    assert isinstance(out.parameters["E"], RowArray) == stays
+    reason = "weight_decay" if type in ("sgd", "adagrad") else f"optimizer:{type}"
+    assert [each.reason for each in out.densified] == ([] if stays else [reason])
+
+
+@pytest.mark.parametrize("name", ["loop", "both branches", "no ids", "tied"])
+@pytest.mark.parametrize("type", ["sgd", "adagrad"])
+def test_rows_from_loops_and_branches_train_as_the_whole_gradient_does(name, type):
+    optimizer = Optimizer(type, {"learning_rate": {"schedule": "exponential_decay", "learning_rate": 0.1,
+                                                   "decay_steps": 2, "decay_rate": 0.5}})  # fmt: skip
+
+    equal(trained(CASES[name].make(True), optimizer)[0], trained(CASES[name].make(False), optimizer)[0])
+
+
+@pytest.mark.parametrize("attrs", [{"epsilon": 0.0}, {"learning_rate": 1e300}])
+def test_what_makes_nan_of_a_row_without_a_gradient_takes_the_whole_gradient(attrs):
+    def made(sparse: bool) -> Sketch:
+        s = Sketch()
+        s.param("E", TABLE, "float32")
+        s.feed("ids", [1], "int64")
+        s.total(s.op("square", s.op("embedding", "E", "ids", is_sparse=sparse)))
+        return s
+
+    optimizer = Optimizer("adagrad", attrs)
+    (sparse, out), (dense, _) = trained(made(True), optimizer), trained(made(False), optimizer)
+
+    equal(sparse, dense)
+    assert np.isnan(dense["E"]).any()
+    assert [each.reason for each in out.densified] == list(attrs)
+
+
+CLIPS = {
+    Clip("global_norm", max_norm=0.5): (),
+    Clip("norm", max_norm=0.5): (),
+    Clip("value", min=-0.1, max=0.2): (),
+    Clip("value", min=0.1, max=0.2): ("clip:value",),
+    Clip("value", max=0.2, decay_first=True): ("weight_decay",),
+}
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_clipping_does_with_rows_what_it_does_with_the_whole_gradient(clip):
+    optimizer = Optimizer("sgd", {"learning_rate": 0.1} | ({"weight_decay": 0.1} if clip.decay_first else {}))
+    (sparse, out), (dense, _) = (trained(twice(s), optimizer, clip=clip) for s in (True, False))
+
+    assert isinstance(out.gradients["E"], RowArray)
+    assert isinstance(out.parameters["E"], RowArray) == (not CLIPS[clip])
+    assert tuple(each.reason for each in out.densified) == CLIPS[clip]
+    for name in ("E", "w"):  # a norm adds up in another order
+        np.testing.assert_allclose(sparse[name], dense[name], rtol=1e-13)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------
+
+ROWS, WIDTH, COUNT = 1_000_000, 64, 32
+
+
+def large(loop: bool = False) -> Sketch:
+    s = Sketch()
+    s.blocks[0]["vars"] += [
+        {"name": "E", "dtype": "float32", "shape": [ROWS, WIDTH], "role": "parameter"},
+        {"name": "ids", "dtype": "int64", "shape": [COUNT], "role": "feed"},
+    ]
+    if not loop:
+        s.total(s.op("square", s.op("embedding", "E", "ids", is_sparse=True)))
+        return s
+    s.const(0, [1], "int64", out="t")
+    s.const(0.0, [1, WIDTH], "float32", out="h")
+    with s.repeat(COUNT):
+        s.op("add", "h", s.op("square", s.op("embedding", "E", s.op("gather", "ids", "t"), is_sparse=True)), out="h")
+        s.op("increment", "t", out="t", step=1)
+    s.total("h")
+    return s
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("type", [None, "sgd", "adagrad"])
+def test_a_step_on_a_large_table_takes_no_memory_of_its_size(loop, type):
+    program, query = read(large(loop).document), GradientQuery(loss="loss")
+    if type is None:
+        exe = compile_gradient(program, query)
+    else:
+        exe = compile_training(program, query, Optimizer(type))
+    ids = np.random.default_rng(1).integers(0, ROWS, COUNT)
+    values = {"E": np.zeros((ROWS, WIDTH), "float32"), "ids": ids} | exe.initial_state()
+    values["E"][ids] = np.arange(WIDTH)
+
+    tracemalloc.start()
+    try:
+        out = exe.step(values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000  # the table has 256 MB
+    np.testing.assert_array_equal(out.gradients["E"].rows, np.unique(ids))
+    close(out.gradients["E"].values, np.tile(2.0 * np.arange(WIDTH), (len(np.unique(ids)), 1)))
+
+
+def test_the_analysis_predicts_no_memory_for_a_whole_gradient():
+    found = analyse(read(large().document), GradientQuery(loss="loss"))
+
+    assert found["memory"]["peak"] < found["memory"]["parameters"] + 2_000_000
