@@ -24,6 +24,7 @@ from backpass_client.expression import Expression
 from backpass_client.functions import function
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
+from backpass_client.rows import Rows
 from backpass_client.sessions import Session, Step
 from backpass_client.tape import Tape, immediate, lazy
 from backpass_client.variable import Variable
@@ -36,6 +37,7 @@ __all__ = [
     "Playback",
     "Program",
     "Refused",
+    "Rows",
     "Service",
     "Session",
     "Step",

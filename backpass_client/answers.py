@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backpass_client.rows import from_tensors
+
 if TYPE_CHECKING:
     from backpass_client.expression import Expression
 
@@ -17,10 +19,13 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one pass gave. missing: variable -> why it has no gradient. said: the rest of the answer."""
+    """What one pass gave. missing: variable -> why it has no gradient. said: the rest of the answer.
+
+    gradients: arrays by name; Rows for a table all of whose uses are lookups with `is_sparse`.
+    """
 
     loss: np.ndarray | None
-    gradients: Arrays
+    gradients: dict[str, Any]
     fetched: Arrays
     missing: dict[str, str]
     said: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +52,7 @@ class Playback:
 def gradients_of(said: dict[str, Any], tensors: Arrays) -> Gradients:
     """An answer that carries gradients."""
     return Gradients(
-        tensors.get("loss"), group(tensors, "grad"), group(tensors, "fetch"), said.get("missing", {}), said
+        tensors.get("loss"), from_tensors(said, tensors), group(tensors, "fetch"), said.get("missing", {}), said
     )
 
 

@@ -12,6 +12,7 @@ from backpass_client.answers import Arrays, Gradients, gradients_of, group
 from backpass_client.connection import NO_TENSORS, Service
 from backpass_client.errors import BackpassError
 from backpass_client.numbered import Numbered
+from backpass_client.rows import from_tensors, to_tensors
 
 __all__ = ["Session", "Step"]
 
@@ -22,7 +23,7 @@ class Step:
 
     loss: np.ndarray | None
     fetched: Arrays
-    gradients: Arrays
+    gradients: dict[str, Any]
     said: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,11 +78,11 @@ class Session:
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
         said, tensors = self._calls.send("steps", asked, feeds)
-        return Step(tensors.get("loss"), group(tensors, "fetch"), group(tensors, "grad"), said)
+        return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
 
     def update(self, gradients: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        """Apply gradients that were computed elsewhere, by parameter."""
-        said, _ = self._calls.send("updates", more, {f"grad/{name}": value for name, value in gradients.items()})
+        """Apply gradients that were computed elsewhere, by parameter: arrays, or Rows of a table."""
+        said, _ = self._calls.send("updates", more, to_tensors(gradients))
         return said
 
     def gradients(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Gradients:

@@ -3,6 +3,9 @@
 In a file the tensors of a request have the names of the program's variables; those of an answer are ``loss``,
 ``grad/<name>``, ``fetch/<name>``, ``recorded/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`,
 `gradients`, `fetched`, `recorded` and `states`.
+
+A gradient that is rows of a table has the numbers of its rows in ``rows/<name>``, their values in ``grad/<name>``, and
+the shape of the table under `sparse`. In JSON it is one object of `rows`, `values` and `shape`.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from starlette.responses import Response
@@ -22,10 +25,11 @@ from service.engine import Reply
 from service.problems import FieldError, HttpProblem
 from service.settings import Settings
 
-__all__ = ["THREAD_BYTES", "Answer", "given_tensors", "grouped", "render", "timing_of"]
+__all__ = ["THREAD_BYTES", "Answer", "given_gradients", "given_tensors", "grouped", "render", "timing_of"]
 
 THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+NO_SHAPES: Mapping[str, list[int]] = MappingProxyType({})
 GROUPS = {
     "grad": "gradients",
     "fetch": "fetched",
@@ -33,6 +37,7 @@ GROUPS = {
     "state": "states",
     "parameter": "parameters",
     "value": "values",
+    "rows": "rows of gradients",  # which no member is called
 }
 
 
@@ -70,8 +75,49 @@ def _given(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[s
     return given
 
 
-def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Tensors of a worker's answer as members of a JSON answer."""
+async def given_gradients(
+    body: Body, settings: Settings, gradients: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+    """The tensors of gradients by name, where they are rows of tables also ``rows/<name>``; and the shapes of tables.
+
+    gradients: by parameter a JSON tensor, or an object of `rows`, `values` and, if the client likes, `shape`.
+    Raises HttpProblem 422.
+    """
+    tables = {name: value for name, value in gradients.items() if isinstance(value, dict) and "rows" in value}
+    whole = {name: value for name, value in gradients.items() if name not in tables}
+
+    def found() -> dict[str, np.ndarray]:
+        given = _given(body, settings, {"/gradients": whole})
+        for name, table in tables.items():
+            for part, key in (("rows", f"rows/{name}"), ("values", name)):
+                pointer = f"{_pointer(name)}/{part}"
+                if key in given:
+                    _refuse(pointer, "another tensor has the same name")
+                given[key] = tensors.decode(table[part], pointer=pointer, limits=settings.tensor_limits)
+        return given
+
+    for name, table in tables.items():
+        if table.keys() - {"shape"} != {"rows", "values"}:
+            _refuse(_pointer(name), "rows of a table have the members rows and values, and perhaps shape")
+        shape = table.get("shape", [])
+        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
+            _refuse(f"{_pointer(name)}/shape", "shape is not a list of sizes")
+    large = len(body.raw) > THREAD_BYTES
+    return (await asyncio.to_thread(found) if large else found()), {
+        n: t["shape"] for n, t in tables.items() if "shape" in t
+    }
+
+
+def _pointer(name: str) -> str:
+    return f"/gradients/{name.replace('~', '~0').replace('/', '~1')}"
+
+
+def _refuse(pointer: str, detail: str) -> NoReturn:
+    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
+
+
+def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:
+    """Tensors of a worker's answer as members of a JSON answer. shapes: of the tables whose gradient is rows."""
     members: dict[str, Any] = {}
     for name, array in arrays.items():
         group, slash, rest = name.partition("/")
@@ -79,6 +125,8 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
             members.setdefault(GROUPS[group], {})[rest] = tensors.encode(array)
         else:
             members[name] = tensors.encode(array)
+    for name, rows in members.pop(GROUPS["rows"], {}).items():
+        members["gradients"][name] = {"rows": rows, "values": members["gradients"][name], "shape": shapes[name]}
     return members
 
 
@@ -105,7 +153,7 @@ async def render(
     def written() -> bytes:
         if as_file:
             return tensorfile.pack(reply.tensors, said)
-        return tensors.dumps({**(members or {}), **grouped(reply.tensors), **said})
+        return tensors.dumps({**(members or {}), **grouped(reply.tensors, said.get("sparse", {})), **said})
 
     large = sum(array.nbytes for array in reply.tensors.values()) > THREAD_BYTES
     content = await asyncio.to_thread(written) if large else written()

@@ -86,9 +86,12 @@ class GradientStream(Response):
 
 
 def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    (array,) = arrays.values()
-    gradient = tensors.encode(array, base64=array.size > PLAIN_NUMBERS)
-    return _line({"event": "gradient", **result, "gradient": gradient})
+    encoded = {n: tensors.encode(array, base64=array.size > PLAIN_NUMBERS) for n, array in arrays.items()}
+    said = {name: value for name, value in result.items() if name != "shape"}
+    gradient = encoded[f"grad/{result['name']}"]
+    if rows := encoded.get(f"rows/{result['name']}"):
+        gradient = {"rows": rows, "values": gradient, "shape": result["shape"]}
+    return _line({"event": "gradient", **said, "gradient": gradient})
 
 
 def _last(said: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -36,6 +36,8 @@ ANSWER = {
     "states": {},
     "finite": True,
     "missing": {},
+    "sparse": {},
+    "densified": [],
     "gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631},
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},

@@ -17,7 +17,7 @@ from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import WORKER_PROBLEMS, Names
 from service.samples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
-from service.schemas.gradients import Deadline, LoopMemory, Name, Question, Seed
+from service.schemas.gradients import Deadline, Densified, LoopMemory, Name, Question, Seed
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensors
 
@@ -38,6 +38,9 @@ class Analysis(Strict):
     contributions: dict[str, list[dict[str, Any]]] = Field(description="The parts that are added up to each gradient.")
     ready_at: dict[str, int] = Field(description="The op of block 0 after which each gradient is final.")
     missing: dict[str, dict[str, Any]] = Field(description="Why a gradient is missing, and where its path ends.")
+    densified: list[Densified] = Field(
+        description="Tables with sparse lookups whose gradient cannot stay rows. What an optimizer needs, steps tell."
+    )
 
 
 @router.get(

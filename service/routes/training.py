@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.body import NDJSON, SAFETENSORS
 from service.engine import Reply
-from service.exchange import Answer, given_tensors, render
+from service.exchange import Answer, given_gradients, given_tensors, render
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import deadline_of
@@ -39,7 +39,14 @@ GRADIENTS = {
     "b": {"dtype": "float32", "shape": [1], "data": [-2.3333333]},
 }
 LOSS = {"dtype": "float32", "shape": [], "data": [1.61]}
-GIVEN: dict[str, Any] = {"finite": True, "missing": {}, "compiled": False, "timing_ms": TIMING}
+GIVEN: dict[str, Any] = {
+    "finite": True,
+    "missing": {},
+    "sparse": {},
+    "densified": [],
+    "compiled": False,
+    "timing_ms": TIMING,
+}
 GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **AT, **GIVEN}
 
 
@@ -85,8 +92,8 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     """Let the optimizer apply gradients that were computed elsewhere, or summed over several workers."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.UpdateRequest.model_validate(body.document)
-    given = await given_tensors(body, settings(request), {"/gradients": asked.gradients})
-    args = {"require_finite": asked.require_finite}
+    given, tables = await given_gradients(body, settings(request), asked.gradients)
+    args = {"require_finite": asked.require_finite, "tables": tables}
     write = Write("session.update", args, given, asked.seq, f"updates {body.digest}")
     return await _written(request, session, write, asked.deadline_s, as_file, {})
 

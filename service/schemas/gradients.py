@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.programs import Strict
-from service.schemas.tensors import Tensor, Tensors
+from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
     "OP",
@@ -132,6 +132,18 @@ class InlineGradientsRequest(GradientsRequest):
         return self
 
 
+class Densified(Strict):
+    """A table whose gradient could have been rows, had something not needed it whole."""
+
+    variable: str = Field(description="The table, with the index of its block: `0:E`.")
+    reason: str = Field(
+        description="`dense_contribution:<op>` (another use than a lookup), `computed_by:<op>` (no leaf), "
+        "`changed_by_loop`, `other_branch`, `hook:<do>`, `clip:value`, `open_size`, `optimizer:<type>`, "
+        "`weight_decay`, or an attribute of the optimizer that would make NaN of untouched rows.",
+    )
+    at: dict[str, Any] | None = Field(None, description="The op that needs it: block, op, type.")
+
+
 class Timed(Strict):
     """What every answer from a worker says besides."""
 
@@ -140,6 +152,11 @@ class Timed(Strict):
     gradient_norms: dict[str, float | None] = Field(
         {}, description="2-norm of each gradient and of all together (`global`); null where it is not finite."
     )
+    sparse: dict[str, list[int]] = Field(
+        {},
+        description="Gradients that are rows of tables, with the shapes of these; in a file `rows/<name>` beside them.",
+    )
+    densified: list[Densified] = Field([], description="Tables with sparse lookups whose gradient could not stay rows.")
     compiled: bool = Field(description="Whether the program had to be compiled for this call.")
     timing_ms: dict[str, float]
 
@@ -148,7 +165,7 @@ class GradientsAnswer(Timed):
     """Loss, gradients and more. As a file: `loss`, `grad/<name>`, `fetch/<name>`, `recorded/<name>`, `state/<name>`."""
 
     loss: Tensor = None
-    gradients: Tensors = Field({})
+    gradients: Gradients = Field({})
     fetched: Tensors = Field({})
     recorded: Tensors = Field({}, description="What hooks recorded; inside loops one row a trip.")
     states: Tensors = Field({}, description="What the program wrote to its states.")

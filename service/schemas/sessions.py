@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from service.schemas.gradients import Deadline, Fetch, GradientOptions, Name, ProgramDocument, Returned, Seed, Timed
 from service.schemas.programs import Strict
-from service.schemas.tensors import Tensor, Tensors
+from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
     "CreateSession",
@@ -127,10 +127,13 @@ class SessionGradientsRequest(Strict):
 
 
 class UpdateRequest(Strict):
-    """Gradients by parameter; in a safetensors body `grad/<parameter>`, just as they are answered, or the bare name."""
+    """Gradients by parameter; in a safetensors body `grad/<parameter>`, just as they are answered, or the bare name.
+
+    Those of tables may be rows; in a safetensors body `rows/<parameter>` says which.
+    """
 
     seq: Seq = None
-    gradients: Tensors = Field({})
+    gradients: Gradients = Field({})
     require_finite: bool = Field(False, description="Refuse gradients with NaN or infinity.")
     deadline_s: Deadline = None
 
@@ -193,7 +196,7 @@ class StepAnswer(Timed):
     weights_version: Version
     loss: Tensor = None
     fetched: Tensors = Field({})
-    gradients: Tensors = Field({})
+    gradients: Gradients = Field({})
     recorded: Tensors = Field({})
 
 
@@ -204,7 +207,7 @@ class SessionGradientsAnswer(Timed):
     weights_version: Version
     loss: Tensor = None
     fetched: Tensors = Field({})
-    gradients: Tensors = Field({})
+    gradients: Gradients = Field({})
     recorded: Tensors = Field({})
 
 

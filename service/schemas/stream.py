@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.schemas.programs import Strict
-from service.schemas.tensors import Tensor
+from service.schemas.tensors import Gradient
 
 __all__ = ["DoneEvent", "ErrorEvent", "GradientEvent"]
 
@@ -18,7 +18,7 @@ class GradientEvent(Strict):
     event: Literal["gradient"]
     name: str
     ready_at: int | None = Field(description="Position, in the program with its backward pass, of the op that ends it.")
-    gradient: Tensor
+    gradient: Gradient
 
 
 class DoneEvent(BaseModel):

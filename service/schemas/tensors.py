@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema
 
 from service.tensors import DTYPES
 
-__all__ = ["TENSOR", "Tensor", "Tensors"]
+__all__ = ["TENSOR", "Gradient", "Gradients", "Tensor", "Tensors"]
 
 TENSOR: dict[str, Any] = {
     "title": "Tensor",
@@ -37,3 +37,32 @@ Tensors = Annotated[
     Field(max_length=100_000),
 ]
 """Name -> tensor; read by `service.tensors.decode_all`, which checks what is inside."""
+
+ROWS: dict[str, Any] = {
+    "title": "Rows of a table",
+    "type": "object",
+    "description": "All other rows of the table are zero.",
+    "required": ["rows", "values"],
+    "additionalProperties": False,
+    "properties": {
+        "rows": {
+            **TENSOR,
+            "description": "Which rows: int64 [n]. In an answer ascending, each there once; a client may repeat "
+            "them, and then their values add up.",
+            "example": {"dtype": "int64", "shape": [2], "data": [3, 17]},
+        },
+        "values": {
+            **TENSOR,
+            "description": "Their values, [n, ...].",
+            "example": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]},
+        },
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Of the whole table."},
+    },
+}
+Gradient = Annotated[Any, WithJsonSchema({"anyOf": [TENSOR, ROWS]})]
+Gradients = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"type": "object", "additionalProperties": {"anyOf": [TENSOR, ROWS]}}),
+    Field(max_length=100_000),
+]
+"""Name -> gradient: a tensor, or, of a table with sparse lookups, its rows; see `service.exchange.given_gradients`."""

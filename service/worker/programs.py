@@ -75,10 +75,13 @@ class Known:
         key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes)
         return self._compiled(key, lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes)))
 
-    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None) -> Compiled:
-        """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``."""
-        key = ("update", tuple(names), _key(optimizer), clip)
-        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip).executable)
+    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Compiled:
+        """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``.
+
+        by_rows: those of `names` for which these are values of the rows ``<parameter>@GRAD@ROWS``.
+        """
+        key = ("update", tuple(names), _key(optimizer), clip, tuple(by_rows))
+        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable)
 
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.

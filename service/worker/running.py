@@ -12,6 +12,7 @@ from core.compile import Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
 from core.runtime.reference import RunLimits
+from core.sparse import RowArray
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
 
@@ -57,7 +58,10 @@ def run(
 
     def tell(name: str, value: Any) -> None:
         if name in told:
-            state.tell({"name": name, "ready_at": executable.ready_at.get(name)}, {f"grad/{name}": value})
+            said: dict[str, Any] = {"name": name, "ready_at": executable.ready_at.get(name)}
+            if isinstance(value, RowArray):
+                said["shape"] = list(value.shape)
+            state.tell(said, _as_tensors(name, value))
 
     when_final = tell if told else None
     return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp, when_final=when_final)
@@ -73,15 +77,18 @@ def answer_of(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is said about `out`, and its arrays as ``loss`` and ``fetch/``, ``recorded/`` or ``grad/<name>``.
 
-    Gradients that were `told` before are not said again.
+    Gradients that were `told` before are not said again. Of a gradient that is rows of a table these are the values;
+    ``rows/<name>`` tells which rows, and `sparse` in what is said the shape of the table.
     A norm that is not finite is null, because JSON has no word for it.
     Raises ExecutionError (not_finite) if `require_finite` and something is not, ProgramError (bad_query) for gradients
     that nobody computed.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
-    norms = _norms(state, out.gradients)
+    tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
+    gradients = out.gradients | {name: table.values for name, table in tables.items()}
+    norms = _norms(state, gradients)
     finite = all(_finite(state, v) for v in values) and all(
-        math.isfinite(norm) or _finite(state, out.gradients[name]) for name, norm in norms.items()
+        math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items()
     )
     if require_finite and not finite:
         raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
@@ -95,17 +102,27 @@ def answer_of(
     tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
     if out.loss is not None:
         tensors["loss"] = out.loss
-    for name in wanted(returned, out.gradients, out.missing):
+    returning = wanted(returned, out.gradients, out.missing)
+    for name in returning:
         if name not in told:
-            tensors[f"grad/{name}"] = out.gradients[name]
+            tensors |= _as_tensors(name, out.gradients[name])
+    result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
+    result["densified"] = [each.as_document() for each in out.densified]
     return result, tensors
+
+
+def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:
+    """A gradient as the tensors of an answer."""
+    if isinstance(gradient, RowArray):
+        return {f"grad/{name}": gradient.values, f"rows/{name}": gradient.rows}
+    return {f"grad/{name}": gradient}
 
 
 def told_of(compiled: Compiled, args: Mapping[str, Any]) -> list[str]:
     """The gradients that a call with these `args` {stream, returned} tells while it runs. Raises ProgramError."""
     if not args["stream"]:
         return []
-    computed = {name for place, name in compiled.executable.layout if place == "gradients"}
+    computed = {each.name for each in compiled.executable.layout if each.place == "gradients"}
     return wanted(args["returned"], computed, compiled.executable.missing)
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Clip, Executable, GradientQuery
+from core.compile import Clip, Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
-from core.ir import Variable
+from core.ir import TensorType, Variable
 from core.optim import Optimizer, state_types
 from service.worker.programs import Known, check_type, known_program
 from service.worker.running import answer_of, query_from, run, told_of
 from service.worker.state import WorkerState
+from service.worker.tables import own_tables
 
 __all__ = [
     "create",
@@ -36,7 +37,7 @@ __all__ = [
 Answer = tuple[dict[str, Any], dict[str, Any]]
 Arrays = dict[str, Any]
 
-GRADIENT = "grad/"
+GRADIENT, ROWS = "grad/", "rows/"
 
 
 @dataclass(slots=True)
@@ -127,9 +128,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
     result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"])
     arrays = _on_host(state, arrays)  # now, because it may fail
 
-    session.parameters |= out.parameters
-    session.states |= out.states
-    session.slots |= out.optimizer_state
+    _replace(state, session, out, values, arrays)
     _count(session, args["seq"])
     return result | session.about(), arrays
 
@@ -150,28 +149,41 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
 
 
 def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Apply the optimiser to the client's gradients. args: id, seq; tensors: ``grad/<parameter>`` or the bare name.
+    """Apply the optimiser to the client's gradients. args: id, seq, tables; tensors: ``grad/<parameter>`` or the name.
 
-    Parameters without a gradient stay, and so does their optimiser state.
+    With ``rows/<parameter>`` the gradient of a table is values of these rows, in any order, which add up where a row is
+    there twice; ``args["tables"]`` may hold the shape that the client takes the table to have. Parameters without a
+    gradient stay, and so does their optimiser state.
     """
     session = _session(state, args)
-    given = {f"{name.removeprefix(GRADIENT)}@GRAD": value for name, value in tensors.items()}
-    if not given or len(given) != len(tensors):
+    trainable = {v.name: v for v in session.known.program.parameters if v.trainable}
+    rows = {n.removeprefix(ROWS): v for n, v in tensors.items() if n.startswith(ROWS) and n not in trainable}
+    values = {n: v for n, v in tensors.items() if n.removeprefix(ROWS) not in rows or n in trainable}
+    given = {f"{name.removeprefix(GRADIENT)}@GRAD": value for name, value in values.items()}
+    if not given or len(given) != len(values):
         raise ProgramError("an update needs one gradient for each of one or more parameters", "feed_missing")
     names = sorted(name.removesuffix("@GRAD") for name in given)
-    trainable = {v.name: v for v in session.known.program.parameters if v.trainable}
     for name in names:
         if name not in trainable:
             raise ProgramError(f"{name!r} is no trainable parameter of the program", "feed_unknown")
-        check_type(f"grad/{name}", trainable[name].type, given[f"{name}@GRAD"])
-        if args["require_finite"] and not bool(np.isfinite(given[f"{name}@GRAD"]).all()):
+        type, value = trainable[name].type, given[f"{name}@GRAD"]
+        if name in rows:
+            _check_rows(name, type, rows[name], value)
+        else:
+            check_type(f"grad/{name}", type, value)
+        if args["require_finite"] and not bool(np.isfinite(value).all()):
             raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
-    compiled = session.known.update(names, session.optimizer, session.clip)
+    for name, shape in args["tables"].items():
+        if name in trainable and tuple(shape) != trainable[name].type.shape:
+            raise ProgramError(f"{name!r} is {trainable[name].type}, not of the shape {shape}", "feed_shape")
+    if lost := rows.keys() - set(names):
+        raise ProgramError(f"there are rows of {min(lost)!r}, but no values", "feed_missing")
+    compiled = session.known.update(names, session.optimizer, session.clip, sorted(rows))
+    given |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
     values = session.values(state, compiled.executable, given)
     out = run(state, compiled.executable, values, session.seed, session.steps)
 
-    session.parameters |= out.parameters
-    session.slots |= out.optimizer_state
+    _replace(state, session, out, values, {})
     _count(session, args["seq"])
     return {**session.about(), "compiled": compiled.fresh}, {}
 
@@ -233,6 +245,29 @@ def _check_slots(known: Known, optimizer: Optimizer) -> None:
             if f"{parameter.name}/{slot}" in names:
                 message = f"{parameter.name}/{slot} is the {optimizer.type} state of {parameter.name!r}; rename it"
                 raise ProgramError(message, "reserved_name")
+
+
+def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
+    """Raises ProgramError (feed_dtype, feed_shape) unless `values` are one row of the table for each of `rows`."""
+    if table.rank == 0:
+        raise ProgramError(f"{name!r} is {table}, which has no rows", "feed_shape")
+    check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
+    check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)
+
+
+def _replace(
+    state: WorkerState, session: Session, out: Outputs, values: Mapping[str, Any], answered: Mapping[str, Any]
+) -> None:
+    """Put what is new by `out` in place. values: what it was made from; answered: arrays that are still to be sent."""
+    new = out.parameters | out.optimizer_state
+    held = {**session.states, **session.slots, **session.parameters, **{name: values[name] for name in new}}
+    tables = own_tables(new, held, (*answered.values(), *out.states.values()), state.xp)
+    for rows, table in tables.values():  # from here on nothing fails
+        rows.write(table)
+    new |= {name: table for name, (_, table) in tables.items()}
+    session.parameters |= {name: new[name] for name in out.parameters}
+    session.slots |= {name: new[name] for name in out.optimizer_state}
+    session.states |= out.states
 
 
 def _count(session: Session, seq: int) -> None:

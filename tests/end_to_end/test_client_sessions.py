@@ -33,6 +33,28 @@ def test_a_program_gives_gradients(service):
     assert program.check("loss", FEEDS, {"w": W})["passed"]
 
 
+def test_gradients_of_tables_come_and_go_as_rows(service):
+    E = np.arange(8.0).reshape(4, 2)
+    document = {"blocks": [{"idx": 0, "parent_idx": -1, "vars": [
+        {"name": "E", "dtype": "float64", "shape": [4, 2], "role": "parameter"},
+        {"name": "ids", "dtype": "int64", "shape": [3], "role": "feed"}], "ops": [
+        {"type": "embedding", "inputs": {"weight": ["E"], "ids": ["ids"]}, "outputs": {"out": ["rows"]},
+         "attrs": {"is_sparse": True}},
+        {"type": "reduce_sum", "inputs": {"x": ["rows"]}, "outputs": {"out": ["loss"]}}]}]}  # fmt: skip
+    feeds = {"ids": np.array([3, 1, 3])}
+    program = bp.Program(service, document)
+    found = program.gradients("loss", feeds, {"E": E}).gradients["E"]
+
+    assert (found.rows.tolist(), found.shape) == ([1, 3], (4, 2))
+    assert found.whole().tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
+    with program.session("loss", {"E": E}, optimizer={"type": "sgd", "learning_rate": 0.5}) as session:
+        step = session.step(feeds, return_gradients="all")
+        session.update({"E": step.gradients["E"]})
+        session.update({"E": bp.Rows(np.array([0, 0]), np.ones((2, 2)), (4, 2))})
+        wanted = E - found.whole() - [[1, 1], [0, 0], [0, 0], [0, 0]]
+        assert session.parameters()["E"].tolist() == wanted.tolist()
+
+
 def test_a_program_that_is_wrong_is_told_with_all_its_places(service):
     wrong = line()
     wrong["blocks"][0]["ops"][0]["inputs"]["y"] = ["nowhere"]
