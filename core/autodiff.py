@@ -19,7 +19,7 @@ from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.precision import EXACT, can_widen
 from core.registry import OpSpec, as_tuple, lookup
 
-__all__ = ["Adjoint", "Cotangent", "Densified", "Dependence", "gradient_name", "live", "pullback", "vjp"]
+__all__ = ["Adjoint", "Asked", "Cotangent", "Densified", "Dependence", "gradient_name", "live", "pullback", "vjp"]
 
 Cotangent = Value | SparseRows
 
@@ -105,6 +105,20 @@ class _Part:
     location: Location | None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the rule of an op with inner blocks was asked.
+
+    seeded:  for each output whether it has a cotangent; wanted: for each input whether one is wanted.
+    outputs: those of the op as its rule left it; adjoint: those of the op that came of it.
+    """
+
+    seeded: tuple[bool, ...]
+    wanted: tuple[bool, ...]
+    outputs: tuple[str, ...]
+    adjoint: tuple[str, ...]
+
+
 class Adjoint:
     """The backward pass of one block, under construction.
 
@@ -114,6 +128,7 @@ class Adjoint:
     hooks:   what is done to cotangents on the way.
     recorded: "block:name" -> the cotangent of that variable, which a hook wants returned.
     densified: tables whose cotangent could not stay rows, those of inner blocks included.
+    asked:   position of an op with inner blocks -> what its rule was asked.
     """
 
     def __init__(
@@ -129,6 +144,7 @@ class Adjoint:
         self.hooks = hooks or Hooks()
         self.recorded: dict[str, Value] = {}
         self.densified: list[Densified] = [] if densified is None else densified
+        self.asked: dict[int, Asked] = {}
         self._hooked = self.hooks.table(block, root)
         self._index = 0 if root else block_index(block)
         self.primal = list(block.ops)
@@ -419,7 +435,12 @@ class Adjoint:
                 suggestion="set stop_gradient on its input or output if none should flow through it",
             )
         if spec.adjoint_rule is not None:
-            return tuple(spec.adjoint_rule(self, index, op, cts, wanted))
+            before = len(self.b.ops)
+            parts = tuple(spec.adjoint_rule(self, index, op, cts, wanted))
+            adjoint = self.b.ops[-1].outputs if len(self.b.ops) > before else ()
+            seeded = tuple(ct is not None for ct in cts)
+            self.asked[index] = Asked(seeded, tuple(wanted), self.primal[index].outputs, adjoint)
+            return parts
         ins = [None if name == HOLE else self.b.value(name) for name in op.inputs]
         if spec.vjp_rule is None:
             return self._pull_back_composite(spec, op, ins, cts, wanted)

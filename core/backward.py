@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
-from core.autodiff import Adjoint, Cotangent, Densified, Dependence, live
+from core.autodiff import Adjoint, Asked, Cotangent, Densified, Dependence, live
 from core.build import BlockBuilder, SparseRows, Value
 from core.errors import Location, ProgramError
 from core.headroom import headroom
@@ -27,6 +27,7 @@ from core.wire.write import write
 __all__ = ["Backward", "Options", "Unconnected", "append_backward", "gradients"]
 
 Unconnected = Literal["null", "zeros", "error"]
+EMPTY = Block((), (), (), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Backward:
     sparse:         requested name -> (variable of the rows, variable of their values) of a gradient that is there both
                     ways; the gradient variable itself is the whole table.
     densified:      tables whose gradient could have stayed rows, and what needed it whole.
+    forward:        the block that was differentiated; asked: what the rules of its control flow were asked.
     """
 
     program: Program
@@ -86,6 +88,8 @@ class Backward:
     checkpoints: tuple[str, ...] = ()
     sparse: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     densified: tuple[Densified, ...] = ()
+    forward: Block = field(default=EMPTY, repr=False)
+    asked: Mapping[int, Asked] = field(default_factory=dict, repr=False)
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -269,6 +273,8 @@ def _backward(
         checkpoints=again.kept if again else (),
         sparse={name: tables[v] for name, v in variables.items() if v in tables},
         densified=tuple(a.densified),
+        forward=block,
+        asked={i: replace(ask, adjoint=tuple(map(a.final, ask.adjoint))) for i, ask in a.asked.items()},
     )
 
 

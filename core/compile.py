@@ -22,7 +22,7 @@ from core.ir import Block, Program, TensorType, Variable
 from core.ops.control import LoopMemory
 from core.ops.types import as_dtype
 from core.optim import Optimizer, needs_whole, state_types
-from core.passes import accumulate_early, eliminate_dead, expand_composites, fold_constants, share_common
+from core.passes import optimize
 from core.passes.bind import bind
 from core.runtime.reference import Plan, Run, RunLimits, plan
 from core.sparse import RowArray
@@ -37,10 +37,13 @@ __all__ = [
     "Outputs",
     "Update",
     "append_backward",
+    "bound",
     "compile_forward",
     "compile_gradient",
     "compile_training",
     "compile_update",
+    "differentiate",
+    "gradient_step",
     "gradients",
     "key_of",
     "optimize",
@@ -228,10 +231,15 @@ def compile_gradient(
     shapes: of the feeds whose declaration leaves sizes open.
     """
     with headroom():
-        backward, seeds = _differentiate(program, query, shapes)
+        backward, seeds = differentiate(bound(program, shapes), query)
         wanted = _question(backward, query, fetch)
         executable = _executable(backward.program, wanted, seeds, backward.missing, backward.densified)
         return replace(executable, ready_at=backward.ready_at)
+
+
+def gradient_step(backward: Backward, query: GradientQuery, fetch: Sequence[str] = ()) -> Block:
+    """The optimised block that the step of `query` runs."""
+    return _step(backward.program, _question(backward, query, fetch))
 
 
 def compile_forward(
@@ -239,9 +247,9 @@ def compile_forward(
 ) -> Executable:
     """The step that only evaluates: `fetch` and the program's states."""
     with headroom():
-        bound = _bound(program, shapes)
-        wanted = [(Result("fetched", name), _variable(bound, name)) for name in fetch]
-        return _executable(bound, wanted + _updates(bound), {}, {})
+        known = bound(program, shapes)
+        wanted = [(Result("fetched", name), _variable(known, name)) for name in fetch]
+        return _executable(known, wanted + _updates(known), {}, {})
 
 
 def compile_training(
@@ -259,7 +267,7 @@ def compile_training(
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
     with headroom():
-        backward, seeds = _differentiate(program, query, shapes)
+        backward, seeds = differentiate(bound(program, shapes), query)
         wanted = _question(backward, query, fetch)
         b = BlockBuilder.like(backward.program.block)
         found = {name: _gradient(b, backward, name) for name in backward.gradients}
@@ -344,17 +352,6 @@ def compile_update(
     return Update(replace(executable, optimizer=optimizer, trained=trained))
 
 
-def optimize(block: Block) -> Block:
-    """The pipeline between differentiation and execution. Every pass keeps the meaning to the last bit but one:
-    folding and sharing never change an operation, only how often it is done."""
-    block = eliminate_dead(block)
-    block = expand_composites(block)
-    block = fold_constants(block)
-    block = share_common(block)
-    block = accumulate_early(block)
-    return eliminate_dead(block)
-
-
 def key_of(seed: int, step: int) -> np.ndarray:
     """The 0-d int64 key that random ops of one step draw from: SplitMix64 of seed and step."""
     z = (seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) % 2**64
@@ -364,23 +361,23 @@ def key_of(seed: int, step: int) -> np.ndarray:
     return np.asarray(z - 2**64 if z >= 2**63 else z, dtype=np.int64)
 
 
-def _bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
+def bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
+    """`program` with the sizes of its feeds in `shapes`; other names there are left aside. Raises ProgramError."""
     feeds = {v.name for v in program.feeds}
     sizes = {name: shape for name, shape in (shapes or {}).items() if name in feeds}
     block = bind(program.block, sizes)
+    if block is program.block:
+        return program
     types = block.types
     variables = tuple(replace(v, type=types[v.name]) for v in program.variables)  # type: ignore[arg-type]
     return replace(program, block=block, variables=variables)
 
 
-def _differentiate(
-    program: Program, query: GradientQuery, shapes: Mapping[str, Sequence[int]] | None
-) -> tuple[Backward, dict[str, str]]:
+def differentiate(program: Program, query: GradientQuery) -> tuple[Backward, dict[str, str]]:
     """The backward pass, and the parameters added for cotangents that come with the step (variable -> name there)."""
-    bound = _bound(program, shapes)
     if query.loss is not None:
         parameters = None if query.parameter_list is None else list(query.parameter_list)
-        return append_backward(bound, query.loss, parameters, query.options), {}
+        return append_backward(program, query.loss, parameters, query.options), {}
     seeds: dict[str, str] = {}
     names: list[str | None] | None = None
     if query.target_gradients:
@@ -389,20 +386,20 @@ def _differentiate(
                 f"{len(query.targets)} targets, but {len(query.target_gradients)} target gradients",
                 "target_grad_shape",
             )
-        b = BlockBuilder.like(bound.block)
+        b = BlockBuilder.like(program.block)
         names, feeds = [], []
         for i, (target, given) in enumerate(zip(query.targets, query.target_gradients, strict=True)):
             if not given:
                 names.append(None)
                 continue
-            type = bound.block.types[_variable(bound, target)]
+            type = program.block.types[_variable(program, target)]
             assert isinstance(type, TensorType)
             name = b.param(type, f"target@SEED@{i}").name
             seeds[name] = f"target_gradients/{i}"
             feeds.append(Variable(name, type, "feed"))
             names.append(name)
-        bound = replace(bound, block=b.build(bound.block.results), variables=(*bound.variables, *feeds))
-    found = gradients(bound, query.targets, query.inputs, names, query.options)
+        program = replace(program, block=b.build(program.block.results), variables=(*program.variables, *feeds))
+    found = gradients(program, query.targets, query.inputs, names, query.options)
     return found, seeds
 
 
@@ -446,6 +443,10 @@ def _updates(program: Program) -> Wanted:
     return [(Result("states", v.name), program.latest[v.name]) for v in program.states if v.name in program.latest]
 
 
+def _step(program: Program, wanted: Wanted) -> Block:
+    return optimize(replace(program.block, results=tuple(variable for _, variable in wanted)))
+
+
 def _executable(
     program: Program,
     wanted: Wanted,
@@ -454,7 +455,7 @@ def _executable(
     densified: tuple[Densified, ...] = (),
 ) -> Executable:
     by_name = {v.name: v for v in program.variables}
-    block = optimize(replace(program.block, results=tuple(variable for _, variable in wanted)))
+    block = _step(program, wanted)
     params = tuple(by_name[p] for p in block.params)
     named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
     return Executable(plan(block), named, tuple(result for result, _ in wanted), missing, densified)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from core.analysis.memory import predict_memory
-from core.analysis.work import count_work
-from core.backward import Backward, append_backward, gradients
-from core.compile import GradientQuery, compile_gradient
+from core.backward import Backward
+from core.compile import GradientQuery, bound, differentiate, gradient_step
+from core.cost import count_work, predict_memory
+from core.cost.step import Step
 from core.errors import Location
+from core.headroom import headroom
 from core.hooks import block_index
 from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ops.control import LoopMemory
@@ -21,29 +22,41 @@ __all__ = ["analyse"]
 
 
 def analyse(
-    program: Program, query: GradientQuery, shapes: Mapping[str, Sequence[int]] | None = None, trips: int = 100
+    program: Program,
+    query: GradientQuery,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    trips: int = 100,
+    backward: Backward | None = None,
 ) -> dict[str, Any]:
     """What the step of `query` costs and why, before anything runs.
 
-    shapes: of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
-    trips:  how often every loop is taken to run.
+    shapes:   of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
+    trips:    how often every loop is taken to run.
+    backward: the answer to `query`, if it is known already.
     """
-    options = query.options
-    if query.loss is not None:
-        backward = append_backward(program, query.loss, query.parameter_list, options)
-    else:
-        backward = gradients(program, query.targets, query.inputs, None, options)
-    step = compile_gradient(program, query, shapes=shapes).plan.block
+    with headroom():
+        backward = backward or differentiate(program, query)[0]
+        sized = bound(program, shapes)
+        known = backward if sized is program else differentiate(sized, query)[0]
+        return _report(program, backward, query, shapes or {}, trips, sized, known)
+
+
+def _report(
+    program: Program,
+    backward: Backward,
+    query: GradientQuery,
+    shapes: Mapping[str, Sequence[int]],
+    trips: int,
+    sized: Program,
+    known: Backward,
+) -> dict[str, Any]:
+    """`sized` and `known` are `program` and `backward` with open sizes bound to `shapes`."""
+    step = gradient_step(known, query)
+    memory = predict_memory(step, trips)
+    work = count_work(step, trips)
     forward = sum(1 for i in backward.roles if i in (0, 256))
     ops = backward.program.block.ops
-    memory = predict_memory(step, trips)
-    policies = dict.fromkeys(get_args(LoopMemory), memory.peak)
-    if _has_loops(program.block):
-        for policy in policies:
-            if policy != query.loop_memory:
-                other = compile_gradient(program, replace(query, loop_memory=policy), shapes=shapes).plan.block
-                policies[policy] = predict_memory(other, trips).peak
-    work = count_work(step, trips)
+    kept = _kept(backward, forward)
     return {
         "types": _types(program.block),
         "ops": {
@@ -57,12 +70,12 @@ def analyse(
             "parameters": sum(byte_size(v.type) for v in program.parameters),
             "feeds": sum(byte_size(program.block.types[v.name]) for v in program.feeds),
             "states": sum(byte_size(v.type) for v in program.states),
-            "kept": sum(each["bytes"] for each in _kept(backward, forward)),
-            "by_loop_memory": policies,
+            "kept": sum(each["bytes"] for each in kept),
+            "by_loop_memory": _by_policy(sized, known, query, step, memory.peak, trips),
             "trips": trips,
         },
-        "open_sizes": sorted(v.name for v in program.feeds if not v.type.is_static and v.name not in (shapes or {})),
-        "kept": _kept(backward, forward),
+        "open_sizes": sorted(v.name for v in program.feeds if not v.type.is_static and v.name not in shapes),
+        "kept": kept,
         "contributions": _contributions(backward),
         "ready_at": dict(backward.ready_at),
         "missing": {
@@ -70,6 +83,31 @@ def analyse(
         },
         "densified": [each.as_document() for each in backward.densified],
     }
+
+
+def _by_policy(
+    program: Program, backward: Backward, query: GradientQuery, step: Block, peak: int, trips: int
+) -> dict[str, int]:
+    """The peak under each policy of the loops that have none of their own."""
+    found = dict.fromkeys(get_args(LoopMemory), peak)
+    if not _has_loops(program.block):
+        return found
+    others = [policy for policy in found if policy != query.loop_memory]
+    nests = None
+    if not query.hooks and not query.checkpoints:
+        if query.loop_memory != "store":
+            query = replace(query, loop_memory="store")
+            backward = differentiate(program, query)[0]
+            step = gradient_step(backward, query)
+        whole = Step(backward.forward, backward.asked, step, trips)
+        nests = whole.nests if whole.exact else None
+    for policy in others:
+        if nests is not None:
+            found[policy] = whole.peak([whole.variant(n, (policy,) * len(n.loops)) for n in nests])
+        else:  # what is cut or hooked, sequences, and loops with policies of their own
+            asked = replace(query, loop_memory=policy)
+            found[policy] = predict_memory(gradient_step(differentiate(program, asked)[0], asked), trips).peak
+    return found
 
 
 def _has_loops(block: Block) -> bool:

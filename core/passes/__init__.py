@@ -5,5 +5,6 @@ from core.passes.cse import share_common
 from core.passes.dce import eliminate_dead
 from core.passes.expand import expand_composites
 from core.passes.fold import fold_constants
+from core.passes.pipeline import optimize
 
-__all__ = ["accumulate_early", "eliminate_dead", "expand_composites", "fold_constants", "share_common"]
+__all__ = ["accumulate_early", "eliminate_dead", "expand_composites", "fold_constants", "optimize", "share_common"]

@@ -8,8 +8,9 @@ and Walther (2000) for two snapshots' worth of recomputation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from core.build import BlockBuilder, Value
 from core.ir import Block, Op, TensorType, inner_blocks, with_inner
@@ -21,12 +22,17 @@ ORDER = {"sqrt": 1, "binomial": 2}
 COUNT = TensorType((), "int64")
 
 
-def chunk_loops(block: Block, default: LoopMemory = "store") -> Block:
+def chunk_loops(
+    block: Block, default: LoopMemory = "store", policies: Mapping[tuple[int, int], LoopMemory] = MappingProxyType({})
+) -> Block:
     """`block` with every loop of policy "sqrt" or "binomial" written as loops in loops; the results are the same.
 
-    default: the policy of loops that have none of their own, that is "store".
+    default:  the policy of loops that have none of their own, that is "store".
+    policies: the same for single loops, named by the client's op: its block and its position there.
     """
-    return _chunk_loops(block, default) if default != "store" or _has_policy(block) else block
+    if default == "store" and not policies and not _has_policy(block):
+        return block
+    return _chunk_loops(block, default, policies)
 
 
 def _has_policy(block: Block) -> bool:
@@ -38,14 +44,16 @@ def _has_policy(block: Block) -> bool:
     )
 
 
-def _chunk_loops(block: Block, default: LoopMemory) -> Block:
+def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[tuple[int, int], LoopMemory]) -> Block:
     b = BlockBuilder()
     b.params.extend(block.params)
     b.types.update(block.types)
     for op in block.ops:
-        op = with_inner(op, lambda inner: _chunk_loops(inner, default))
+        op = with_inner(op, lambda inner: _chunk_loops(inner, default, policies))
         if op.type == "loop":
-            policy = op.attrs["memory"] if op.attrs["memory"] != "store" else default
+            policy = op.attrs["memory"]
+            if policy == "store":
+                policy = policies.get((op.location.block, op.location.op), default) if op.location else default
             if policy in ORDER and not op.attrs["is_test"]:
                 with b.at(op.location):
                     _chunked(b, op, ORDER[policy])

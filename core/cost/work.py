@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from core.analysis.memory import Nests, runs_of
+from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
 from core.ops.types import REMEMBERED
 from core.registry import lookup

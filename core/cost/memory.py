@@ -7,14 +7,14 @@ kernel needs for itself while it runs is not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from core.ir import Block, Op, StackType, inner_blocks
+from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ops.types import byte_size
 
-__all__ = ["Memory", "predict_memory", "runs_of"]
+__all__ = ["Lives", "Memory", "lives", "predict_memory", "runs_of"]
 
 VIEWS = frozenset(
     {
@@ -85,44 +85,79 @@ def runs_of(op: Op, trips: int, outer: Nests) -> tuple[int, Nests]:
     return runs, {**outer, place: depth} if place else outer
 
 
+@dataclass(slots=True)
+class Lives:
+    """When each array of a block is alive, the parameters of the block not counted.
+
+    array:  variable -> the number of its array; views have that of what they view.
+    sizes, births, deaths: of each array: bytes, the op that makes it, and the last one that reads it (for results the
+            number of ops).
+    inside: for each op the peak of its inner blocks.
+    """
+
+    array: dict[str, int]
+    sizes: list[int]
+    births: list[int]
+    deaths: list[int]
+    inside: list[int]
+
+    def peak(self) -> tuple[int, int]:
+        """The most bytes alive during one op, and which op; (0, -1) if nothing is ever alive."""
+        change = [0] * (len(self.inside) + 1)
+        for size, birth, death in zip(self.sizes, self.births, self.deaths, strict=True):
+            change[birth] += size
+            change[min(death + 1, len(self.inside))] -= size
+        top, at, alive = 0, -1, 0
+        for i, inside in enumerate(self.inside):
+            alive += change[i]
+            if alive + inside > top:
+                top, at = alive + inside, i
+        return top, at
+
+
+def lives(
+    block: Block,
+    trips: int,
+    outer: Nests = MappingProxyType({}),
+    unread: Mapping[int, Collection[str]] = MappingProxyType({}),
+) -> Lives:
+    """The lives of the arrays in one run of `block`, whose loops make `trips` trips each.
+
+    unread: for some ops, inputs of theirs that are not to count as read there.
+    """
+    count = len(block.params)
+    array = {name: i for i, name in enumerate(block.params)}
+    sizes, births, deaths = [0] * count, [0] * count, [-1] * count
+    inside: list[int] = []
+    types = block.types
+    for i, op in enumerate(block.ops):
+        inputs = op.inputs
+        if i in unread:
+            inputs = tuple(name for name in inputs if name not in unread[i])
+        for name in inputs:
+            if name != HOLE:
+                deaths[array[name]] = i
+        if op.type in VIEWS and op.inputs:
+            source = array[op.inputs[0]]
+            deaths[source] = i
+            array.update(dict.fromkeys(op.outputs, source))
+        else:
+            recorded = _recorded(op, trips, outer) if op.type == "loop" else {}
+            for name in op.outputs:
+                array[name] = len(sizes)
+                sizes.append(recorded[name] if name in recorded else byte_size(types[name]))
+                births.append(i)
+                deaths.append(i)
+        inside.append(_peak_inside(op, trips, outer) if op.attrs else 0)
+    for name in block.results:
+        deaths[array[name]] = len(block.ops)
+    return Lives(array, sizes, births, deaths, inside)
+
+
 def predict_memory(block: Block, trips: int, outer: Nests = MappingProxyType({})) -> Memory:
     """The peak of one run of `block`, whose loops make `trips` trips each."""
-    last: dict[str, int] = {}  # the last op that names it; results are alive after it
-    for i, op in enumerate(block.ops):
-        for name in op.inputs:
-            last[name] = i
-        for name in op.outputs:
-            last[name] = i
-    last.update(dict.fromkeys(block.results, len(block.ops)))
-    root: dict[str, str] = {name: name for name in block.params}
-    size: dict[str, int] = dict.fromkeys(block.params, 0)
-    users: dict[str, int] = dict.fromkeys(block.params, 1)
-    types = block.types
-    alive, peak, at = 0, 0, None
-    for i, op in enumerate(block.ops):
-        inputs, outputs = op.inputs, op.outputs
-        recorded = _recorded(op, trips, outer) if op.type == "loop" else {}
-        source = root.get(inputs[0]) if op.type in VIEWS and inputs else None
-        for name in outputs:
-            if source is None:
-                root[name], users[name] = name, 1
-                made = size[name] = recorded[name] if name in recorded else byte_size(types[name])
-                alive += made
-            else:
-                root[name] = source
-                users[source] += 1
-        inside = _peak_inside(op, trips, outer) if op.attrs else 0
-        if alive + inside > peak:
-            peak, at = alive + inside, op
-        # in the order of their names: an op that reads a value twice lets go of it once
-        ending = [name for name in inputs if last[name] == i and name in root]
-        ending += [name for name in outputs if last[name] == i]
-        for name in dict.fromkeys(ending) if len(ending) > 1 else ending:
-            at_root = root[name]
-            users[at_root] -= 1
-            if users[at_root] == 0:
-                alive -= size[at_root]
-    return Memory(peak, at)
+    peak, at = lives(block, trips, outer).peak()
+    return Memory(peak, block.ops[at] if at >= 0 else None)
 
 
 def _peak_inside(op: Op, trips: int, outer: Nests) -> int:

@@ -1,0 +1,106 @@
+"""One nest under other memory policies, differentiated and optimised by itself: what it keeps, reads and takes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from core.autodiff import Adjoint
+from core.cost.memory import Lives, lives
+from core.cost.nests import Nest, alone
+from core.cost.work import count_work
+from core.ir import HOLE, Block, Op, inner_blocks
+from core.ops.control import LoopMemory
+from core.passes import optimize
+from core.passes.chunk import chunk_loops
+
+__all__ = ["Variant", "constant", "variant_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A nest under one choice of policies, one for each of its loops.
+
+    kept:    bytes that its forward part keeps for its backward part alone.
+    outputs: (number of the output, bytes) of the client's outputs.
+    gradients: bytes of the outputs of the gradient.
+    forward, backward: bytes alive in either part at its widest moment, beside what is counted outside.
+    reads:   numbers of inputs, and of outputs after them, that the backward part reads.
+    fixed:   (constant, bytes, whether the backward part reads it) of the constants outside its blocks.
+    work:    floating-point operations of both parts.
+    """
+
+    policies: tuple[LoopMemory, ...]
+    kept: int
+    outputs: tuple[tuple[int, int], ...]
+    gradients: tuple[int, ...]
+    forward: int
+    backward: int
+    reads: tuple[int, ...]
+    fixed: tuple[tuple[Hashable, int, bool], ...]
+    work: int
+
+
+def constant(op: Op) -> Hashable:
+    return op.type, tuple(op.attrs.items())
+
+
+def variant_of(nest: Nest, forward: Block, step: Block, policies: tuple[LoopMemory, ...], trips: int) -> Variant:
+    op, asked = nest.op, nest.asked
+    small = chunk_loops(alone(op, forward), "store", dict(zip(nest.loops, policies, strict=True)))
+    a = Adjoint(small)
+    found = {}
+    if asked is not None:
+        seeds = [(name, a.seed(name)) for name, seeded in zip(op.outputs, asked.seeded, strict=True) if seeded]
+        wanted = {name for name, w in zip(op.inputs, asked.wanted, strict=True) if w}
+        found = a.run(seeds, [name for name in small.params if name in wanted])
+    live = [name for name in op.outputs if name in step.ops[nest.at].outputs]
+    block = optimize(a.joined([*live, *(ct.name for ct in found.values())]))
+    return _measured(block, nest, live, policies, trips)
+
+
+def _measured(block: Block, nest: Nest, live: Sequence[str], policies: tuple[LoopMemory, ...], trips: int) -> Variant:
+    """What `block`, forward and backward part of the nest, takes: its results are `live`, then its gradients."""
+    taken = lives(block, trips)
+    outputs = [taken.array[name] for name in block.results[: len(live)]]
+    split = 1 + next((i for i, op in enumerate(block.ops) if any(inner_blocks(op))), -1)
+    # beside the op that is the gradient stand only zeros and the like, and the step has these too
+    gradient = next((op for op in reversed(block.ops[split:]) if any(inner_blocks(op))), None)
+    late = {taken.array[n] for n in gradient.inputs if n != HOLE} if gradient else set()
+    stacks = tuple((nest.op.outputs.index(n), taken.sizes[i]) for n, i in zip(live, outputs, strict=True))
+    gradients = tuple(taken.sizes[taken.array[n]] for n in gradient.outputs) if gradient else ()
+    fixed = []
+    for op in block.ops:
+        if not op.inputs:
+            array = taken.array[op.outputs[0]]
+            fixed.append((constant(op), taken.sizes[array], array in late))
+            taken.sizes[array] = 0
+    for array in outputs:  # they are counted outside
+        taken.sizes[array] = 0
+    kept = [i for i, birth in enumerate(taken.births) if len(block.params) <= i and birth < split and i in late]
+    total = sum(taken.sizes[i] for i in kept)
+    for array in kept:
+        taken.sizes[array] = 0
+    names = (*nest.op.inputs, *nest.op.outputs)
+    reads = tuple(i for i, name in enumerate(names) if name in taken.array and taken.array[name] in late)
+    back = max(taken.inside[split:], default=0)
+    work = sum(count_work(block, trips).values())
+    return Variant(
+        policies,
+        total,
+        stacks,
+        gradients,
+        _top(taken, split),
+        back,
+        reads,
+        tuple(fixed),
+        work,
+    )
+
+
+def _top(taken: Lives, split: int) -> int:
+    """The peak among the first `split` ops."""
+    inside = taken.inside[:split]
+    early = [i for i, birth in enumerate(taken.births) if birth < split]
+    sizes, births, deaths = ([each[i] for i in early] for each in (taken.sizes, taken.births, taken.deaths))
+    return Lives({}, sizes, births, deaths, inside).peak()[0]
