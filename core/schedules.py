@@ -135,7 +135,9 @@ def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 
 
 @schedule
 def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0):
-    """Half a cosine from `learning_rate` to `end_learning_rate` in `decay_steps` steps (Loshchilov and Hutter 2017)."""
+    """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` from `learning_rate` to `end_learning_rate`
+    (Loshchilov and Hutter 2017).
+    """
     done = lookup("clip")(_periods(step, decay_steps, False), max=1.0)
     share = (lookup("cos")(done * math.pi) + 1.0) * 0.5
     return share * (learning_rate - end_learning_rate) + end_learning_rate
@@ -143,7 +145,7 @@ def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_r
 
 @schedule
 def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0):
-    """A line from `start_learning_rate` to `learning_rate` over `warmup_steps` steps, and level from there."""
+    """``start + (rate - start) * min(step / warmup_steps, 1)`` from `start_learning_rate` to `learning_rate`."""
     done = lookup("clip")(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
 

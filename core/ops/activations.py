@@ -126,7 +126,7 @@ softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 
 @composite
 def softshrink(x, *, alpha: float = 0.5):
-    """x moved towards 0 by `alpha`, and 0 within it. The gradient at -alpha and alpha is 0."""
+    """``sign(x) * max(|x| - alpha, 0)``: x moved towards 0 by `alpha`. The gradient at -alpha and alpha is 0."""
     return lookup("where")(_above(x, alpha), x - alpha, lookup("where")(_below(x, -alpha), x + alpha, _zero(x)))
 
 
@@ -173,7 +173,7 @@ hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
 
 @composite
 def hard_tanh(x, *, min: float = -1.0, max: float = 1.0):
-    """x held between `min` and `max`. Unlike `clip`'s, the gradient on either bound is 0."""
+    """``out = min(max(x, min), max)``. Unlike `clip`'s, the gradient on either bound is 0."""
     if not min < max:
         raise ProgramError(f"min {min} must be below max {max}", "bad_attr")
     return _between(x, min, max)
@@ -184,7 +184,7 @@ hard_tanh.example(_cases(lambda x: np.clip(x, -1.7, 2), min=-1.7, max=2.0))
 
 @composite
 def thresholded_relu(x, *, threshold: float = 1.0):
-    """x where it is above `threshold`, else 0. The gradient on the threshold is 0."""
+    """``out = x`` where ``x > threshold``, else 0. The gradient on the threshold is 0."""
     return lookup("where")(_above(x, threshold), x, _zero(x))
 
 
@@ -225,7 +225,9 @@ prelu.example(
 
 @composite
 def maxout(x, *, groups: int, axis: int = 1):
-    """The largest of each `groups` neighbours along `axis` (Goodfellow et al. 2013). Ties share the gradient evenly."""
+    """``out[i] = max(x[groups * i], ..., x[groups * i + groups - 1])`` along `axis` (Goodfellow et al. 2013). Ties
+    share the gradient evenly.
+    """
     at = axis_of(axis, x.rank)
     if groups < 1 or x.shape[at] == -1 or x.shape[at] % groups:
         raise ProgramError(f"axis {axis} of {x.type} is not known to be a multiple of {groups}", "shape_mismatch")

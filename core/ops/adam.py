@@ -90,7 +90,9 @@ def adamax(
     weight_decay: float = 0.0,
     l1_decay: float = 0.0,
 ):
-    """Adam with the largest gradient so far, fading by `beta2`, in place of the mean square (Kingma and Ba 2015)."""
+    """``largest = max(beta2 * largest + epsilon, |gradient|)`` in place of the mean square of Adam (Kingma and Ba
+    2015).
+    """
     check_share(beta1=beta1, beta2=beta2)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
     step = lookup("increment")(step)
@@ -184,7 +186,7 @@ def lamb(
     epsilon: float = 1e-6,
     weight_decay: float = 0.01,
 ):
-    """Adam's move plus weight decay, scaled to the norm of the parameter (You et al. 2020)."""
+    """``learning_rate * norm(parameter) / norm(move) * move``, Adam's move plus weight decay (You et al. 2020)."""
     move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
     move = move + parameter * weight_decay
     return parameter - move * _trust(parameter, move) * learning_rate, *slots

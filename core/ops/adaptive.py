@@ -18,14 +18,14 @@ __all__: list[str] = []
 
 @composite
 def global_avg_pool(x):
-    """The mean over all axes of x behind batch and channels, which stay as 1."""
+    """``out[n, c] = mean(x[n, c])`` over all axes behind batch and channels, which stay as 1."""
     _check_spatial(x)
     return lookup("reduce_mean")(x, axes=tuple(range(2, x.rank)), keepdims=True)
 
 
 @composite
 def global_max_pool(x):
-    """The largest element over all axes behind batch and channels, which stay as 1; of several the first."""
+    """``out[n, c] = max(x[n, c])`` over all axes behind batch and channels, which stay as 1; of several the first."""
     _check_spatial(x)
     for axis in reversed(range(2, x.rank)):
         x = lookup("take_along_axis")(x, lookup("argmax")(x, axis=axis, keepdims=True), axis=axis)
@@ -152,7 +152,7 @@ def adaptive_avg_pool1d(x, *, output_size: tuple[int, ...]):
 
 @composite
 def adaptive_avg_pool2d(x, *, output_size: tuple[int, ...]):
-    """The mean over windows chosen so that `output_size` of them cover each axis; they overlap where it must be."""
+    """``out[i] = mean(x[floor(i n / m) : ceil((i + 1) n / m)])`` on each axis, from n elements to m = `output_size`."""
     return _adaptive_average(x, 2, output_size)
 
 
@@ -170,7 +170,7 @@ def adaptive_max_pool1d(x, *, output_size: tuple[int, ...]):
 
 @composite(outputs=("out", "index"))
 def adaptive_max_pool2d(x, *, output_size: tuple[int, ...]):
-    """The largest element of windows as in `adaptive_avg_pool2d`, and its position; of several largest the first."""
+    """``out[i] = max(window i)`` and its position, windows as in `adaptive_avg_pool2d`; of several the first."""
     return _adaptive_maximum(x, 2, output_size)
 
 

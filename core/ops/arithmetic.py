@@ -126,7 +126,7 @@ def _to_the_winner(ct, x_wins, y_wins):
 
 @op(elementwise=True)
 def maximum(xp, x, y):
-    """The larger of two values; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    """``out = max(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
     return xp.maximum(x, y)
 
 
@@ -143,7 +143,7 @@ maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (
 
 @op(elementwise=True)
 def minimum(xp, x, y):
-    """The smaller of two values; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    """``out = min(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
     return xp.minimum(x, y)
 
 
@@ -234,7 +234,9 @@ abs_.example(lambda: [Example((A,), (np.abs(A),))])
 
 @op(elementwise=True)
 def sign(xp, x, *, straight_through: bool = False):
-    """-1, 0 or 1. The gradient is 0, or with `straight_through` as if nothing happened (Bengio et al. 2013)."""
+    """``x / |x|``, and 0 at 0: -1, 0 or 1. The gradient is 0, or with `straight_through` as if nothing happened (Bengio
+    et al. 2013).
+    """
     return xp.sign(x)
 
 

@@ -181,7 +181,7 @@ repeat.example(
 
 @composite
 def flip(x, *, axes: tuple[int, ...]):
-    """x with the order along each of `axes` reversed."""
+    """``out[i] = x[n - 1 - i]`` along each of `axes`."""
     count = len(axes)
     return lookup("slice")(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
 
@@ -197,7 +197,9 @@ flip.example(
 
 @composite
 def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
-    """x moved by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the other."""
+    """``out[i] = x[(i - shift) mod n]``: x moved by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the
+    other.
+    """
     if len(shifts) != len(axes):
         raise ProgramError(f"{len(shifts)} shifts for {len(axes)} axes", "bad_attr")
     for shift, axis in zip(shifts, axes, strict=True):

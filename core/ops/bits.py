@@ -27,7 +27,7 @@ def _bits(x: TensorType, y: TensorType | None = None) -> TensorType:
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_and(xp, x, y):
-    """The bits set in both integers; for bools the logical and."""
+    """``out = x & y``, the bits set in both integers; for bools the logical and."""
     return xp.bitwise_and(x, y)
 
 
@@ -37,7 +37,7 @@ bitwise_and.example(lambda: [Example((M, N), (M & N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_or(xp, x, y):
-    """The bits set in either integer; for bools the logical or."""
+    """``out = x | y``, the bits set in either integer; for bools the logical or."""
     return xp.bitwise_or(x, y)
 
 
@@ -47,7 +47,7 @@ bitwise_or.example(lambda: [Example((M, N), (M | N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_xor(xp, x, y):
-    """The bits set in just one of the integers; for bools the exclusive or."""
+    """``out = x ^ y``, the bits set in just one of the integers; for bools the exclusive or."""
     return xp.bitwise_xor(x, y)
 
 
@@ -57,7 +57,7 @@ bitwise_xor.example(lambda: [Example((M, N), (M ^ N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_not(xp, x):
-    """The integer with every bit turned; for bools the negation."""
+    """``out = ~x``, every bit turned; for bools the negation."""
     return xp.invert(x)
 
 

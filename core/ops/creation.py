@@ -27,7 +27,7 @@ def check_count(count: int, what: str) -> None:
 
 @op(no_gradient=_CONSTANT)
 def fill_constant(xp, *, shape: tuple[int, ...] = (), value: Extended = 0.0, dtype: Dtype = "float32"):
-    """An array of `shape` holding `value` everywhere."""
+    """``out[...] = value``: an array of `shape` holding it everywhere."""
     return xp.full(shape, value, dtype=as_dtype(dtype))
 
 
@@ -57,7 +57,7 @@ fill_constant.example(
 
 @op(stacks=True, no_gradient=_CONSTANT)
 def fill_zeros_like(xp, x):
-    """Zeros of the shape and dtype of x (of what a loop recorded: of each element)."""
+    """``out[...] = 0``, in the shape and dtype of x (of what a loop recorded: of each element)."""
     if isinstance(x, list):
         return [None if each is None else fill_zeros_like.body(xp, each) for each in x]
     return xp.zeros(x.shape, x.dtype)
@@ -69,7 +69,7 @@ fill_zeros_like.example(lambda: [Example((np.ones((2, 3)),), (np.zeros((2, 3)),)
 
 @op(no_gradient=_CONSTANT)
 def full_like(xp, x, *, value: Extended):
-    """An array of the shape and dtype of x, holding `value` everywhere."""
+    """``out[...] = value``, in the shape and dtype of x."""
     return xp.full(x.shape, value, dtype=x.dtype)
 
 
@@ -112,7 +112,7 @@ def zeros_like(x):
 
 @composite(no_gradient=_CONSTANT)
 def ones_like(x):
-    """Ones of the shape and dtype of x."""
+    """``out[...] = 1``, in the shape and dtype of x."""
     return lookup("full_like")(x, value=1.0)
 
 
@@ -145,7 +145,7 @@ assign_value.example(
 
 @op(no_gradient=_CONSTANT)
 def eye(xp, *, num_rows: int, num_columns: int | None = None, dtype: Dtype = "float32"):
-    """A matrix with ones on its main diagonal and zeros elsewhere; square if `num_columns` is left out."""
+    """``out[i, j] = 1`` where ``i == j``, else 0: a matrix, square if `num_columns` is left out."""
     return xp.eye(num_rows, num_columns, dtype=as_dtype(dtype))
 
 
@@ -197,7 +197,7 @@ range_.example(
 
 @op(no_gradient=_CONSTANT)
 def linspace(xp, *, start: float, stop: float, num: int, dtype: Dtype = "float32"):
-    """`num` numbers evenly spread from `start` to `stop`, both included."""
+    """``out[i] = start + i * (stop - start) / (num - 1)``: `num` numbers, both ends included."""
     return xp.linspace(start, stop, num).astype(as_dtype(dtype))
 
 

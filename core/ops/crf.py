@@ -91,7 +91,9 @@ crf_moves.example(
 
 @composite
 def crf_score(emission, transition, label, lengths=None):
-    """The score of one sequence of labels [n, time]: its emissions and transitions added up, one number a sequence."""
+    """``sum over t of emission[i, t, label[i, t]]``, plus its transitions: the score of labels [n, time], one number a
+    row.
+    """
     _check_scores(emission.type, transition.type)
     path, moves, taken = lookup("crf_moves")(label, emission, lengths)
     live = lookup("steps_within")(emission, lengths)

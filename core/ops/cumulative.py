@@ -47,7 +47,9 @@ def _running(
 
 @op
 def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """The running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
+    """``out[i] = x[0] + ... + x[i]`` along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the
+    end.
+    """
     return _running(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
 
 
@@ -152,7 +154,7 @@ linear_scan.example(
 
 @op
 def cumprod(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """The running product along `axis`, `exclusive` and `reverse` as with `cumsum`.
+    """``out[i] = x[0] * ... * x[i]`` along `axis`, `exclusive` and `reverse` as with `cumsum`.
 
     Nothing is divided, forwards or backwards: zeros are no exception.
     """
@@ -271,14 +273,14 @@ running_argmax.example(
 
 @composite(outputs=("out", "index"))
 def cummax(x, *, axis: int = -1):
-    """The largest element so far along `axis`, and where it stands. Of equal ones the first has the gradient."""
+    """``out[i] = max(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
     index = lookup("running_argmax")(x, axis=axis)
     return lookup("take_along_axis")(x, index, axis=axis), index
 
 
 @composite(outputs=("out", "index"))
 def cummin(x, *, axis: int = -1):
-    """The smallest element so far along `axis`, and where it stands. Of equal ones the first has the gradient."""
+    """``out[i] = min(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
     index = lookup("running_argmax")(x, axis=axis, sign="min")
     return lookup("take_along_axis")(x, index, axis=axis), index
 

@@ -24,7 +24,7 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 
 @op
 def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """The elements of x on the diagonal of two axes, `offset` above it; their axis becomes the last."""
+    """``out[..., i] = x[i, i + offset]``, the diagonal of two axes; their axis becomes the last."""
     return xp.diagonal(x, offset, axis1, axis2)
 
 
@@ -85,7 +85,9 @@ diagonal_into.example(
 
 @composite
 def diag(x, *, offset: int = 0):
-    """A vector as the diagonal, `offset` above the main one, of a square matrix of zeros; of a matrix the diagonal."""
+    """``out[i, i + offset] = x[i]``: a vector as the diagonal, `offset` above the main one, of a square matrix of
+    zeros; of a matrix the diagonal.
+    """
     if x.rank == 2:
         return lookup("diagonal")(x, offset=offset)
     if x.rank != 1:
@@ -126,14 +128,14 @@ triangle_mask_like.example(lambda: [Example((X,), (np.tri(2, 3, 1, dtype=bool),)
 
 @composite
 def tril(x, *, diagonal: int = 0):
-    """The last two axes of x with 0 above the diagonal number `diagonal`."""
+    """``out[i, j] = x[i, j]`` where ``j <= i + diagonal``, else 0; over the last two axes."""
     mask = lookup("triangle_mask_like")(x, diagonal=diagonal)
     return lookup("where")(mask, x, lookup("fill_zeros_like")(x))
 
 
 @composite
 def triu(x, *, diagonal: int = 0):
-    """The last two axes of x with 0 below the diagonal number `diagonal`."""
+    """``out[i, j] = x[i, j]`` where ``j >= i + diagonal``, else 0; over the last two axes."""
     mask = lookup("triangle_mask_like")(x, diagonal=diagonal - 1)
     return lookup("where")(mask, lookup("fill_zeros_like")(x), x)
 

@@ -16,7 +16,7 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 
 @composite
 def dist(x, y, *, p: Extended = 2.0):
-    """The p-norm of all elements of x - y. Where they are equal the gradient is 0."""
+    """``sum(|x - y| ** p) ** (1 / p)`` over all elements, as of `norm`. Where they are equal the gradient is 0."""
     return lookup("norm")(x - y, p=p)
 
 

@@ -41,7 +41,7 @@ expm1.example(lambda: [Example((A,), (np.expm1(A),))])
 
 @op(elementwise=True)
 def log(xp, x):
-    """The natural logarithm. At 0 it is -inf and its gradient inf."""
+    """The natural logarithm, ``exp(out) = x``. At 0 it is -inf and its gradient inf."""
     return xp.log(x)
 
 
@@ -63,7 +63,7 @@ log1p.example(lambda: [Example((np.abs(A),), (np.log1p(np.abs(A)),))])
 
 @op(elementwise=True)
 def sqrt(xp, x):
-    """The square root. Its gradient at 0 is inf."""
+    """The square root, ``out * out = x``. Its gradient at 0 is inf."""
     return xp.sqrt(x)
 
 
@@ -102,7 +102,7 @@ square.example(lambda: [Example((A,), (A * A,))])
 
 @op(elementwise=True)
 def sin(xp, x):
-    """The sine; x in radians."""
+    """The sine, ``out = sin(x)``; x in radians."""
     return xp.sin(x)
 
 
@@ -113,7 +113,7 @@ sin.example(lambda: [Example((A,), (np.sin(A),))])
 
 @op(elementwise=True)
 def cos(xp, x):
-    """The cosine; x in radians."""
+    """The cosine, ``out = cos(x)``; x in radians."""
     return xp.cos(x)
 
 
@@ -124,7 +124,7 @@ cos.example(lambda: [Example((A,), (np.cos(A),))])
 
 @op(elementwise=True)
 def tanh(xp, x):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent, ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))``."""
     return xp.tanh(x)
 
 
@@ -181,7 +181,7 @@ relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
 
 @op(elementwise=True)
 def clip(xp, x, *, min: Extended = -math.inf, max: Extended = math.inf):
-    """x held between `min` and `max`. The gradient is 1 inside and on the bounds, 0 beyond."""
+    """``out = min(max(x, min), max)``. The gradient is 1 inside and on the bounds, 0 beyond."""
     kind = x.dtype.type
     return xp.minimum(xp.maximum(x, kind(min)), kind(max))
 

@@ -105,7 +105,7 @@ scatter_add_like.example(
 
 @op
 def index_select(xp, x, index, *, axis: int = 0):
-    """The slices of x along `axis` that the 1-D `index` names, in its order."""
+    """``out[..., i, ...] = x[..., index[i], ...]``: slices of x along `axis`, by a 1-D `index`."""
     return gather.body(xp, x, index, axis=axis)
 
 

@@ -29,7 +29,7 @@ def with_halves_widened(xp: Any, function: Callable[..., Any], *x: Any) -> Any:
 
 @op(broadcasts=True)
 def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
-    """The matrix product of the last two axes; axes before them are a batch and broadcast.
+    """The matrix product ``out[i, j] = sum over k of x[i, k] * y[k, j]``; axes before are a batch and broadcast.
 
     A 1-D operand is a row on the left and a column on the right, and its axis leaves the result. The transpose flags
     swap an operand's last two axes first (a 1-D operand has nothing to swap).

@@ -91,7 +91,7 @@ greater_equal.example(lambda: [Example((A, B), (A >= B,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_and(xp, x, y):
-    """True where both are."""
+    """``out = x and y``, element by element."""
     return xp.logical_and(x, y)
 
 
@@ -101,7 +101,7 @@ logical_and.example(lambda: [Example((A > 0, B > 0), ((A > 0) & (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_or(xp, x, y):
-    """True where either is."""
+    """``out = x or y``, element by element."""
     return xp.logical_or(x, y)
 
 
@@ -111,7 +111,7 @@ logical_or.example(lambda: [Example((A > 0, B > 0), ((A > 0) | (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_xor(xp, x, y):
-    """True where just one is."""
+    """``out = x != y`` of bools: true where just one is."""
     return xp.logical_xor(x, y)
 
 
@@ -121,7 +121,7 @@ logical_xor.example(lambda: [Example((A > 0, B > 0), ((A > 0) ^ (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_not(xp, x):
-    """True where x is not."""
+    """``out = not x``, element by element."""
     return xp.logical_not(x)
 
 
@@ -131,7 +131,7 @@ logical_not.example(lambda: [Example((A > 0,), (A <= 0,))])
 
 @op(elementwise=True)
 def where(xp, condition, x, y):
-    """x where `condition` (bool) holds, else y. Shapes broadcast.
+    """``out = x`` where `condition` (bool) holds, else y. Shapes broadcast.
 
     The gradient of the side not selected is 0 at that place. A NaN or infinity *inside the computation* of the side
     not selected still spoils its gradient (0 times inf): use `safe_where`, or pass that computation's input through

@@ -16,7 +16,8 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 
 @op(no_gradient="it counts")
 def accuracy(xp, x, label, *, k: int = 1):
-    """The share of rows of scores x [n, classes] whose label [n] or [n, 1] is among the `k` best; 0 without rows.
+    """``right / n``: the share of rows of scores x [n, classes] whose label [n] or [n, 1] is among the `k` best; 0
+    without rows.
 
     Of equal scores the first in order are the best.
     """

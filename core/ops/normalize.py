@@ -41,7 +41,8 @@ def _spatial(x) -> tuple[int, ...]:
 
 @composite
 def instance_norm(x, scale=None, bias=None, *, epsilon: float = 1e-5):
-    """Each channel of each sample of x [n, c, *spatial] less its mean, by its deviation, times scale, plus bias.
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``, each channel of each sample of x [n, c, *spatial]
+    alone.
 
     The variance is that of all elements (no Bessel correction), and epsilon is added to it. Ulyanov et al. 2016.
     """
@@ -97,7 +98,7 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
 
 @composite(outputs=("out", "u_out", "v_out"))
 def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12):
-    """`weight` divided by its largest singular value, as estimated by power iteration (Miyato et al. 2018).
+    """``weight / (u @ weight @ v)``, its largest singular value by power iteration (Miyato et al. 2018).
 
     The weight is seen as a matrix with `axis` as rows [h] and all else as columns [w]; u [h] and v [w] are kept from
     step to step, and are constants to the gradient, which flows through the weight and the estimate. There are at most

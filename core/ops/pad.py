@@ -20,7 +20,9 @@ EMPTY = X[:0]
 
 @op
 def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
-    """x with `value` around it. `paddings` lists, for each axis, how many elements go before and after."""
+    """``out[before + i] = x[i]`` along each axis, and `value` around it. `paddings` lists, for each axis, how many
+    elements go before and after.
+    """
     pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
     return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
 
@@ -104,7 +106,8 @@ def pad(
     value: Extended = 0.0,
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
 ):
-    """x with a border. `paddings` lists, for each axis, how many elements go before and after.
+    """``out[before + i] = x[i]`` along each axis, and a border around it. `paddings` lists, for each axis, how many
+    elements go before and after.
 
     mode: what the border holds: `value`; x mirrored at its first and last element; copies of these; or x again.
     The gradient of what is copied into the border is added to where it came from.

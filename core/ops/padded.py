@@ -55,7 +55,8 @@ sequence_slots.example(
 
 @composite
 def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: int = -1):
-    """The sequences as [n, padded_length, ...]; a `padded_length` of -1 is the length of the longest.
+    """``out[i, t]`` is row t of sequence i: [n, padded_length, ...]; a `padded_length` of -1 is the length of the
+    longest.
 
     They are filled up with `value`, a single element, or else with the number `pad_value`.
     """

@@ -48,7 +48,7 @@ clip_by_norm.example(
 
 @op(outputs="out")
 def clip_by_global_norm(xp, *x, max_norm: float):
-    """All of x scaled together so that their joint 2-norm is at most `max_norm` (Pascanu et al. 2013).
+    """``x * min(1, max_norm / norm)`` with the joint 2-norm of all of x (Pascanu et al. 2013).
 
     The norm is that of their float64 values. One that is not finite leaves them as they are. The gradient includes that
     of the norm; where the norm is just `max_norm`, it is that of no clipping.
@@ -110,7 +110,7 @@ check_finite.example(lambda: [Example((G,), (G,)), Example((G[:0],), (G[:0],)), 
 
 @op(outputs="out")
 def unscale(xp, scale, *x):
-    """Each of x divided by the loss scale `scale`, one number, then a bool: whether any element is not finite."""
+    """``x / scale`` for each of x and the loss scale, one number, then a bool: whether any element is not finite."""
     found = xp.zeros((), bool)
     for v in x:
         found = found | ~xp.all(xp.isfinite(v))

@@ -197,7 +197,8 @@ def max_pool2d(
     paddings: tuple[int, ...] = (0, 0),
     ceil_mode: bool = False,
 ):
-    """The largest element of each window of x [n, c, h, w], and its position ``row * w + column`` in the image.
+    """``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``, the largest element of each window of
+    x [n, c, h, w], and its position ``row * w + column`` in the image.
 
     Of several largest the first, row by row, is taken, and it alone gets the gradient. Padding is never taken.
     `strides` are the window's size unless given; with `ceil_mode` a last window may hang over the end.

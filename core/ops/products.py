@@ -29,7 +29,7 @@ def _ranks(what: str, *wanted: tuple[object, int]) -> None:
 
 @composite
 def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
-    """The matrix product of x and y seen as matrices: their first `num_col_dims` axes are rows, the others columns.
+    """``x @ y``, both seen as matrices: their first `num_col_dims` axes are rows, the others columns.
 
     The result has the row axes of x and the column axes of y. This is the op that Fluid calls `mul`; the `mul` here is
     the product element by element.
@@ -68,14 +68,14 @@ mul_flattened.example(
 
 @composite
 def mm(x, y):
-    """The product of two matrices, [m, k] and [k, n]."""
+    """``out[i, j] = sum over k of x[i, k] * y[k, j]`` for matrices [m, k] and [k, n]."""
     _ranks("mm", (x, 2), (y, 2))
     return lookup("matmul")(x, y)
 
 
 @composite
 def bmm(x, y):
-    """The products of two batches of matrices, [b, m, k] and [b, k, n]."""
+    """``out[b] = x[b] @ y[b]`` for two batches of matrices, [b, m, k] and [b, k, n]."""
     _ranks("bmm", (x, 3), (y, 3))
     same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
     return lookup("matmul")(x, y)
@@ -83,14 +83,14 @@ def bmm(x, y):
 
 @composite
 def mv(x, y):
-    """A matrix [m, n] times a vector [n]."""
+    """``out[i] = sum over j of x[i, j] * y[j]`` for a matrix [m, n] and a vector [n]."""
     _ranks("mv", (x, 2), (y, 1))
     return lookup("matmul")(x, y)
 
 
 @composite
 def dot(x, y):
-    """The sum of products along the last axis; of vectors a single number."""
+    """``sum(x * y)`` along the last axis; of vectors a single number."""
     if x.rank == 0 or x.rank != y.rank:
         raise ProgramError(f"dot takes vectors, or batches of them, not {x.type} and {y.type}", "shape_mismatch")
     return lookup("reduce_sum")(x * y, axes=(x.rank - 1,))
@@ -190,7 +190,9 @@ kron.example(
 
 @composite
 def cross(x, y, *, axis: int = -1):
-    """The vector product along `axis`, whose size is known to be 3; the other axes broadcast."""
+    """``(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0)`` along `axis`, whose size is known to be 3; the other axes
+    broadcast.
+    """
     at = axis_of(axis, x.rank)
     if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
         raise ProgramError(f"a vector product takes sizes known to be 3, not {x.type} and {y.type}", "shape_mismatch")
@@ -216,7 +218,7 @@ cross.example(
 
 @composite
 def trace(x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """The sum of the diagonal of two axes, `offset` above the main one."""
+    """``sum over i of x[i, i + offset]``, the sum of a diagonal of two axes."""
     line = lookup("diagonal")(x, offset=offset, axis1=axis1, axis2=axis2)
     return lookup("reduce_sum")(line, axes=(line.rank - 1,))
 
@@ -232,7 +234,7 @@ trace.example(
 
 @composite
 def matrix_power(x, *, n: int):
-    """A square matrix multiplied by itself `n` times; for n = 0 the identity, below the power of the inverse."""
+    """``x @ x @ ... @ x``, a square matrix `n` times; for n = 0 the identity, below the power of the inverse."""
     if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
         raise ProgramError(f"needs square matrices and a power up to 10,000, not {x.type} and {n}", "bad_attr")
     if n == 0:
@@ -262,7 +264,7 @@ matrix_power.example(
 
 @composite
 def multi_dot(*x):
-    """The product of two matrices or more, multiplied in the order that takes the fewest operations.
+    """``x[0] @ x[1] @ ...``: two matrices or more, multiplied in the order that takes the fewest operations.
 
     The first operand may be a row and the last a column, given as vectors. The order needs all sizes; without them, and
     for more than 64 operands, it is from left to right.

@@ -90,7 +90,7 @@ def uniform_random(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Numbers evenly spread over [min, max)."""
+    """Numbers from the density ``1 / (max - min)`` over [min, max)."""
     return _between(xp, shape, min, max, dtype, key, seed, stream)
 
 
@@ -306,7 +306,9 @@ randperm.example(
 
 @op(no_gradient=_RANDOM)
 def bernoulli(xp, p, key=None, *, seed: int = 0, stream: int = 0):
-    """1 with probability `p`, element by element, else 0; in the dtype of p, whose elements are within 0 to 1."""
+    """``P(out = 1) = p``: 1 with probability `p`, element by element, else 0; in the dtype of p, whose elements are
+    within 0 to 1.
+    """
     if not bool(xp.all((p >= 0) & (p <= 1))):
         raise ExecutionError("a probability is not within 0 to 1", "bad_probability")
     drawn = _uniform(xp, p.size, key, seed, stream).reshape(p.shape)

@@ -51,7 +51,7 @@ def restored(value, x, *, axes, keepdims):
 
 @op
 def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The sum over `axes`. 16-bit floats are added in float32."""
+    """``x[0] + x[1] + ...``, the sum over `axes`. 16-bit floats are added in float32."""
     return xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
@@ -82,7 +82,7 @@ reduce_sum.example(
 
 @op
 def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The mean over `axes`; 0 where there is nothing to average. 16-bit floats are added in float32."""
+    """``sum(x) / n``, the mean over `axes`; 0 where there is nothing to average. 16-bit floats are added in float32."""
     count = product(x.shape[i] for i in axes_of(axes, x.ndim))
     total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x))
     return xp.divide(total, total.dtype.type(max(count, 1))).astype(x.dtype, copy=False)
@@ -139,7 +139,7 @@ inverse_count.example(
 
 @composite
 def mean(x):
-    """The mean of all elements, a 0-d array."""
+    """``sum(x) / n``, the mean of all elements, a 0-d array."""
     return lookup("reduce_mean")(x)
 
 
@@ -167,7 +167,7 @@ def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
 
 @op
 def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
-    """The largest element over `axes`.
+    """``max(x[0], x[1], ...)``, the largest element over `axes`.
 
     tie: where several are largest, they share the gradient evenly, or the first of them in row-major order gets it, or
     each gets all of it (which then adds up to more than there is).
@@ -181,7 +181,7 @@ reduce_max.vjp(_extreme_vjp)
 
 @op
 def reduce_min(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
-    """The smallest element over `axes`. `tie` as with `reduce_max`."""
+    """``min(x[0], x[1], ...)``, the smallest element over `axes`. `tie` as with `reduce_max`."""
     return xp.min(x, axis=axes, keepdims=keepdims)
 
 
@@ -236,7 +236,7 @@ first_true.example(
 
 @op
 def argmax(xp, x, *, axis: int = -1, keepdims: bool = False):
-    """The position of the largest element along `axis`, as int64; of several, the first."""
+    """``x[out] = max(x)``: the position of the largest element along `axis`, as int64; of several, the first."""
     return xp.argmax(x, axis=axis, keepdims=keepdims).astype("int64")
 
 
@@ -257,8 +257,8 @@ argmax.example(lambda: [Example((X,), (X.argmax(-1),)), Example((X,), (X.argmax(
 
 @op(elementwise=True, stacks=True)
 def sum_(xp, *x):
-    """The sum of a list of arrays of one dtype, added in the order given. Shapes broadcast. 16-bit floats are added in
-    float32.
+    """``x[0] + x[1] + ...``: a list of arrays of one dtype, added in the order given. Shapes broadcast. 16-bit floats
+    are added in float32.
 
     Stacks and tensor arrays are added element by element; an element that is missing in one of them counts as zero.
     """
@@ -330,7 +330,9 @@ sum_to.example(
 
 @op
 def sum_to_like(xp, x, like):
-    """x summed over the axes along which `like` would be broadcast to it; `like` gives only its shape."""
+    """x summed over the axes along which `like` would be broadcast to it, the transpose of `expand_as`; `like` gives
+    only its shape.
+    """
     return _sum_to(xp, x, like.shape)
 
 
@@ -352,7 +354,9 @@ sum_to_like.example(
 
 @op
 def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The product over `axes`. Its gradient multiplies the other elements and never divides: zeros are no exception."""
+    """``x[0] * x[1] * ...``, the product over `axes`. Its gradient multiplies the other elements and never divides:
+    zeros are no exception.
+    """
     return xp.prod(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
@@ -378,7 +382,7 @@ reduce_prod.example(
 
 @composite
 def product_of_others(x, *, axes: tuple[int, ...] | None = None):
-    """For each element the product of all *other* elements over `axes`, without a division."""
+    """For each element over `axes` the product of all others, ``prod(x) / x[i]`` without a division."""
     # along an axis: what stands before, times what stands behind; from one axis to the next: products of whole lines
     gone = axes_of(axes, x.rank)
     out, lines = None, x

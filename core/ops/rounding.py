@@ -32,7 +32,9 @@ def _through(ct, out, x, *, straight_through):
 
 @op(elementwise=True)
 def floor(xp, x, *, straight_through: bool = False):
-    """The largest whole number not above x. The gradient is 0, or with `straight_through` as if nothing happened."""
+    """``out <= x < out + 1``, the largest whole number not above x. The gradient is 0, or with `straight_through` as if
+    nothing happened.
+    """
     return xp.floor(x)
 
 
@@ -43,7 +45,9 @@ floor.example(lambda: [Example((A,), (np.floor(A),)), Example((A,), (np.floor(A)
 
 @op(elementwise=True)
 def ceil(xp, x, *, straight_through: bool = False):
-    """The smallest whole number not below x. The gradient is 0, or with `straight_through` as if nothing happened."""
+    """``-floor(-x)``: the smallest whole number not below x. The gradient is 0, or with `straight_through` as if
+    nothing happened.
+    """
     return xp.ceil(x)
 
 
@@ -54,7 +58,9 @@ ceil.example(lambda: [Example((A,), (np.ceil(A),)), Example((A,), (np.ceil(A),),
 
 @op(elementwise=True)
 def round_(xp, x, *, straight_through: bool = False):
-    """The nearest whole number, halves even. The gradient is 0, or with `straight_through` as if nothing happened."""
+    """``|out - x| <= 1 / 2``, the nearest whole number, halves even. The gradient is 0, or with `straight_through` as
+    if nothing happened.
+    """
     return xp.rint(x)
 
 
@@ -65,7 +71,9 @@ round_.example(lambda: [Example((A,), (np.rint(A),)), Example((A,), (np.rint(A),
 
 @op(elementwise=True)
 def trunc(xp, x, *, straight_through: bool = False):
-    """x without its fraction. The gradient is 0, or with `straight_through` as if nothing happened."""
+    """``sign(x) * floor(|x|)``, x without its fraction. The gradient is 0, or with `straight_through` as if nothing
+    happened.
+    """
     return xp.trunc(x)
 
 
@@ -136,7 +144,7 @@ def _test(x: TensorType) -> TensorType:
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isnan(xp, x):
-    """True where x is not a number."""
+    """``x != x``: true where x is not a number."""
     return xp.isnan(x)
 
 
@@ -146,7 +154,7 @@ isnan.example(lambda: [Example((ODD,), (np.array([False, True, False, False]),))
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isinf(xp, x):
-    """True where x is infinite, of either sign."""
+    """``|x| == inf``: true where x is infinite, of either sign."""
     return xp.isinf(x)
 
 
@@ -156,7 +164,7 @@ isinf.example(lambda: [Example((ODD,), (np.array([False, False, True, True]),))]
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isfinite(xp, x):
-    """True where x is neither infinite nor NaN."""
+    """``|x| < inf``: true where x is neither infinite nor NaN."""
     return xp.isfinite(x)
 
 

@@ -80,7 +80,7 @@ def sequence_pool(
     pool_type: Literal["sum", "mean", "sqrt", "max", "first", "last"] = "sum",
     pad_value: Extended = 0.0,
 ):
-    """One row for each sequence: its sum, mean, sum by the square root of its length, largest, first or last row.
+    """One row for each sequence: its sum, mean, ``sum / sqrt(length)``, largest, first or last row.
 
     An empty sequence gives `pad_value`, and no gradient.
     """
@@ -123,7 +123,7 @@ sequence_pool.example(
 
 @composite
 def sequence_softmax(x, lengths):
-    """The softmax over the rows of each sequence, column by column."""
+    """``exp(x) / sum(exp(x))`` over the rows of each sequence, column by column."""
     ids = lookup("sequence_ids")(lengths, x)
     top = lookup("stop_gradient")(lookup("segment_max")(x, ids, lengths))
     each = lookup("exp")(x - lookup("gather")(top, ids))
@@ -274,7 +274,7 @@ interleaved_rows.example(lambda: [Example((N[:2], np.array([1, 2]), X[:4], X[:3]
 
 @composite(outputs=("out", "lengths_out"))
 def sequence_concat(x, lengths, y, more):
-    """Each sequence of x followed by the sequence of y with the same number, and the new lengths."""
+    """Each sequence of x followed by the one of y with the same number, and the new lengths, ``lengths + more``."""
     rows = lookup("interleaved_rows")(lengths, more, x, y)
     return lookup("gather")(lookup("concat")(x, y, axis=0), rows), lengths + more
 
@@ -320,7 +320,9 @@ context_rows.example(
 
 @composite
 def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start: int | None = None):
-    """Each row with its neighbours in its own sequence, side by side, times `filter` [context_length * d, out].
+    """``out[t] = concat(x[t + start], ..., x[t + start + context_length - 1]) @ filter`` within each sequence, with a
+    `filter` [context_length * d, out].
+
 
     The context begins `context_start` after the row, by default so that the row is in its middle; beyond the ends of a
     sequence there are zeros.

@@ -37,7 +37,7 @@ POINT = np.zeros((0, 0))
 
 @op
 def inverse(xp, x):
-    """The inverse of each square matrix; a singular one is an error of the run (singular_matrix)."""
+    """``out @ x = 1``, the inverse of each square matrix; a singular one is an error of the run (singular_matrix)."""
     return attempt(xp, SINGULAR, "a singular matrix has no inverse", xp.linalg.inv, x)
 
 
@@ -195,7 +195,7 @@ det.example(
 
 @op(outputs=("sign", "logabs"))
 def slogdet(xp, x):
-    """The sign of each determinant, and the logarithm of its absolute value; of a singular matrix 0 and -inf.
+    """The sign of each determinant, and ``log(|det(x)|)``; of a singular matrix 0 and -inf.
 
     The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
     error of the run (singular_matrix).
@@ -218,7 +218,7 @@ slogdet.example(
 
 @composite
 def logdet(x):
-    """The logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
+    """``log(det(x))``, the logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
     sign, logabs = lookup("slogdet")(x)
     return logabs + lookup("log")(lookup("stop_gradient")(sign))
 
@@ -234,7 +234,7 @@ logdet.example(
 
 @op
 def pinv(xp, x, *, rcond: float | None = None):
-    """The pseudo-inverse (Moore, Penrose) of each matrix: [..., n, m] of [..., m, n].
+    """The pseudo-inverse (Moore, Penrose) of each matrix, ``x @ out @ x = x``: [..., n, m] of [..., m, n].
 
     Singular values up to `rcond` times the largest count as 0; by default `rcond` is the distance from 1 to the next
     number, times the longer side. The gradient is that among matrices of the same rank (Golub and Pereyra 1973): where

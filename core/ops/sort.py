@@ -50,7 +50,9 @@ argsort.example(
 
 @composite(outputs=("out", "index"))
 def sort(x, *, axis: int = -1, descending: bool = False):
-    """x in order along `axis`, and where each element was (`argsort`). The gradient goes back to where it was."""
+    """``out[0] <= out[1] <= ...``: x in order along `axis`, and where each element was (`argsort`). The gradient goes
+    back to where it was.
+    """
     index = lookup("argsort")(x, axis=axis, descending=descending)
     return lookup("take_along_axis")(x, index, axis=axis), index
 
@@ -66,7 +68,7 @@ sort.example(
 
 @composite(outputs=("out", "index"))
 def topk(x, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True):
-    """The `k` largest (or smallest) elements along `axis` in order, and where they were.
+    """``out[0] >= out[1] >= ...``: the `k` largest (or smallest) elements along `axis`, and where they were.
 
     They come in order whether `sorted` is set or not. Of equal ones the first in x comes first and gets the gradient.
     """
@@ -89,7 +91,7 @@ topk.example(
 
 @composite(outputs=("out", "index"))
 def kthvalue(x, *, k: int, axis: int = -1, keepdims: bool = False):
-    """The element that is number `k` (from 1) in ascending order along `axis`, and where it was."""
+    """``sort(x)[k - 1]``: the element that is number `k` in ascending order along `axis`, and where it was."""
     at = axis_of(axis, x.rank)
     if k < 1 or (x.shape[at] >= 0 and k > x.shape[at]):
         raise ProgramError(f"there is no element number {k} along axis {axis} of {x.type}", "bad_attr")
@@ -111,7 +113,8 @@ kthvalue.example(
 
 @composite
 def median(x, *, axis: int = -1, keepdims: bool = False):
-    """The middle element along `axis`, of an even number the mean of the middle two; NaN where there is a NaN.
+    """``sort(x)[n // 2]``, the middle element along `axis`, of an even number the mean of the middle two; NaN where
+    there is a NaN.
 
     Its gradient goes to the one or two in the middle of the order that `argsort` gives.
     """
@@ -176,7 +179,8 @@ mode_position.example(
 
 @composite(outputs=("out", "index"))
 def mode(x, *, axis: int = -1, keepdims: bool = False):
-    """The most frequent element along `axis`, the smallest of several, and where it first stands.
+    """The most frequent element along `axis`, ``count(out) >= count(x[i])``; the smallest of several, and where it
+    first stands.
 
     The gradient goes to that place.
     """
@@ -239,7 +243,9 @@ masked_select.example(
 
 @composite
 def masked_fill(x, mask, value=None, *, fill: Extended = 0.0):
-    """x with `value`, a single element, or else the number `fill`, where `mask` is true. There x gets no gradient."""
+    """``out = value`` where `mask` is true, else x; `value` is a single element, or else the number `fill`. Where it
+    is written x gets no gradient.
+    """
     if value is None:
         value = x.builder.constant(fill, x.dtype)
     elif any(n not in (1, -1) for n in value.shape):
@@ -271,7 +277,8 @@ unique_positions.example(lambda: [Example((U,), (np.array([1, 3, 0]), np.array([
 
 @composite(outputs=("out", "inverse", "counts"))
 def unique(x):
-    """The different elements of x in ascending order, which of them each element is, and how often each occurs.
+    """The different elements of x in ascending order, which of them each element is (``out[inverse] = x``), and how
+    often each occurs.
 
     The gradient of an element goes to where it stands first in x.
     """

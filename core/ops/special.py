@@ -34,7 +34,7 @@ def _half(xp: Any, x: Any, function: Any) -> Any:
 
 @op(elementwise=True)
 def log2(xp, x):
-    """The logarithm to base 2, exact for powers of 2. At 0 it is -inf and its gradient inf."""
+    """The logarithm to base 2, ``2 ** out = x``, exact for powers of 2. At 0 it is -inf and its gradient inf."""
     return xp.log2(x)
 
 
@@ -45,7 +45,7 @@ log2.example(lambda: [Example((P,), (np.vectorize(math.log2)(P),))])
 
 @op(elementwise=True)
 def log10(xp, x):
-    """The logarithm to base 10, exact for powers of 10. At 0 it is -inf and its gradient inf."""
+    """The logarithm to base 10, ``10 ** out = x``, exact for powers of 10. At 0 it is -inf and its gradient inf."""
     return xp.log10(x)
 
 
@@ -76,7 +76,7 @@ erfc.example(lambda: [Example((A,), (np.vectorize(math.erfc)(A),))])
 
 @op(elementwise=True)
 def erfinv(xp, x):
-    """The inverse of the error function; inf at -1 and 1, NaN beyond."""
+    """The inverse of the error function, ``erf(out) = x``; inf at -1 and 1, NaN beyond."""
     return _half(xp, x, _scipy(xp, "erfinv"))
 
 
@@ -87,7 +87,7 @@ erfinv.example(lambda: [Example((np.vectorize(math.erf)(INSIDE),), (INSIDE,))])
 
 @op(elementwise=True)
 def lgamma(xp, x):
-    """The logarithm of the absolute value of the gamma function; inf at 0 and at negative whole numbers."""
+    """``log(|gamma(x)|)``, the logarithm of the gamma function; inf at 0 and at negative whole numbers."""
     return _half(xp, x, _scipy(xp, "gammaln"))
 
 
@@ -114,7 +114,7 @@ digamma.example(
 
 @op(elementwise=True)
 def polygamma(xp, x, *, order: int = 1):
-    """The derivative number `order` + 1 of the logarithm of the gamma function."""
+    """The derivative number `order` + 1 of ``log(gamma(x))``."""
     if order == 0:
         return _half(xp, x, _scipy(xp, "digamma"))
     scale = (-1.0) ** (order + 1) * math.factorial(order)

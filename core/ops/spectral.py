@@ -115,7 +115,9 @@ def _signs(xp, vectors):
 
 @op(outputs=("values", "vectors"))
 def eigh_factor(xp, x):
-    """Ascending eigenvalues and orthonormal eigenvectors, as columns, of the symmetric x; reads its lower triangle."""
+    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V, of the symmetric x, of which the lower
+    triangle is read: ``V @ diag(w) @ V.T = x``.
+    """
     values, vectors = attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigh, x)
     return values, vectors * _signs(xp, vectors)
 
@@ -156,7 +158,7 @@ eigh_factor.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example(
 
 @composite(outputs=("values", "vectors"))
 def eigh(x):
-    """Ascending eigenvalues and orthonormal eigenvectors, as columns, of the symmetric part of x.
+    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V: ``V @ diag(w) @ V.T = (x + x.T) / 2``.
 
     In each vector, of the components at least 0.9 times as large as the largest, the first is positive. The gradient is
     symmetric. Vectors of equal eigenvalues (equal up to rounding) are not unique, and a cotangent that reaches them is
@@ -170,7 +172,7 @@ eigh.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EI
 
 @op
 def eigvalsh_factor(xp, x):
-    """Ascending eigenvalues of the symmetric x, of which the lower triangle is read."""
+    """Ascending eigenvalues w of the symmetric x, ``det(x - w) = 0``; the lower triangle is read."""
     return attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigvalsh, x)
 
 

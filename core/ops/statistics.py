@@ -34,7 +34,7 @@ _BOOL = "its result is bool"
 
 @op(no_gradient=_BOOL)
 def reduce_all(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """Whether every element over `axes` is true; true where there is none."""
+    """``x[0] and x[1] and ...``: whether every element over `axes` is true; true where there is none."""
     return xp.all(x, axis=axes, keepdims=keepdims)
 
 
@@ -46,7 +46,7 @@ reduce_all.example(
 
 @op(no_gradient=_BOOL)
 def reduce_any(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """Whether any element over `axes` is true; false where there is none."""
+    """``x[0] or x[1] or ...``: whether any element over `axes` is true; false where there is none."""
     return xp.any(x, axis=axes, keepdims=keepdims)
 
 
@@ -56,7 +56,7 @@ reduce_any.example(lambda: [Example((X > 3,), (np.array(True),)), Example((X > 3
 
 @op(no_gradient="its result is an integer")
 def argmin(xp, x, *, axis: int = -1, keepdims: bool = False):
-    """The position of the smallest element along `axis`, as int64; of several, the first."""
+    """``x[out] = min(x)``: the position of the smallest element along `axis`, as int64; of several, the first."""
     return xp.argmin(x, axis=axis, keepdims=keepdims).astype("int64")
 
 
@@ -116,7 +116,7 @@ logsumexp.example(
 
 @composite
 def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
-    """The variance over `axes`: squared distances from the mean, added and divided by their number less `ddof`.
+    """The variance over `axes`, ``sum((x - mean(x)) ** 2) / (n - ddof)``.
 
     It is NaN where there is nothing to divide by, as of one element with a `ddof` of 1.
     """
@@ -149,7 +149,9 @@ def _root(x):
 
 @composite
 def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
-    """The square root of `var`. Where all elements are equal it is 0, with a gradient of 0."""
+    """``sqrt(var(x))``, the standard deviation over `axes`, as of `var`. Where all elements are equal it is 0, with a
+    gradient of 0.
+    """
     return _root(lookup("var")(x, axes=axes, ddof=ddof, keepdims=keepdims))
 
 
@@ -218,7 +220,7 @@ norm.example(
 
 @composite
 def frobenius_norm(x, *, axes: tuple[int, ...] = (-2, -1), keepdims: bool = False):
-    """The square root of the sum of squares over `axes`, by default those of a matrix."""
+    """``sqrt(sum(x ** 2))`` over `axes`, by default those of a matrix."""
     return lookup("norm")(x, p=2.0, axes=axes, keepdims=keepdims)
 
 
@@ -233,7 +235,7 @@ frobenius_norm.example(
 
 @composite
 def l1_norm(x):
-    """The sum of all absolute values, a 0-d array."""
+    """``sum(|x|)`` over all elements, a 0-d array."""
     return lookup("reduce_sum")(lookup("abs")(x))
 
 
@@ -242,7 +244,7 @@ l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[
 
 @composite
 def squared_l2_norm(x):
-    """The sum of all squares, a 0-d array."""
+    """``sum(x ** 2)`` over all elements, a 0-d array."""
     return lookup("reduce_sum")(lookup("square")(x))
 
 

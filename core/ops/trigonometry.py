@@ -23,7 +23,7 @@ def _one_minus_square(x):
 
 @op(elementwise=True)
 def tan(xp, x):
-    """The tangent."""
+    """The tangent, ``sin(x) / cos(x)``; x in radians."""
     return xp.tan(x)
 
 
@@ -34,7 +34,9 @@ tan.example(lambda: [Example((A,), (np.tan(A),))])
 
 @op(elementwise=True)
 def asin(xp, x):
-    """The inverse sine, in [-pi/2, pi/2]; NaN outside [-1, 1]. Its gradient at -1 and 1 is inf."""
+    """The inverse sine, ``sin(out) = x`` with out in [-pi/2, pi/2]; NaN outside [-1, 1]. Its gradient at -1 and 1 is
+    inf.
+    """
     return xp.arcsin(x)
 
 
@@ -45,7 +47,7 @@ asin.example(lambda: [Example((INSIDE,), (np.arcsin(INSIDE),))])
 
 @op(elementwise=True)
 def acos(xp, x):
-    """The inverse cosine, in [0, pi]; NaN outside [-1, 1]. Its gradient at -1 and 1 is -inf."""
+    """The inverse cosine, ``cos(out) = x``, in [0, pi]; NaN outside [-1, 1]. Its gradient at -1 and 1 is -inf."""
     return xp.arccos(x)
 
 
@@ -56,7 +58,7 @@ acos.example(lambda: [Example((INSIDE,), (np.arccos(INSIDE),))])
 
 @op(elementwise=True)
 def atan(xp, x):
-    """The inverse tangent, in (-pi/2, pi/2)."""
+    """The inverse tangent, ``tan(out) = x`` with out in (-pi/2, pi/2)."""
     return xp.arctan(x)
 
 
@@ -67,7 +69,7 @@ atan.example(lambda: [Example((A,), (np.arctan(A),))])
 
 @op(elementwise=True)
 def atan2(xp, x, y):
-    """The angle of the point (y, x) seen from the origin, in [-pi, pi]: the inverse tangent of x / y.
+    """The angle of the point (y, x) seen from the origin, in [-pi, pi]: ``tan(out) = x / y``.
 
     At the origin the gradient is NaN: there is no direction to prefer.
     """
@@ -123,7 +125,7 @@ hypot.example(
 
 @op(elementwise=True)
 def sinh(xp, x):
-    """The hyperbolic sine."""
+    """The hyperbolic sine, ``(exp(x) - exp(-x)) / 2``."""
     return xp.sinh(x)
 
 
@@ -134,7 +136,7 @@ sinh.example(lambda: [Example((A,), (np.sinh(A),))])
 
 @op(elementwise=True)
 def cosh(xp, x):
-    """The hyperbolic cosine."""
+    """The hyperbolic cosine, ``(exp(x) + exp(-x)) / 2``."""
     return xp.cosh(x)
 
 
@@ -145,7 +147,7 @@ cosh.example(lambda: [Example((A,), (np.cosh(A),))])
 
 @op(elementwise=True)
 def asinh(xp, x):
-    """The inverse hyperbolic sine."""
+    """The inverse hyperbolic sine, ``log(x + sqrt(x ** 2 + 1))``."""
     return xp.arcsinh(x)
 
 
@@ -156,7 +158,7 @@ asinh.example(lambda: [Example((A,), (np.arcsinh(A),))])
 
 @op(elementwise=True)
 def acosh(xp, x):
-    """The inverse hyperbolic cosine, not negative; NaN below 1. Its gradient at 1 is inf."""
+    """The inverse hyperbolic cosine, ``log(x + sqrt(x ** 2 - 1))``; NaN below 1. Its gradient at 1 is inf."""
     return xp.arccosh(x)
 
 
@@ -168,7 +170,7 @@ acosh.example(lambda: [Example((ABOVE,), (np.arccosh(ABOVE),))])
 
 @op(elementwise=True)
 def atanh(xp, x):
-    """The inverse hyperbolic tangent; inf at -1 and 1, NaN beyond."""
+    """The inverse hyperbolic tangent, ``log((1 + x) / (1 - x)) / 2``; inf at -1 and 1, NaN beyond."""
     return xp.arctanh(x)
 
 

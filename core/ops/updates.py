@@ -115,7 +115,7 @@ def adadelta(
     weight_decay: float = 0.0,
     l1_decay: float = 0.0,
 ):
-    """Moves of the size of earlier moves (Zeiler 2012): running means of squared gradients and squared moves."""
+    """``move = sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient``, from running means (Zeiler 2012)."""
     check_share(rho=rho)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
     gradients = gradients * rho + lookup("square")(gradient) * (1.0 - rho)

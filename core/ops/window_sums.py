@@ -29,7 +29,9 @@ def window_sum(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """The sum over each window of x [n, c, *spatial]; outside it there are zeros."""
+    """``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]`` for each window of x [n, c, *spatial]; outside it there
+    are zeros.
+    """
     shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
     source = wide(x)
     out = xp.zeros(shape, source.dtype)
@@ -111,7 +113,8 @@ def avg_pool2d(
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
-    """The mean of each window of x [n, c, h, w].
+    """``out[..., i, j] = mean(x[..., i s : i s + k, j s : j s + k])``, stride s and size k: the mean of each window of
+    x [n, c, h, w].
 
     With `exclusive` a window is averaged over the elements of x in it; else over its whole size, padding included.
     """

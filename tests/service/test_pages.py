@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_forward, compile_gradient
+from core.registry import OpSpec
 from core.wire import read
+from core.wire.samples import SAMPLES
 from service.pages import pages, write_pages
 from service.routes.ops import CATALOGUE
 
@@ -89,3 +91,25 @@ def test_an_example_on_a_page_is_true(name: str) -> None:
         for name, tensor in wanted.items():
             gradient = gradients.get(name, np.zeros_like(values[name]))
             np.testing.assert_allclose(gradient, array(tensor), rtol=1e-4, atol=1e-5)
+
+
+def moves(spec: OpSpec) -> bool:
+    """Whether all that comes out of its examples went in, or is 0: it computes no numbers, but puts them elsewhere."""
+    for example in spec.example_rule() if spec.example_rule else ():
+        came = {0.0, *flat(list(example.inputs))}
+        if not came.issuperset(flat(list(example.outputs))):
+            return False
+    return True
+
+
+def flat(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [x for each in value for x in flat(each)]
+    return [] if value is None else np.asarray(value, "float64").reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, spec in CATALOGUE.items() if spec.differentiable))
+def test_an_op_that_computes_says_its_formula_or_the_op_that_has_it(name: str) -> None:
+    spec = CATALOGUE[name]
+    named = set(re.findall(r"`(\w+)`", spec.doc)) & CATALOGUE.keys() - {name}
+    assert "``" in spec.doc or named or spec.name in SAMPLES or moves(spec)
