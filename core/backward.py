@@ -96,6 +96,17 @@ class Backward:
         """Requested name -> gradient variable, for those that exist."""
         return {name: grad for name, grad in self.params_grads if grad is not None}
 
+    @property
+    def role_vars(self) -> tuple[tuple[str, ...], ...]:
+        """For each op of block 0 the pairs (parameter, gradient) it makes final, one after the other: Fluid's
+        ``op_role_var``, which tells an optimiser or a collective where to step in."""
+        parameters = {v.name for v in self.program.parameters}
+        found: list[list[str]] = [[] for _ in self.program.block.ops]
+        for name, grad in dict(self.params_grads).items():
+            if grad is not None and name in parameters and name in self.ready_at:
+                found[self.ready_at[name]] += [name, grad]
+        return tuple(map(tuple, found))
+
     def as_document(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
         return {
@@ -110,6 +121,7 @@ class Backward:
                 for i, at in self.forward_of
             ],
             "op_roles": list(self.roles),
+            "op_role_vars": [list(pairs) for pairs in self.role_vars],
             "ready_at": dict(self.ready_at),
             "missing": dict(self.missing),
             "rewrites": list(self.rewrites),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from core.errors import ProgramError
+from core.ops.logic import kept_where
 from core.ops.resample import cubic_weights
 from core.registry import Example, composite, lookup
 
-__all__: list[str] = []
+__all__ = ["read_between", "rows_of"]
 
 IMAGE = np.sin(np.arange(12.0) * 4).reshape(1, 2, 2, 3)
 
@@ -88,6 +89,44 @@ def _folded(at, low: float, high: float):
     return lookup("minimum")(away, 2 * span - away) + low
 
 
+def rows_of(x):
+    """The elements of x [n, c, *spatial] as rows of all channels, and the number of the first row of each n."""
+    n, c, *spatial = x.shape
+    volume = math.prod(spatial)
+    rows = lookup("transpose")(lookup("reshape")(x, shape=(n, c, volume)), axes=(0, 2, 1))
+    first = x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
+    return lookup("reshape")(rows, shape=(n * volume, c)), first
+
+
+def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True):
+    """Rows read between the elements that they are: [m, points, c].
+
+    first:  [m], where in `rows` the image begins that each reads.
+    places: for each axis of `spatial`, in its order, positions [m, points] in units of elements.
+    """
+    axes, step = [], 1
+    for at, size in zip(reversed(places), reversed(spatial), strict=True):
+        taps = _on_axis(at, size, mode, padding_mode, align_corners)
+        axes.append([(held * float(step), inside, weight) for held, inside, weight in taps])
+        step *= size
+
+    def read(corner):
+        index = lookup("unsqueeze")(first, axes=(1,))
+        for held, _, _ in corner:
+            index = index + held
+        found = lookup("gather")(rows, index, axis=0)  # [m, points, c]
+        for _, inside, _ in corner:
+            if inside is not None:
+                found = kept_where(lookup("unsqueeze")(inside, axes=(2,)), found)
+        for _, _, weight in corner:
+            if weight is not None:
+                found = found * lookup("unsqueeze")(weight, axes=(2,))
+        return found
+
+    parts = [read(corner) for corner in product(*axes)]
+    return rows.builder.emit("sum", *parts) if len(parts) > 1 else parts[0]
+
+
 def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):
     """What is read along one axis at the positions `at` [n, points], in units of elements.
 
@@ -153,35 +192,13 @@ def grid_sample(
     n, c, *spatial = x.shape
     if grid.shape[0] != n or 0 in spatial:
         raise ProgramError(f"cannot read {x.type} at {grid.type}", "shape_mismatch")
-    points, volume = math.prod(grid.shape[1:-1]), math.prod(spatial)
-    rows = lookup("transpose")(lookup("reshape")(x, shape=(n, c, volume)), axes=(0, 2, 1))
-    rows = lookup("reshape")(rows, shape=(n * volume, c))  # an element of all channels is a row
-    flat = lookup("reshape")(grid, shape=(n, points, k))
-    first = x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
-    axes, step = [], 1
+    flat = lookup("reshape")(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
+    rows, first = rows_of(x)
+    places: list[Any] = []
     for i, size in enumerate(reversed(spatial)):
         at = lookup("squeeze")(lookup("slice")(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
-        at = (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5
-        taps = _on_axis(at, size, mode, padding_mode, align_corners)
-        axes.append([(held * float(step), inside, weight) for held, inside, weight in taps])
-        step *= size
-
-    def read(corner):
-        index = lookup("unsqueeze")(first, axes=(1,))
-        for held, _, _ in corner:
-            index = index + held
-        found = lookup("gather")(rows, index, axis=0)  # [n, points, c]
-        for _, inside, _ in corner:
-            if inside is not None:
-                mask = lookup("unsqueeze")(inside, axes=(2,))
-                found = lookup("where")(mask, found, lookup("fill_zeros_like")(found))
-        for _, _, weight in corner:
-            if weight is not None:
-                found = found * lookup("unsqueeze")(weight, axes=(2,))
-        return found
-
-    parts = [read(corner) for corner in product(*axes)]
-    out = x.builder.emit("sum", *parts) if len(parts) > 1 else parts[0]
+        places.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
+    out = read_between(rows, first, places, spatial, mode, padding_mode, align_corners)
     return lookup("reshape")(lookup("transpose")(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
 
 

@@ -250,8 +250,9 @@ async def get_backward(
     """The program in closed form: the forward ops, then the backward ops, with one gradient block for each inner block.
 
     Beside it `params_grads`, `grad_to_var`, `grad_info_map`, for every backward op the forward op it comes from, where
-    each gradient is final (`ready_at`), and why a gradient is missing. The program can be sent back in. Gradients of
-    tables with sparse lookups are there twice: whole, and under `sparse` as rows and values.
+    each gradient is final (`ready_at`; `op_role_vars` says it op by op), and why a gradient is missing. The program can
+    be sent back in. Gradients of tables with sparse lookups are there twice: whole, and under `sparse` as rows and
+    values.
     """
     stored = await program(request, program_id)
     asked = {

@@ -49,6 +49,25 @@ def test_1_the_backward_pass_mirrors_the_forward_pass_in_reverse():
     assert "x@GRAD" not in b.program.block.types
     assert b.roles[:5] == (0, 0, 0, 256, 257)
     assert set(b.roles[5:]) == {1}
+    made = {pair: b.program.block.ops[i] for i, pair in enumerate(b.role_vars) if pair}
+    assert {pair: op.outputs for pair, op in made.items()} == {
+        ("w", "w@GRAD"): ("w@GRAD",),
+        ("b", "b@GRAD"): ("b@GRAD",),
+    }
+    assert [at.type for i, at in b.forward_of if b.role_vars[i]] == ["add", "matmul"]
+
+
+def test_1_of_several_contributions_the_sum_makes_the_gradient_final():
+    s = Sketch()
+    s.param("w", np.ones(3))
+    s.total(s.op("mul", "w", "w"))
+
+    b = backward(s)
+
+    assert [(op.type, pair) for op, pair in zip(b.program.block.ops, b.role_vars, strict=True) if pair] == [
+        ("sum", ("w", "w@GRAD"))
+    ]
+    assert b.as_document()["op_role_vars"][-1] == ["w", "w@GRAD"]
 
 
 def test_2_one_reader_per_variable_needs_no_sum():
