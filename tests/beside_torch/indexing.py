@@ -102,6 +102,19 @@ def embedding(weight: Any, ids: Any, padding_idx: int | None) -> Any:
     return found if padding_idx is None else found * (ids != padding_idx).unsqueeze(-1)  # torch reads that row
 
 
+def merge_rows(x: Any, ids: Any, like: Any, padding_idx: int | None) -> Any:
+    """The rows of the table's gradient that are touched: torch.unique has no gradient, and needs none."""
+    index = wrapped(ids, like.shape[0]).reshape(-1)
+    flat = x.reshape(index.shape[0], *like.shape[1:])
+    kept = torch.ones_like(index, dtype=torch.bool) if padding_idx is None else index != padding_idx % like.shape[0]
+    rows, place = torch.unique(index[kept], return_inverse=True)
+    return rows, torch.zeros(len(rows), *like.shape[1:], dtype=x.dtype).index_add(0, place, flat[kept])
+
+
+def read_rows(values: Any, rows: Any, ids: Any, like: Any) -> Any:
+    return torch.zeros_like(like).index_copy(0, wrapped(rows, like.shape[0]), values)[ids]
+
+
 def merge_by_mask(mask: Any, true: Any, false: Any) -> Any:
     out = torch.zeros(mask.shape[0], *true.shape[1:], dtype=true.dtype)
     return out.index_put((mask,), true).index_put((~mask,), false)
@@ -119,11 +132,14 @@ OPS: dict[str, Callable[..., Any]] = {
     "index_put": index_put,
     "index_sample": lambda x, index: torch.gather(x, 1, wrapped(index, x.shape[1])),
     "index_select": lambda x, index, axis: torch.index_select(x, axis, wrapped(index, x.shape[axis])),
+    "lookup_table": lambda w, ids, padding_idx: embedding(w, ids.squeeze(-1), padding_idx),
     "masked_fill": masked_fill,
     "masked_select": lambda x, mask: torch.masked_select(x, mask),
     "merge_by_mask": merge_by_mask,
+    "merge_rows": merge_rows,
     "pick": lambda x, index: torch.gather(x.flatten(2), 2, wrapped(index, x[0, 0].numel() if x.numel() else 1)),
     "put_along_axis": put_along_axis,
+    "read_rows": read_rows,
     "scatter": scatter,
     "scatter_add_like": scatter_add_like,
     "scatter_nd": lambda index, updates, shape: torch.zeros(shape, dtype=updates.dtype).index_put(
@@ -156,12 +172,15 @@ MORE: dict[str, list[Inputs]] = {
     ],
     "index_sample": [case((3, 4), AT)],
     "index_select": [case((3, 4, 5), np.array([2, -1, 0, 2]), axis=a) for a in (0, 1, 2)],
+    "lookup_table": [case((5, 3), np.array([[[4], [0]], [[1], [4]]]), padding_idx=p) for p in (None, 0)],
     "masked_fill": [case((2, 3, 4), np.array([[True], [False], [True]]), (), fill=2.0)],
     "masked_select": [case((2, 3, 4), np.array([[True], [False], [True]]))],
+    "merge_rows": [case((2, 3, 4), np.array([[4, 0, 4], [1, 1, -1]]), (5, 4), padding_idx=p) for p in (None, 0, -4)],
     "pick": [case((2, 3, 2, 2), np.arange(24).reshape(2, 3, 4) % 3 - 1)],
     "put_along_axis": [
         case((3, 4, 5), np.array([[[2], [0], [1], [2]]]), (1, 4, 1), axis=0, reduce=r) for r in ("assign", "add")
     ],
+    "read_rows": [case((3, 4), np.array([0, 2, 4]), np.array([[4, 0, 4], [1, 2, -1]]), (5, 4))],
     "scatter": [case((5, 2, 3), np.array([4, 0, -1]), (3, 2, 3), overwrite=o) for o in (True, False)],
     "scatter_add_like": [case((4, 3, 2, 5), AT, (4, 3, 5), axis=1)],
     "scatter_nd": [case(AT, (3, 2), shape=(3, 4, 2))],
