@@ -30,8 +30,7 @@ def accumulate_early(block: Block) -> Block:
         return op.outputs[0]
 
     for index, op in enumerate(block.ops):
-        type = block.types[op.outputs[0]]
-        if op.type != "sum" or len(op.inputs) < 3 or isinstance(type, StackType):
+        if op.type != "sum" or len(op.inputs) < 3 or isinstance(type := block.types[op.outputs[0]], StackType):
             continue
         position, half, total = -1, is_half(type), op.inputs[0]
         with b.at(op.location):

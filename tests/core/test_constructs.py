@@ -484,3 +484,20 @@ def test_a_final_state_comes_after_what_the_body_wrote_under_its_name():
     s.total("a")
 
     close(check(s)["w"], 3 * np.array([0.5, 0.7]) ** 2)
+
+
+def test_a_function_may_hold_a_branch_that_gives_nothing():
+    f = Sketch()
+    f.feed("x", [0.0, 0.0])
+    f.op("less_than", f.op("reduce_sum", "x"), f.const(1.0), out="c")
+    with f.block() as yes:
+        f.op("tanh", "x", out="inside")
+    f.branch("c", yes, None)
+    f.op("mul", "x", "x", out="y")
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.functions = {"f": {"program": f.document, "results": ["y"]}}
+    s.construct("call", {"x": "w"}, {"out": "y"}, function="f")
+    s.total("y")
+
+    close(check(s)["w"], [1.0, 1.4])
