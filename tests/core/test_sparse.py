@@ -340,6 +340,69 @@ def test_any_ids_with_any_padding(seed):
             assert not whole({"E": table})["E"][row].any()
 
 
+class Random(Lookups):
+    """A program of lookups in two tables, products, branches and loops, nested: the same one for the same seed."""
+
+    def __init__(self, sparse: bool, seed: int) -> None:
+        super().__init__(sparse, ids=np.random.default_rng(seed).integers(-6, 6, 4))
+        self.r = np.random.default_rng(seed)
+        self.param("F", TABLE[:4])
+        self.feed("more", self.r.integers(0, 4, (2, 2)), "int64")
+        self.feed("c", bool(self.r.integers(2)), "bool")
+        self.const(1.0, [1, 3], out="h")
+        for _ in range(4):
+            self.statement(2)
+        self.loss("h")
+
+    def statement(self, depth: int) -> None:
+        kind = self.r.choice(["E", "F", "product", "table", "branch", "loop"], p=[0.3, 0.2, 0.1, 0.05, 0.15, 0.2])
+        if kind == "E":
+            padding = [None, 1, -1][self.r.integers(3)]
+            self.op(
+                "add", self.op("tanh", "h"), self.op("reduce_mean", self.look(padding_idx=padding), axes=[0]), out="h"
+            )
+        elif kind == "F":
+            rows = self.op("reduce_sum", self.look("more", "F"), axes=[0, 1])
+            self.op("mul", "h", self.op("tanh", rows), out="h")
+        elif kind == "product":
+            self.op("tanh", self.op("matmul", "h", "w"), out="h")
+        elif kind == "table":
+            self.op("add", "h", self.op("reduce_mean", self.op("square", "F"), axes=[0]), out="h")
+        elif depth == 0:
+            self.op("add", "h", self.look(self.const(int(self.r.integers(6)), [1], "int64")), out="h")
+        elif kind == "branch":
+            with self.block() as yes:
+                self.statement(depth - 1)
+            with self.block() as no:
+                self.statement(depth - 1)
+                self.statement(depth - 1)
+            self.branch("c", yes, no)
+        else:
+            with self.repeat(int(self.r.integers(4))):
+                self.statement(depth - 1)
+                self.statement(depth - 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_have_the_same_gradients_either_way(seed):
+    sparse, dense = Random(True, seed), Random(False, seed)
+    memory = ["store", "recompute", "sqrt", "binomial"][seed % 4]
+
+    equal(step(sparse, loop_memory=memory).gradients, step(dense, loop_memory=memory).gradients)
+    again = [read(write(append_backward(read(s.document), "loss").program)) for s in (sparse, dense)]
+    second = []
+    for s, program in zip((sparse, dense), again, strict=True):
+        first = whole(step(s).gradients)
+        names = tuple(first)
+        targets = tuple(f"{name}@GRAD" for name in names)
+        query = GradientQuery(targets=targets, inputs=names, target_gradients=(True,) * len(names))
+        seeds = {f"target_gradients/{i}": first[name] for i, name in enumerate(names)}
+        second.append(whole(compile_gradient(program, query).step(s.values | seeds).gradients))
+    assert second[0].keys() == second[1].keys()
+    for name, value in second[1].items():  # rows are added in another order than tables are
+        np.testing.assert_allclose(second[0][name], value, rtol=1e-9, atol=1e-12 * max(1.0, np.abs(value).max()))
+
+
 def test_30_the_rows_of_the_padding_index_are_not_there():
     s = Sketch()
     s.param("E", [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6], [-0.7, 0.8]])
