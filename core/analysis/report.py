@@ -162,8 +162,12 @@ def _contributions(backward: Backward) -> dict[str, list[dict[str, Any]]]:
     for requested, grad in backward.params_grads:
         if grad is None or grad not in made:
             continue
-        _, op = made[grad]
+        if requested in backward.sparse:
+            _, grad = backward.sparse[requested]
+        at, op = made[grad]
         parts = op.inputs if op.type == "sum" else (grad,)
+        if [each.type for each in block.ops[at - 2 : at + 1]] == ["concat", "concat", "merge_rows"]:
+            parts = block.ops[at - 1].inputs  # rows from several places, merged
         found[requested] = [
             {"gradient": part, "op": made[part][0], "of": _place(made[part][1].location)}
             for part in parts

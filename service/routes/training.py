@@ -81,7 +81,7 @@ async def post_step(request: Request, session_id: SessionId) -> Response:
     summary="Apply gradients",
     responses=answers(
         schemas.UpdateAnswer,
-        {"seq": 1, "next_seq": 2, **AT, "compiled": False, "timing_ms": TIMING},
+        {"seq": 1, "next_seq": 2, **AT, "densified": [], "compiled": False, "timing_ms": TIMING},
         "sequence-conflict",
         "sequence-gap",
         *IN_SESSION,

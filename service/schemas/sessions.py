@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from service.schemas.gradients import Deadline, Fetch, GradientOptions, Name, ProgramDocument, Returned, Seed, Timed
+from service.schemas.gradients import (
+    Deadline,
+    Densified,
+    Fetch,
+    GradientOptions,
+    Name,
+    ProgramDocument,
+    Returned,
+    Seed,
+    Timed,
+)
 from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
@@ -218,6 +228,7 @@ class UpdateAnswer(Strict):
     next_seq: int
     step: int
     weights_version: Version
+    densified: list[Densified] = Field([], description="Tables whose rows the optimizer needed as a whole table.")
     compiled: bool
     timing_ms: dict[str, float]
 

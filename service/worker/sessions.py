@@ -185,7 +185,8 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
     _replace(state, session, out, values, {})
     _count(session, args["seq"])
-    return {**session.about(), "compiled": compiled.fresh}, {}
+    densified = [each.as_document() for each in out.densified]
+    return {**session.about(), "densified": densified, "compiled": compiled.fresh}, {}
 
 
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from core.backward import append_backward, gradients
 from core.compile import GradientQuery, Optimizer, compile_training
@@ -12,20 +13,22 @@ from tests.programs import Sketch, check, close, grads
 TABLE = [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6], [-0.7, 0.8]]
 
 
-def test_30_rows_of_the_padding_index_get_no_gradient():
+@pytest.mark.parametrize("sparse", [False, True])
+def test_30_rows_of_the_padding_index_get_no_gradient(sparse):
     s = Sketch()
     s.param("E", TABLE)
     s.feed("ids", [0, 1, 0], "int64")
-    s.total(s.op("square", s.op("embedding", "E", "ids", padding_idx=0)))
+    s.total(s.op("square", s.op("embedding", "E", "ids", padding_idx=0, is_sparse=sparse)))
 
     close(grads(s)["E"], [[0, 0], [0.6, -0.8], [0, 0], [0, 0]])
 
 
-def test_31_a_table_that_is_also_multiplied():
+@pytest.mark.parametrize("sparse", [False, True])
+def test_31_a_table_that_is_also_multiplied(sparse):
     s = Sketch()
     s.param("E", TABLE)
     s.feed("ids", [1, 1, 3], "int64")
-    h = s.op("reduce_sum", s.op("embedding", "E", "ids"), axes=[0])
+    h = s.op("reduce_sum", s.op("embedding", "E", "ids", is_sparse=sparse), axes=[0])
     s.total(s.op("tanh", s.op("matmul", "E", h)))
 
     close(
@@ -35,7 +38,8 @@ def test_31_a_table_that_is_also_multiplied():
     )
 
 
-def test_68_a_lookup_inside_a_loop():
+@pytest.mark.parametrize("sparse", [False, True])
+def test_68_a_lookup_inside_a_loop(sparse):
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("E", TABLE)
@@ -44,7 +48,7 @@ def test_68_a_lookup_inside_a_loop():
     s.const(0, [1], "int64", out="t")
     with s.repeat(3):
         s.op("gather", "ids", "t", out="id")
-        row = s.op("squeeze", s.op("embedding", "E", "id"), axes=[0])
+        row = s.op("squeeze", s.op("embedding", "E", "id", is_sparse=sparse), axes=[0])
         s.op("add", s.op("tanh", s.op("mul", "h", "w")), row, out="h")
         s.op("increment", "t", out="t", step=1)
     s.total(s.op("square", "h"))

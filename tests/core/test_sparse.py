@@ -502,6 +502,16 @@ def test_a_densified_gradient_is_told_with_the_op_that_needs_it_whole():
     assert analyse(read(once(True).document), GradientQuery(loss="loss"))["densified"] == []
 
 
+def test_the_analysis_lists_what_rows_are_added_up_from():
+    def parts(make: Callable[[bool], Lookups]) -> list[tuple[str, int]]:
+        found = analyse(read(make(True).document), GradientQuery(loss="loss"))["contributions"]["E"]
+        return [(each["of"]["type"], each["of"]["op"]) for each in found]
+
+    assert parts(once) == [("embedding", 0)]
+    assert parts(twice) == [("embedding", i) for i in (2, 1, 0)]
+    assert [type for type, _ in parts(in_a_loop_and_before_and_behind_it)] == ["embedding", "while", "embedding"]
+
+
 def test_gradients_of_any_variable_may_be_rows():
     s = Lookups(True)
     table = s.op("scale", "E", scale=2.0, out="table")

@@ -117,6 +117,13 @@ def test_an_id_outside_the_table_is_refused(client):
     problem(client.post("/v1/gradients", json=ask(True, feeds=tensors({"ids": [1, 2, 6, 0]}))), 422, "execution-failed")
 
 
+def test_a_check_compares_the_whole_table_with_differences(client):
+    program = client.post("/v1/programs", json={"program": sketch(True).document}).json()["id"]
+    said = client.post(f"/v1/programs/{program}/check", json={"parameters": tensors({"E": TABLE}), **BODY}).json()
+
+    assert said["passed"] and said["parameters"]["E"]["checked"] == TABLE.size
+
+
 # Sessions
 
 
@@ -183,8 +190,10 @@ def test_rows_sent_back_as_they_were_answered_are_a_step(client):
 def test_rows_of_an_update_may_come_in_any_order_and_more_than_once(client, optimizer):
     rows, values = np.array([4, 0, 4, -1]), np.arange(8.0).reshape(4, 2)
     with opened(client, sketch(False), optimizer=optimizer) as path:
-        client.post(f"{path}/updates", json={"gradients": {"E": {"rows": tensor(rows), "values": tensor(values)}}})
+        given = {"E": {"rows": tensor(rows), "values": tensor(values)}}
+        said = client.post(f"{path}/updates", json={"gradients": given}).json()
 
+        assert [each["reason"] for each in said["densified"]] == ([] if optimizer is SGD else ["optimizer:momentum"])
         np.testing.assert_allclose(table_of(client, path), TABLE - 0.5 * whole(rows, values))
 
 
