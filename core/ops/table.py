@@ -127,7 +127,9 @@ lookup_table.example(
 
 @op(outputs=("rows", "values"))
 def merge_rows(xp, x, ids, like, *, padding_idx: int | None = None):
-    """Rows of a table like `like`, each once and in ascending order, and the sum of x [*ids, *row] for each of them.
+    """Rows of a table like `like`, each once and in ascending order, and for each the sum of x [*ids, *row] there.
+
+    ``values[i] = sum of x[k] over all k with ids[k] == rows[i]``.
 
     Contributions to one row are added in the order of `ids`, 16-bit floats in float32. Those to `padding_idx` are left
     out.

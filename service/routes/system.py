@@ -173,6 +173,12 @@ async def read_metrics(request: Request) -> Response:
     return Response(content, media_type=None, headers={"Content-Type": media_type})
 
 
+@router.get("/", include_in_schema=False)
+async def start() -> Response:
+    """For whoever opens the bare address in a browser."""
+    return Response(status_code=307, headers={"Location": "docs"})
+
+
 @router.get("/docs", include_in_schema=False)
 async def docs() -> Response:
     return Response(DOCS_PAGE, media_type="text/html", headers={"Content-Security-Policy": DOCS_POLICY})

@@ -172,6 +172,12 @@ def test_the_graph_page_draws_with_vendored_files_only(client):
         assert client.get(httpx.URL(GRAPH).join(source).path).status_code == 200
 
 
+def test_the_bare_address_leads_to_the_docs_also_behind_a_proxy(client):
+    answer = client.get("/", follow_redirects=False)
+
+    assert (answer.status_code, answer.headers["location"]) == (307, "docs")
+
+
 def test_the_docs_page_and_its_files_are_served_locally(client):
     page = client.get("/docs")
 
