@@ -14,7 +14,7 @@ from typing import Any
 
 from core.build import BlockBuilder, SparseRows, Value, expansion, in_float32_if_better
 from core.errors import CoreError, Location, NotDifferentiable
-from core.hooks import Hooks, block_index
+from core.hooks import Hooks, block_index, plain
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.precision import EXACT, can_widen
 from core.registry import OpSpec, as_tuple, lookup
@@ -401,10 +401,13 @@ class Adjoint:
         return self.b.value(op.outputs[0])
 
     def _apply_hook(self, number: int, primal: str, ct: Cotangent) -> None:
+        hook = self.hooks.hooks[number]
         self.hooks.applied.append((number, f"{self._index}:{primal}"))
-        if self.hooks.hooks[number].do == "record":
+        if hook.do == "record":
             assert isinstance(ct, Value), "what is recorded is not by rows"
-            self.recorded[f"{self._index}:{primal.split('@VER@')[0]}"] = ct
+            name, _, home = plain(primal).partition("@IN@")
+            at, name = hook.place if hook.variable else (home or self._index, name)
+            self.recorded[f"{at}:{name}"] = ct
 
     def _christen(self, part: _Part, value: Cotangent, name: str, primal: str | None) -> Value:
         """Give a part's value its name. What already has one, or is not ours to name, is passed on by an `assign`.

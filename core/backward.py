@@ -16,7 +16,7 @@ from core.autodiff import Adjoint, Asked, Cotangent, Densified, Dependence, live
 from core.build import BlockBuilder, SparseRows, Value
 from core.errors import Location, ProgramError
 from core.headroom import headroom
-from core.hooks import Hook, Hooks, block_index
+from core.hooks import Hook, Hooks, block_index, called, inner_name, plain
 from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks
 from core.missing import reason_for
 from core.ops.control import LoopMemory
@@ -221,7 +221,10 @@ def _backward(
     variables = {name: _root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     cut, inner_cut = _cut(program, no_grad_set)
     if inner_cut:
-        block = _stop_inside(block, inner_cut)
+        found_inside = {(number, name) for number, name in inner_cut if called(block, 0, number, name)}
+        cut.update(n for number, name in inner_cut for n in called(block, 0, number, name))
+        block = _stop_inside(block, inner_cut, found_inside)
+        _check_inner(inner_cut - found_inside, "bad_no_grad_set")
     depends = Dependence()
     roles = {v.name: v.role for v in program.variables}
     hooks = Hooks(options.hooks, roles)
@@ -302,30 +305,29 @@ def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
 
 def _with_memory(block: Block, options: Options) -> Block:
     """`block` with its loops written as their memory policies ask, checkpoints inside them included."""
-    inner: dict[int, set[str]] = {}
-    for name in options.checkpoints if options.checkpoints != "auto" else ():
-        index, colon, rest = name.partition(":")
-        if colon and index.isdigit() and index != "0":
-            inner.setdefault(int(index), set()).add(rest)
+    inner = {n for n in map(inner_name, options.checkpoints if options.checkpoints != "auto" else ()) if n[0]}
     if inner:
-        found: set[str] = set()
+        found = {(number, name) for number, name in inner if called(block, 0, number, name)}
         block = _with_checkpoints(block, inner, found)
-        for number, names in inner.items():
-            if unknown := names - found:
-                raise ProgramError(f"there is no variable {min(unknown)!r} in block {number}", "checkpoint_unknown")
+        _check_inner(inner - found, "checkpoint_unknown")
     return chunk_loops(block, options.loop_memory)
 
 
-def _with_checkpoints(block: Block, names: Mapping[int, set[str]], found: set[str]) -> Block:
+def _check_inner(unknown: Collection[tuple[int, str]], code: str) -> None:
+    for number, name in sorted(unknown):
+        raise ProgramError(f"there is no variable {name!r} in block {number}", code)
+
+
+def _with_checkpoints(block: Block, names: Collection[tuple[int, str]], found: set[tuple[int, str]]) -> Block:
     """`block` with the control flow whose inner blocks are named recomputing all but those variables."""
     ops = []
     for op in block.ops:
         attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
         for attr, inner in inner_blocks(op):
-            known = {n.split("@VER@")[0] for n in inner.types}
-            here = names.get(block_index(inner) or 0, set()) & known
-            found |= here
-            kept |= here
+            for number, name in names:
+                if here := called(inner, block_index(inner), number, name):
+                    found.add((number, name))
+                    kept.update(map(plain, here))
             attrs[attr] = _with_checkpoints(inner, names, found)
         if kept:
             attrs["checkpoints"] = tuple(sorted(kept))
@@ -343,11 +345,12 @@ def _cuts(
     written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     kept = set()
     for name in checkpoints:
-        index, colon, rest = name.partition(":")
-        if colon and index.isdigit() and index != "0":
+        number, name = inner_name(name)
+        if number:
+            kept.update(called(block, 0, number, name)[-1:])
             continue
         try:
-            kept.add(_root_variable(program, rest if colon and index == "0" else name, "checkpoint_unknown"))
+            kept.add(_root_variable(program, name, "checkpoint_unknown"))
         except ProgramError as error:
             raise ProgramError(error.message, "checkpoint_unknown") from None
     return (sorted({written[n] for n in kept if n in written}), kept) if kept else None
@@ -358,12 +361,9 @@ def _check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
     for hook in hooks:
         if hook.variable is None:
             continue
-        at, colon, rest = hook.variable.rpartition(":")
-        blocks = [program.block, *_inner(program.block)]
-        index = int(at) if colon and at.isdigit() else 0
-        inside = [b for i, b in enumerate(blocks) if (i == 0 and index == 0) or (i and block_index(b) == index)]
-        if not any(name.split("@VER@")[0] == rest for b in inside for name in b.types):
-            raise ProgramError(f"there is no variable {rest!r} in block {index}", "bad_hook")
+        blocks = [(0, program.block), *((block_index(b), b) for b in _inner(program.block))]
+        if not any(called(block, index, *hook.place) for index, block in blocks):
+            _check_inner([hook.place], "bad_hook")
 
 
 def _as_array(b: BlockBuilder, ct: Value) -> Value:
@@ -443,27 +443,28 @@ def _cut(program: Program, no_grad_set: Collection[str]) -> tuple[set[str], set[
     cut: set[str] = set()
     inner: set[tuple[int, str]] = set()
     for name in names:
-        index, colon, rest = name.partition(":")
-        if colon and index.isdigit() and index != "0":
-            inner.add((int(index), rest))
+        number, name = inner_name(name)
+        if number:
+            inner.add((number, name))
             continue
-        name = rest if colon and index == "0" else name
-        versions = {v for v in program.block.types if v == name or v.startswith(f"{name}@VER@")}
+        versions = set(called(program.block, 0, 0, name))
         if not versions:
             raise ProgramError(f"there is no variable {name!r} in block 0", "bad_no_grad_set")
         cut |= versions
     return cut, inner
 
 
-def _stop_inside(block: Block, names: set[tuple[int, str]]) -> Block:
-    """`block` with those variables of its inner blocks stopped."""
+def _stop_inside(block: Block, names: set[tuple[int, str]], found: set[tuple[int, str]]) -> Block:
+    """`block` with those variables of its inner blocks stopped; the names that exist are added to `found`."""
     ops = []
     for op in block.ops:
         attrs = dict(op.attrs)
         for attr, inner in inner_blocks(op):
             index = block_index(inner)
-            stopped = {n for i, name in names if i == index for n in inner.types if n.split("@VER@")[0] == name}
-            attrs[attr] = replace(_stop_inside(inner, names), stopped=inner.stopped | stopped)
+            here = {at: called(inner, index, *at) for at in names}
+            found.update(at for at, variables in here.items() if variables)
+            stopped = frozenset(n for variables in here.values() for n in variables)
+            attrs[attr] = replace(_stop_inside(inner, names, found), stopped=inner.stopped | stopped)
         ops.append(replace(op, attrs=attrs) if attrs else op)
     return replace(block, ops=tuple(ops))
 

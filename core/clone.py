@@ -33,7 +33,7 @@ def _forward(block: Block, for_test: bool) -> Block:
     ops.reverse()
     named = {*block.params, *(name for op in ops for name in op.outputs)}
     types = {name: type for name, type in block.types.items() if name in named}
-    return Block(block.params, tuple(ops), block.results, types, block.stopped & named)
+    return Block(block.params, tuple(ops), block.results, types, block.stopped & named, block.index)
 
 
 def _trimmed(op: Op, needed: Collection[str]) -> Op:

@@ -16,7 +16,7 @@ from core.errors import Location, ProgramError
 from core.ir import Block, Op, StackType
 from core.registry import REGISTRY, convert
 
-__all__ = ["Hook", "Hooks"]
+__all__ = ["Hook", "Hooks", "block_index", "called", "inner_name", "plain"]
 
 Do = Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
 When = Literal["after_accumulation", "each_contribution"]
@@ -78,6 +78,11 @@ class Hook:
         """Whether it does to some rows of a gradient, the others being zero, what it does to the whole."""
         return self.do != "record" and not (self.do == "clip_value" and not self.min <= 0 <= self.max)
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """The client's block of `variable`, and its name there."""
+        return inner_name(self.variable or "")
+
     def emit(self, b: BlockBuilder, name: str, location: Location | None) -> Op:
         """The op that does it to the gradient `name`; it is typed, but not yet added, and its output is not named."""
         with b.at(location):
@@ -107,15 +112,11 @@ class Hooks:
         if not self.hooks:
             return {}
         index = 0 if root else block_index(block)
-        last = {name.split("@VER@")[0]: name for name in block.types}
         writer = {name: op.type for op in block.ops for name in op.outputs}
         found: dict[str, list[int]] = {}
         for number, hook in enumerate(self.hooks):
             if hook.variable is not None:
-                at, colon, rest = hook.variable.rpartition(":")
-                if (int(at) if colon and at.isdigit() else 0) != index:
-                    continue
-                names = [last[rest]] if rest in last else []
+                names = called(block, index, *hook.place)[-1:]
             elif hook.op is not None:
                 names = [n for n, type in writer.items() if type == hook.op]
             else:
@@ -126,6 +127,32 @@ class Hooks:
         return found
 
 
+def inner_name(name: str) -> tuple[int, str]:
+    """(1, "h") for ``"1:h"``; a name without a number is one of block 0."""
+    index, colon, rest = name.partition(":")
+    return (int(index), rest) if colon and index.isdecimal() else (0, name)
+
+
+def called(block: Block, index: int | None, number: int, name: str) -> list[str]:
+    """The variables of `block`, the client's block `index`, that the client's block `number` calls `name`.
+
+    These are all versions, the last one last. The two are different blocks where one was read into the other.
+    """
+    versions = [n for n in block.types if plain(n) in (name, f"{name}@IN@{number}")]
+    if number == index:
+        return [n for n in versions if plain(n) == name]
+    ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
+    there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
+    return [n for n in versions if plain(n) != name or n in there]
+
+
+def plain(variable: str) -> str:
+    """The client's name of a version."""
+    return variable.split("@VER@")[0]
+
+
 def block_index(block: Block) -> int | None:
     """The index that the client gave to `block`; None if no op of it is the client's."""
+    if block.index is not None:
+        return block.index
     return next((op.location.block for op in block.ops if op.location and not op.location.adjoint), None)

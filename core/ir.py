@@ -100,6 +100,7 @@ class Block:
 
     types:   of every variable of the block, parameters included.
     stopped: variables whose cotangent is dropped, as if they were constants.
+    index:   the number that the client gave to the block; None for one that is not the client's.
     """
 
     params: tuple[str, ...]
@@ -107,6 +108,7 @@ class Block:
     results: tuple[str, ...]
     types: Mapping[str, Type]
     stopped: frozenset[str] = frozenset()
+    index: int | None = field(default=None, compare=False)
 
     @property
     def param_types(self) -> tuple[Type, ...]:

@@ -9,6 +9,7 @@ from typing import Literal
 from core.autodiff import Adjoint, live, reads
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
+from core.hooks import plain
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.registry import lookup
 
@@ -47,7 +48,7 @@ class Side:
             again, read = _again(a, read, lambda n: n in constants)
             forward = a.part(a.primal, a.block.params, a.block.results)
         else:
-            kept = {*a.block.params, *(n for n in a.block.types if _plain(n) in checkpoints)}
+            kept = {*a.block.params, *(n for n in a.block.types if plain(n) in checkpoints)}
             again, read = _again(a, read, lambda n: n not in kept)
             forward = a.block
         return cls(a, (*again, *ops), read, forward)
@@ -69,11 +70,6 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
         kept.update((n, None) for n in op.inputs if n != HOLE and not lost(n))
     order = {n: i for i, n in enumerate(a.b.types)}
     return ops[::-1], sorted(kept, key=order.__getitem__)
-
-
-def _plain(name: str) -> str:
-    """The client's name of a version."""
-    return name.split("@VER@")[0]
 
 
 def _without_reading(a: Adjoint, op: Op) -> Op:

@@ -60,7 +60,7 @@ def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[tuple[int,
                 continue
             op = replace(op, attrs={**op.attrs, "memory": policy})
         b.ops.append(op)
-    return Block(block.params, tuple(b.ops), block.results, b.types, block.stopped)
+    return Block(block.params, tuple(b.ops), block.results, b.types, block.stopped, block.index)
 
 
 def _chunked(b: BlockBuilder, op: Op, order: int) -> None:

@@ -27,7 +27,7 @@ def eliminate_dead(block: Block) -> Block:
     ops = tuple(reversed(kept))
     named = {*block.params, *(name for op in ops for name in op.outputs)}
     types = {name: type for name, type in block.types.items() if name in named}
-    return Block(block.params, ops, block.results, types, block.stopped & named)
+    return Block(block.params, ops, block.results, types, block.stopped & named, block.index)
 
 
 def _trim(op: Op, needed: Collection[str]) -> Op:

@@ -37,7 +37,7 @@ def expand_composites(block: Block) -> Block:
             op = with_inner(op, expand_composites)
             b.ops.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     results = tuple(renamed.get(n, n) for n in block.results)
-    return Block(block.params, tuple(b.ops), results, b.types, block.stopped)
+    return Block(block.params, tuple(b.ops), results, b.types, block.stopped, block.index)
 
 
 def _needs_expansion(op: Op) -> bool:

@@ -33,7 +33,7 @@ class Reader:
 
     def program(self) -> Program:
         root = self.raw.blocks[0]
-        b = Versions()
+        b = Versions(root.idx)
         env: Env = {}
         variables = []
         leaves = [v for v in root.vars.values() if v.role != "temporary"]
@@ -235,7 +235,7 @@ class Reader:
                 continue
             if name != KEY:
                 self.check_write(at, name, type)
-            finals.append(at.versions.new_version(name, type, self.declared(at.block, name)))
+            finals.append(at.versions.new_version(self.name_in(at, name), type, self.declared(at.block, name)))
             if self.raw.closed and finals[-1] != name:
                 raise ProgramError(f"{name!r} is written twice in a closed block", "not_single_assignment")
         at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
@@ -258,10 +258,20 @@ class Reader:
 
     def declared(self, block: RawBlock, name: str) -> RawVar | None:
         """The declaration that `name` has in `block`, or in the nearest block around it that has one."""
+        return self._declaring(block, name).vars.get(name)
+
+    def _declaring(self, block: RawBlock, name: str, outermost: int | None = 0) -> RawBlock:
+        """The nearest block from `block` on outwards that declares `name`; the last one looked at if none does."""
         at = block
-        while name not in at.vars and at.idx and at.params is None:
+        while name not in at.vars and at.idx not in (0, outermost) and at.params is None:
             at = self.raw.blocks[at.parent_idx]
-        return at.vars.get(name)
+        return at
+
+    def name_in(self, at: Site, name: str) -> str:
+        """What `name` is called in the core's block that is being written."""
+        home = self._declaring(at.block, name, at.versions.index)
+        own = name in home.vars and home.idx not in (0, at.versions.index) and not self.raw.closed
+        return f"{name}@IN@{home.idx}" if own else name
 
     # --- inner blocks ------------------------------------------------------------------------------------------
 
@@ -273,7 +283,7 @@ class Reader:
             raise ProgramError(
                 f"{attr} of {raw.type} must be a block with params and results", "bad_attr", location=raw.location
             )
-        c = Versions()
+        c = Versions(block.idx)
         env: Env = {}
         for name in block.params:
             var = block.vars.get(name)
@@ -299,7 +309,7 @@ class Reader:
         An `optional` result may be missing; one that is not there or wrong raises Known.
         """
         before = len(self.problems.found)
-        c = Versions()
+        c = Versions(None if block is None else block.idx)
         env: Env = {n: c.param(n, t, False) for n, t in types.items()}
         if block is not None:
             self.scope(c, env, block)

@@ -17,9 +17,13 @@ class Versions:
 
     A parameter keeps its name, later versions are ``x@VER@1``, ``x@VER@2``. Of any other name the last version keeps
     the name, and earlier ones are ``x@VER@0`` and so on; that is settled when the block is built.
+
+    index: the client's number of the block. The own variables of a block that is read into this one, as that of a
+    `net` is, are called ``x@IN@<its number>`` here: they are other variables than this block's of the same name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: int | None = None) -> None:
+        self.index = index
         self.builder = BlockBuilder()
         self.counts: dict[str, int] = {}
         self.leaves: set[str] = set()
@@ -50,7 +54,7 @@ class Versions:
         return renamed
 
     def build(self, results: Iterable[Value]) -> Block:
-        block = self.builder.build(results)
+        block = replace(self.builder.build(results), index=self.index)
         defined = {*block.params, *(n for op in block.ops for n in op.outputs)}
         types = {n: t for n, t in block.types.items() if n in defined}
         new = self.final_names()
@@ -67,4 +71,5 @@ class Versions:
             named(block.results),
             {new.get(n, n): t for n, t in types.items()},
             frozenset(named(block.stopped)),
+            block.index,
         )
