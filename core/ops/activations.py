@@ -243,6 +243,7 @@ maxout.example(
         Example((_M,), (_M.reshape(2, 2, 2).max(2),), {"groups": 2}),
         Example((_M,), (_M.max(0, keepdims=True),), {"groups": 2, "axis": 0}),
         Example((_M[:0],), (np.zeros((0, 1)),), {"groups": 4}),
+        Example((_M[0],), (np.array([1.0, 3.0]),), {"groups": 2, "axis": 0}),
     ]
 )
 
@@ -266,6 +267,7 @@ glu.example(
         Example((_M,), (_glu(_M[:, :2], _M[:, 2:]),)),
         Example((_M,), (_glu(_M[:1], _M[1:]),), {"axis": 0}),
         Example((_M[:0],), (np.zeros((0, 2)),)),
+        Example((_M[0],), (_glu(_M[0, :2], _M[0, 2:]),)),
     ]
 )
 
@@ -280,6 +282,7 @@ softmin.example(
     lambda: [
         Example((A,), (1 / E / (1 / E).sum(-1, keepdims=True),)),
         Example((A,), (1 / E / (1 / E).sum(0),), {"axis": 0}),
+        Example((A[0],), (1 / E[0] / (1 / E[0]).sum(),)),
         Example((EMPTY,), (EMPTY,)),
     ]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.ops.updates import check_share, decayed
+from core.ops.updates import STATES, check_share, decayed
 from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
@@ -192,9 +192,8 @@ def lamb(
     return parameter - move * _trust(parameter, move) * learning_rate, *slots
 
 
-P, G = np.array([1.0, -2.0]), np.array([0.5, 0.25])
-Z = np.zeros(2)
-M, V = np.array([0.2, -0.1]), np.array([0.3, 0.4])
+P, G, M, _, V = STATES[0]
+Z, THREE = np.zeros(2), np.array(3)
 
 
 def _first_adam_step(p, g, shrink=1.0, lr=0.001):
@@ -202,58 +201,73 @@ def _first_adam_step(p, g, shrink=1.0, lr=0.001):
     return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
 
 
+def _moved(g, m, v):
+    return 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+
+
 def _fourth_adam_step(p, g, m, v, shrink=1.0):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    m, v = _moved(g, m, v)
     return p * shrink - 0.001 * (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+def _fourth_steps(function):
+    """Examples in all shapes of what `function` makes of a parameter, its gradient and the means after three steps."""
+    return [Example((p, g, m, v, THREE), function(p, g, m, v)) for p, g, m, _, v in STATES]
 
 
 adam.example(
     lambda: [
         Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G), smooth=False),
-        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V)),
+        *_fourth_steps(_fourth_adam_step),
     ]
 )
 adamw.example(
     lambda: [
         Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5), smooth=False),
-        Example((P, G, M, V, np.array(3)), _fourth_adam_step(P, G, M, V, 1 - 1e-5)),
+        *_fourth_steps(lambda p, g, m, v: _fourth_adam_step(p, g, m, v, 1 - 1e-5)),
     ]
 )
 
 
-def _adamax():
-    first, largest = 0.9 * M + 0.1 * G, np.maximum(np.abs(G), 0.999 * V + 1e-8)
-    return P - 0.001 / (1 - 0.9**4) * first / largest, first, largest, np.array(4)
+def _adamax(p, g, m, v):
+    first, largest = 0.9 * m + 0.1 * g, np.maximum(np.abs(g), 0.999 * v + 1e-8)
+    return p - 0.001 / (1 - 0.9**4) * first / largest, first, largest, np.array(4)
 
 
-adamax.example(lambda: [Example((P, G, M, V, np.array(3)), _adamax())])
+adamax.example(lambda: _fourth_steps(_adamax))
 
 
-def _lamb():
-    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
-    move = (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-6) + 0.01 * P
-    return P - 0.001 * np.linalg.norm(P) / np.linalg.norm(move) * move, m, v, np.array(4)
+def _lamb(p, g, m, v):
+    m, v = _moved(g, m, v)
+    move = (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-6) + 0.01 * p
+    trust = np.sqrt((p * p).sum()) / np.sqrt((move * move).sum()) if p.size else 1.0
+    return p - 0.001 * trust * move, m, v, np.array(4)
 
 
-lamb.example(lambda: [Example((P, G, M, V, np.array(3)), _lamb())])
+lamb.example(lambda: _fourth_steps(_lamb))
 
 
-def _nadam():
-    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
-    mean = 0.9 * m / (1 - 0.9**5) + 0.1 * G / (1 - 0.9**4)
-    return P - 0.002 * mean / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+def _nadam(p, g, m, v):
+    m, v = _moved(g, m, v)
+    mean = 0.9 * m / (1 - 0.9**5) + 0.1 * g / (1 - 0.9**4)
+    return p - 0.002 * mean / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
 
 
-nadam.example(lambda: [Example((P, G, M, V, np.array(3)), _nadam())])
+nadam.example(lambda: _fourth_steps(_nadam))
 
 
-def _radam(n):
-    m, v = 0.9 * M + 0.1 * G, 0.999 * V + 0.001 * G * G
+def _radam(p, g, m, v, n):
+    m, v = _moved(g, m, v)
     r = 1999 - 2 * n * 0.999**n / (1 - 0.999**n)
     move = m / (1 - 0.9**n)
     if r > 5:
         move = move * np.sqrt((r - 4) * (r - 2) * 1999 / (1995 * 1997 * r)) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
-    return P - 0.001 * move, m, v, np.array(n)
+    return p - 0.001 * move, m, v, np.array(n)
 
 
-radam.example(lambda: [Example((P, G, M, V, np.array(n - 1)), _radam(n)) for n in (2, 5, 6, 500)])
+radam.example(
+    lambda: [
+        *(Example((P, G, M, V, np.array(n - 1)), _radam(P, G, M, V, n)) for n in (2, 5, 6, 500)),
+        *_fourth_steps(lambda p, g, m, v: _radam(p, g, m, v, 4)),
+    ]
+)

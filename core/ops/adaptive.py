@@ -216,12 +216,24 @@ def _adaptive_cases(which):
     return cases
 
 
-adaptive_avg_pool1d.example(_adaptive_cases("mean")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,))))
-adaptive_avg_pool2d.example(_adaptive_cases("mean")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2))))
-adaptive_avg_pool3d.example(_adaptive_cases("mean")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1))))
-adaptive_max_pool1d.example(_adaptive_cases("max")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,))))
-adaptive_max_pool2d.example(_adaptive_cases("max")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2))))
-adaptive_max_pool3d.example(_adaptive_cases("max")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1))))
+adaptive_avg_pool1d.example(
+    _adaptive_cases("mean")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,)), (LINE[:, :1, :5], (2,)))
+)
+adaptive_avg_pool2d.example(
+    _adaptive_cases("mean")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2)), (IMAGE[:, :1, :3], (2, 2)))
+)
+adaptive_avg_pool3d.example(
+    _adaptive_cases("mean")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1)), (BOX[..., :3], (1, 1, 2)))
+)
+adaptive_max_pool1d.example(
+    _adaptive_cases("max")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,)), (LINE[:, :1, :5], (2,)))
+)
+adaptive_max_pool2d.example(
+    _adaptive_cases("max")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2)), (IMAGE[:, :1, :3], (2, 2)))
+)
+adaptive_max_pool3d.example(
+    _adaptive_cases("max")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1)), (BOX[..., :3], (1, 1, 2)))
+)
 
 EVERYTHING = (LINE, IMAGE, BOX, LINE[:0])
 global_avg_pool.example(lambda: [Example((x,), (x.mean(tuple(range(2, x.ndim)), keepdims=True),)) for x in EVERYTHING])

@@ -263,7 +263,12 @@ def cast(xp, x, *, dtype: Dtype):
 
 cast.infer(lambda x, *, dtype: TensorType(x.shape, dtype))
 cast.vjp(lambda ct, out, x, *, dtype: lookup("cast")(ct, dtype=x.dtype) if x.type.is_float else None)
-cast.example(lambda: [Example((A,), (A.astype("float32"),), {"dtype": "float32"}, smooth=False)])
+cast.example(
+    lambda: [
+        Example((A,), (A.astype("float32"),), {"dtype": "float32"}, smooth=False),
+        *(Example((x,), (x,), {"dtype": "float64"}) for x in (A, A[:0], A[0, 0])),
+    ]
+)
 
 
 @op(elementwise=True, stacks=True)

@@ -21,6 +21,9 @@ __all__: list[str] = []
 
 X = np.array([[1.0, -2.0], [0.5, 4.0], [3.0, 0.25]])
 ROWS = [X[0], X[1], X[2]]
+MATRICES = [X[:1], X[1:2], X[2:]]
+NUMBERS = [X[0, 0], X[0, 1], X[1, 0]]
+ARRAYS = (ROWS, MATRICES, NUMBERS)
 
 
 def _array(type: Type, what: str) -> StackType:
@@ -78,7 +81,10 @@ def array_write_vjp(ct, out, x, index, array):
 
 
 array_write.example(
-    lambda: [Example((X[2], np.array(1), ROWS), ([X[0], X[2], X[2]],)), Example((X[0], np.array(3), ROWS), ())]
+    lambda: [
+        *(Example((a[2], np.array(1), a), ([a[0], a[2], a[2]],)) for a in ARRAYS),
+        Example((X[0], np.array(3), ROWS), ()),
+    ]
 )
 
 
@@ -98,7 +104,7 @@ def array_read_infer(array, index):
 
 
 array_read.vjp(lambda ct, out, array, index: (lookup("array_place")(ct, index), None))
-array_read.example(lambda: [Example((ROWS, np.array(1)), (X[1],))])
+array_read.example(lambda: [Example((a, np.array(1)), (a[1],)) for a in ARRAYS])
 
 
 @op(stacks=True, no_gradient="its result is an integer")
@@ -131,7 +137,7 @@ def array_place_infer(x, index):
 
 
 array_place.vjp(lambda ct, out, x, index: (lookup("array_take")(ct, index, x), None))
-array_place.example(lambda: [Example((X[0], np.array(0)), ([X[0]],))])
+array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in ARRAYS])
 
 
 @op(stacks=True)
@@ -149,7 +155,12 @@ def array_take_infer(array, index, like):
 
 
 array_take.vjp(lambda ct, out, array, index, like: (lookup("array_place")(ct, index), None, None))
-array_take.example(lambda: [Example((ROWS, np.array(7), X[0]), (np.zeros(2),)), Example((ROWS, np.array(1), X[0]), ())])
+array_take.example(
+    lambda: [
+        Example((ROWS, np.array(7), X[0]), (np.zeros(2),)),
+        *(Example((a, np.array(1), a[0]), (a[1],)) for a in ARRAYS),
+    ]
+)
 
 
 @op(stacks=True)
@@ -161,7 +172,7 @@ def array_erase(xp, array, index):
 
 array_erase.infer(lambda array, index: _array(array, "array_erase"))
 array_erase.vjp(lambda ct, out, array, index: (lookup("array_erase")(ct, index), None))
-array_erase.example(lambda: [Example((ROWS, np.array(7)), (ROWS,))])
+array_erase.example(lambda: [Example((a, np.array(7)), (a,)) for a in ARRAYS])
 
 
 @op(stacks=True)
@@ -173,7 +184,7 @@ def array_fill(xp, array, like):
 
 array_fill.infer(lambda array, like: like)
 array_fill.vjp(lambda ct, out, array, like: (ct, None))
-array_fill.example(lambda: [Example((ROWS[:1], ROWS), ([X[0], 0 * X[0], 0 * X[0]],))])
+array_fill.example(lambda: [Example((a[:1], a), ([a[0], 0 * a[0], 0 * a[0]],)) for a in ARRAYS])
 
 
 # --- arrays and plain tensors ----------------------------------------------------------------------------------
@@ -198,7 +209,7 @@ def array_unstack_vjp(ct, out, x):
     return lookup("array_join")(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0])
 
 
-array_unstack.example(lambda: [Example((X,), (ROWS,))])
+array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
 
 
 @composite(stacks=True)
@@ -208,7 +219,7 @@ def array_stack(array):
     return lookup("array_join")(array, None, shape=element.shape, dtype=element.dtype)
 
 
-array_stack.example(lambda: [Example((ROWS,), (X,))])
+array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
 
 
 @op(stacks=True)
@@ -247,7 +258,7 @@ def array_join_infer(array, like, *, shape, dtype, count):
 
 
 array_join.vjp(lambda ct, out, array, like, **attrs: (lookup("array_unstack")(ct), None))
-array_join.example(lambda: [Example((ROWS,), (X,), {"shape": (2,), "dtype": "float64"})])
+array_join.example(lambda: [Example((a,), (np.stack(a),), {"shape": a[0].shape, "dtype": "float64"}) for a in ARRAYS])
 
 
 @op(stacks=True)
@@ -274,7 +285,12 @@ def array_concat_infer(array, like):
 
 
 array_concat.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
-array_concat.example(lambda: [Example((ROWS,), (X.reshape(-1),)), Example((ROWS, X[0]), (X.reshape(-1),))])
+array_concat.example(
+    lambda: [
+        *(Example((a,), (np.concatenate(a),)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])),
+        Example((ROWS, X[0]), (X.reshape(-1),)),
+    ]
+)
 
 
 @op(stacks=True)
@@ -288,7 +304,9 @@ def array_split_as(xp, x, array):
 
 array_split_as.infer(lambda x, array: array)
 array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array), x), None))
-array_split_as.example(lambda: [Example((X.reshape(-1), ROWS), (ROWS,))])
+array_split_as.example(
+    lambda: [Example((np.concatenate(a), a), (a,)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])]
+)
 
 
 # --- runs of elements ------------------------------------------------------------------------------------------
@@ -318,7 +336,10 @@ def array_chunks_infer(array, *, order):
 
 array_chunks.vjp(lambda ct, out, array, *, order: lookup("array_flatten")(ct))
 array_chunks.example(
-    lambda: [Example((ROWS,), ([[X[0]], [X[1], X[2]]],)), Example((ROWS,), ([[X[0]], [X[1], X[2]]],), {"order": 2})]
+    lambda: [
+        *(Example((a,), ([a[:1], a[1:]],)) for a in ARRAYS),
+        Example((ROWS,), ([[X[0]], [X[1], X[2]]],), {"order": 2}),
+    ]
 )
 
 
@@ -334,7 +355,7 @@ def array_flatten_infer(array):
 
 
 array_flatten.vjp(lambda ct, out, array: lookup("array_regroup")(ct, array))
-array_flatten.example(lambda: [Example(([[X[0]], [X[1], X[2]]],), (ROWS,))])
+array_flatten.example(lambda: [Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS])
 
 
 @op(stacks=True)
@@ -351,4 +372,4 @@ def array_regroup_infer(array, like):
 
 
 array_regroup.vjp(lambda ct, out, array, like: (lookup("array_flatten")(ct), None))
-array_regroup.example(lambda: [Example((ROWS, [[X[0]], [X[1], X[2]]]), ([[X[0]], [X[1], X[2]]],))])
+array_regroup.example(lambda: [Example((a, [a[:1], a[1:]]), ([a[:1], a[1:]],)) for a in ARRAYS])

@@ -302,6 +302,7 @@ conv1d_transpose.example(
         Example((_T1, _F1), (_transposed(_T1, _F1, (4,)),)),
         Example((_T1, _F1), (_transposed(_T1, _F1, (6,), stride=2),), {"strides": (2,)}),
         Example((_T1[:0], _F1), (np.zeros((0, 2, 4)),)),
+        Example((_T1[:1, :, :2], _F1[:, :1]), (_transposed(_T1[:1, :, :2], _F1[:, :1], (3,)),)),
     ]
 )
 _T3, _F3 = data(1, 2, 2, 1, 2), data(2, 1, 2, 2, 1)
@@ -310,5 +311,6 @@ conv3d_transpose.example(
         Example((_T3, _F3), (_transposed(_T3, _F3, (3, 2, 2)),)),
         Example((_T3, _F3), (_transposed(_T3, _F3, (4, 2, 3), stride=2),), {"strides": (2,)}),
         Example((_T3[:0], _F3), (np.zeros((0, 1, 3, 2, 2)),)),
+        Example((_T3[:, :1], _F3[:1]), (_transposed(_T3[:, :1], _F3[:1], (3, 2, 2)),)),
     ]
 )

@@ -188,6 +188,7 @@ def diagonals_into_vjp(ct, out, x, like, *, letters):
 diagonals_into.example(
     lambda: [
         Example((A[0], SQUARE), (np.diag(A[0]),), {"letters": "ii"}),
+        Example((A[0, :0], SQUARE[:0, :0]), (np.zeros((0, 0)),), {"letters": "ii"}),
         Example(
             (CUBE[:, 0], np.zeros((2, 2, 2))), (np.einsum("ij,ik->ikj", CUBE[:, 0], np.eye(2)),), {"letters": "iij"}
         ),

@@ -250,7 +250,8 @@ def leaky_relu(x, *, alpha: float = 0.02):
     return lookup("where")(positive, x, x * alpha)
 
 
-leaky_relu.example(lambda: [Example((A,), (np.where(A > 0, A, 0.1 * A),), {"alpha": 0.1})])
+SOME = (A, A[:0], A[0, 1])
+leaky_relu.example(lambda: [Example((x,), (np.where(x > 0, x, 0.1 * x),), {"alpha": 0.1}) for x in SOME])
 
 
 @composite
@@ -268,11 +269,14 @@ def gelu(x, *, approximate: bool = False):
 
 gelu.example(
     lambda: [
-        Example((A,), (A * 0.5 * (1 + np.vectorize(math.erf)(A / math.sqrt(2))),)),
-        Example(
-            (A,),
-            (A * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (A + 0.044715 * A**3))),),
-            {"approximate": True},
+        *(Example((x,), (x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2))),)) for x in SOME),
+        *(
+            Example(
+                (x,),
+                (x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),),
+                {"approximate": True},
+            )
+            for x in SOME
         ),
     ]
 )
@@ -284,4 +288,4 @@ def silu(x):
     return x * lookup("sigmoid")(x)
 
 
-silu.example(lambda: [Example((A,), (A / (1 + np.exp(-A)),))])
+silu.example(lambda: [Example((x,), (x / (1 + np.exp(-x)),)) for x in SOME])

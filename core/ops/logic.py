@@ -182,5 +182,6 @@ mask_gradient.example(
         Example((np.ones((2, 3), bool), A), (A,)),
         Example((A > 0, B), (np.array([B, B]),), smooth=False),
         Example((A[:0] > 0, B), (A[:0],)),
+        Example((np.array(True), A[0, 0]), (A[0, 0],)),
     ]
 )

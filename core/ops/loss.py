@@ -54,7 +54,14 @@ def softmax_vjp(ct, out, x, *, axis):
     return weighted - out * lookup("reduce_sum")(weighted, axes=(axis,), keepdims=True)
 
 
-softmax.example(lambda: [Example((X,), (_np_softmax(X),)), Example((X,), (_np_softmax(X, 0),), {"axis": 0})])
+softmax.example(
+    lambda: [
+        Example((X,), (_np_softmax(X),)),
+        Example((X,), (_np_softmax(X, 0),), {"axis": 0}),
+        Example((X[0],), (_np_softmax(X[0]),)),
+        Example((X[:0],), (X[:0],)),
+    ]
+)
 
 
 @composite
@@ -73,7 +80,12 @@ def log_softmax_vjp(ct, out, x, *, axis):
 
 
 log_softmax.example(
-    lambda: [Example((X,), (np.log(_np_softmax(X)),)), Example((X,), (np.log(_np_softmax(X, 0)),), {"axis": 0})]
+    lambda: [
+        Example((X,), (np.log(_np_softmax(X)),)),
+        Example((X,), (np.log(_np_softmax(X, 0)),), {"axis": 0}),
+        Example((X[0],), (np.log(_np_softmax(X[0])),)),
+        Example((X[:0],), (X[:0],)),
+    ]
 )
 
 
@@ -88,6 +100,8 @@ mse_loss.example(
         Example((X, X[::-1].copy()), (((X - X[::-1]) ** 2).mean(),)),
         Example((X, 0 * X), ((X**2).sum(),), {"reduction": "sum"}),
         Example((X, 0 * X), (X**2,), {"reduction": "none"}),
+        Example((X, X[1]), (((X - X[1]) ** 2).mean(),)),
+        Example((X[:0], X[:0]), (0.0,)),
     ]
 )
 
@@ -122,6 +136,8 @@ sigmoid_cross_entropy_with_logits.example(
     lambda: [
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0),)),
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0).mean(),), {"reduction": "mean"}),
+        Example((X[0, 0], np.array(0.5)), (_bce(1.0, 0.5),)),
+        Example((X[:0], X[:0]), (0.0,), {"reduction": "mean"}),
         Example((X[0], np.array([1.0, -1.0, 0.5])), (np.array([_bce(1.0, 1.0), 0.0, _bce(3.0, 0.5)]) / 2,),
                 {"ignore_index": -1.0, "normalize": True}, smooth=False),
     ]

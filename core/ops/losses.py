@@ -284,6 +284,7 @@ poisson_nll_loss.example(
             {"log_input": False, "full": True, "reduction": "none"},
         ),
         Example((EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
+        Example((X[0], _COUNTS[0]), ((np.exp(X[0]) - _COUNTS[0] * X[0]).sum(),), {"reduction": "sum"}),
     ]
 )
 

@@ -175,6 +175,7 @@ l2_normalize.example(
         Example((X,), (X / np.sqrt((X**2).sum(-1, keepdims=True)),)),
         Example((X,), (X / np.sqrt((X**2).sum(1, keepdims=True)),), {"axis": 1}),
         Example((X[:0],), (X[:0],)),
+        Example((X[0, 0],), (X[0, 0] / np.sqrt((X[0, 0] ** 2).sum()),)),
     ]
 )
 
@@ -210,11 +211,9 @@ spectral_norm.example(
     lambda: [
         Example((_W, GAIN, SHIFT[:3]), _spectral(_W, GAIN, 0), smooth=False),  # its gradient takes u and v as constants
         Example((X, SHIFT[:3], np.ones(8)), _spectral(X, SHIFT[:3], 2), {"axis": 2}, smooth=False),
-        Example(
-            (_W, GAIN, SHIFT[:3]),
-            (_W / (GAIN @ _W @ SHIFT[:3]), GAIN, SHIFT[:3]),
-            {"power_iterations": 0},
-            smooth=False,
+        *(
+            Example((w, u, v), (w / (u @ w.reshape(len(u), -1) @ v), u, v), {"power_iterations": 0})
+            for w, u, v in ((_W, GAIN, SHIFT[:3]), (_W[:2], GAIN[:2], SHIFT[:3]), (X[:, :, :1], GAIN[:2], SHIFT))
         ),
     ]
 )

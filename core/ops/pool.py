@@ -290,6 +290,7 @@ LINES = (
     (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (0, 1)}),
     (LINE, {"kernel_size": (3,), "strides": (4,), "paddings": (1,), "ceil_mode": True}),
     (LINE[:0], {"kernel_size": (2,)}),
+    (LINE[:, :1, :5], {"kernel_size": (2,), "strides": (1,)}),
 )
 IMAGES = (
     (IMAGE, {"kernel_size": (2, 2)}),
@@ -303,6 +304,7 @@ BOXES = (
     (BOX, {"kernel_size": (2, 1, 1), "strides": (1,)}),
     (BOX, {"kernel_size": (2, 2, 3), "strides": (2,), "paddings": (1,), "ceil_mode": True}),
     (BOX[:0], {"kernel_size": (2,)}),
+    (BOX[..., :3], {"kernel_size": (1, 2, 2), "strides": (1,)}),
 )
 
 

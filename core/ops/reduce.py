@@ -76,6 +76,8 @@ reduce_sum.example(
         Example((X,), (X.sum(1),), {"axes": (-1,)}),
         Example((X,), (X.sum(0, keepdims=True),), {"axes": (0,), "keepdims": True}),
         Example((CUBE[:, :0],), (np.zeros((2, 2)),), {"axes": (1,)}),
+        Example((CUBE,), (CUBE.sum((0, 2)),), {"axes": (2, 0)}),
+        Example((X[0, 0],), (X[0, 0],)),
     ]
 )
 

@@ -245,6 +245,7 @@ sequence_slice.example(
         Example((X, N, np.array([1, 0, 1]), np.array([2, 0, 1])), (X[[1, 2, 5]], np.array([2, 0, 1]))),
         Example((X[:, 0], N, np.array([0, 0, 0]), N), (X[:, 0], N)),
         Example((X, N, N * 0, N * 0), (X[:0], N * 0)),
+        Example((X[:0], N[:0], N[:0], N[:0]), (X[:0], N[:0])),
     ]
 )
 

@@ -160,6 +160,7 @@ std.example(
         Example((X,), (X.std(ddof=1),)),
         Example((X,), (X.std(1),), {"axes": (1,), "ddof": 0}),
         Example((CUBE,), (CUBE.std((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+        Example((X[0],), (X[0].std(ddof=1),)),
         Example((np.ones((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
     ]
 )
@@ -213,6 +214,7 @@ norm.example(
         Example((X,), (np.full(2, 3.0),), {"p": 0.0, "axes": (1,)}),
         Example((np.array([[0.0, 1.0]]),), (np.zeros(1),), {"p": -1.0, "axes": (1,)}, smooth=False),
         Example((CUBE,), ((CUBE**1.5).sum((0, 2)) ** (2 / 3),), {"p": 1.5, "axes": (0, 2)}),
+        Example((X[0, 1],), (np.array(2.0),)),
         Example((np.zeros((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
     ]
 )
@@ -229,6 +231,7 @@ frobenius_norm.example(
         Example((X,), (np.sqrt((X**2).sum()),)),
         Example((CUBE,), (np.sqrt((CUBE**2).sum((1, 2))),)),
         Example((CUBE,), (np.sqrt((CUBE**2).sum((0, 1), keepdims=True)),), {"axes": (0, 1), "keepdims": True}),
+        Example((X[:1, :1],), (np.array(1.0),)),
     ]
 )
 

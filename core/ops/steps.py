@@ -14,6 +14,8 @@ __all__: list[str] = []
 X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
 N = np.array([3, 1, 2])
 GAPS = np.array([3, 0, 1, 2])
+ROWS = (X, X[:, 0], X[:, :, None])
+"""Rows that are vectors, single numbers, and matrices."""
 _INTEGER = "its result is an integer"
 
 
@@ -90,7 +92,7 @@ def array_cut_vjp(ct, out, x, counts):
     return lookup("array_paste")(lookup("array_fill")(ct, out), x), None
 
 
-array_cut.example(lambda: [Example((X, N), ([X[:3], X[3:4], X[4:]],))])
+array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in ROWS])
 
 
 @op(stacks=True)
@@ -109,7 +111,7 @@ def array_paste_infer(array, like):
 
 
 array_paste.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
-array_paste.example(lambda: [Example(([X[:3], X[3:4], X[4:]], X), (X,))])
+array_paste.example(lambda: [Example(([x[:3], x[3:4], x[4:]], x), (x,)) for x in ROWS])
 
 
 @composite
@@ -119,7 +121,7 @@ def sequence_to_array(x, lengths):
     return lookup("array_cut")(lookup("gather")(x, rows), counts)
 
 
-sequence_to_array.example(lambda: [Example((X, N), ([X[[0, 4, 3]], X[[1, 5]], X[[2]]],))])
+sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[[2]]],)) for x in ROWS])
 
 
 @composite(stacks=True)
@@ -134,7 +136,7 @@ def array_to_sequence(array, lengths, like):
     return lookup("scatter")(base, rows, flat)
 
 
-array_to_sequence.example(lambda: [Example(([X[[0, 4, 3]], X[[1, 5]], X[[2]]], N, X), (X,))])
+array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N, x), (x,)) for x in ROWS])
 
 
 @op(no_gradient=_INTEGER)
@@ -160,4 +162,9 @@ def shrink_rnn_memory(x, lengths, step):
     return lookup("gather")(x, lookup("active_rows")(lengths, step))
 
 
-shrink_rnn_memory.example(lambda: [Example((X[:3], N, np.array(t)), (X[: (t < N).sum()],)) for t in range(4)])
+shrink_rnn_memory.example(
+    lambda: [
+        *(Example((X[:3], N, np.array(t)), (X[: (t < N).sum()],)) for t in range(4)),
+        *(Example((x[:3], N, np.array(1)), (x[:2],)) for x in ROWS[1:]),
+    ]
+)

@@ -118,6 +118,8 @@ lookup_table.example(
     lambda: [
         Example((TABLE, PADDED[..., None]), (LOOKED_UP,), {"padding_idx": 0}),
         Example((TABLE, PADDED[..., None]), (TABLE[PADDED],), {"is_sparse": True}),
+        Example((TABLE[:, 0][:, None], PADDED[0][:, None]), (TABLE[PADDED[0], :1],)),
+        Example((TABLE, NONE[:, None]), (TABLE[:0],)),
     ]
 )
 

@@ -18,7 +18,7 @@ from core.errors import ProgramError
 from core.ops.logic import kept_where
 from core.registry import Example, composite, lookup
 
-__all__ = ["check_share", "decayed"]
+__all__ = ["STATES", "check_share", "decayed"]
 
 
 def check_share(**values: float) -> None:
@@ -210,98 +210,116 @@ def moving_average(average, x, *, decay: float = 0.999):
     return average * decay + x * (1.0 - decay)
 
 
-P, G = np.array([1.0, -2.0]), np.array([0.5, 0.25])
+def state(shape, seed=0):
+    """A parameter, its gradient, a mean of either sign and two means of squares, none of them near 0 or another."""
+    r = np.random.default_rng(seed)
+    signs = r.choice([-1.0, 1.0], (3, *shape))
+    return *(signs * r.uniform(0.5, 1.5, (3, *shape))), *r.uniform(0.2, 0.5, (2, *shape))
+
+
+STATES = tuple(map(state, ((2,), (3, 2), (), (0, 2))))
+P, G, M, V, A = STATES[0]
 Z = np.zeros(2)
-M, V = np.array([0.2, -0.1]), np.array([0.3, 0.4])
-D = G + 0.5 * P + 0.25 * np.sign(P)
 DECAY = {"weight_decay": 0.5, "l1_decay": 0.25}
+
+
+def _penalised(p, g):
+    return g + 0.5 * p + 0.25 * np.sign(p)
+
+
 sgd.example(
     lambda: [
-        Example((P, G), (P - 0.1 * G,), {"learning_rate": 0.1}),
+        *(Example((p, g), (p - 0.1 * g,), {"learning_rate": 0.1}) for p, g, *_ in STATES),
         Example((P, G), (P - 0.1 * (G + 0.5 * P),), {"learning_rate": 0.1, "weight_decay": 0.5}),
     ]
 )
 momentum.example(
     lambda: [
-        Example((P, G, G), (P - 0.1 * 1.9 * G, 1.9 * G), {"learning_rate": 0.1}),
-        Example((P, G, Z), (P - 0.1 * D, D), {"learning_rate": 0.1, **DECAY}),
+        *(Example((p, g, m), (p - 0.1 * (g + 0.9 * m), g + 0.9 * m), {"learning_rate": 0.1}) for p, g, m, *_ in STATES),
+        Example((P, G, Z), (P - 0.1 * _penalised(P, G), _penalised(P, G)), {"learning_rate": 0.1, **DECAY}),
         Example((P, G, Z), (P - 0.1 * 1.9 * G, G), {"learning_rate": 0.1, "nesterov": True}),
     ]
 )
 
 
-A = np.array([0.2, 0.3])
+def _adagrad(p, g, a):
+    return p - 0.01 * g / (np.sqrt(a + g * g) + 1e-6), a + g * g
 
 
-def _adagrad(g):
-    return P - 0.01 * g / (np.sqrt(A + g * g) + 1e-6), A + g * g
-
-
-adagrad.example(lambda: [Example((P, G, A), _adagrad(G)), Example((P, G, A), _adagrad(D), DECAY)])
+adagrad.example(
+    lambda: [
+        *(Example((p, g, a), _adagrad(p, g, a)) for p, g, _, _, a in STATES),
+        Example((P, G, A), _adagrad(P, _penalised(P, G), A), DECAY),
+    ]
+)
 
 
 def _faded(mean, value, share=0.95):
     return share * mean + (1 - share) * value
 
 
-def _decayed_adagrad(g):
-    return P - 0.01 * g / (np.sqrt(_faded(A, g * g)) + 1e-6), _faded(A, g * g)
+def _decayed_adagrad(p, g, a):
+    return p - 0.01 * g / (np.sqrt(_faded(a, g * g)) + 1e-6), _faded(a, g * g)
 
 
 decayed_adagrad.example(
-    lambda: [Example((P, G, A), _decayed_adagrad(G)), Example((P, G, A), _decayed_adagrad(D), DECAY)]
+    lambda: [
+        *(Example((p, g, a), _decayed_adagrad(p, g, a)) for p, g, _, _, a in STATES),
+        Example((P, G, A), _decayed_adagrad(P, _penalised(P, G), A), DECAY),
+    ]
 )
 
 
-def _adadelta(g):
-    squares = _faded(A, g * g)
-    move = g * np.sqrt((V + 1e-6) / (squares + 1e-6))
-    return P - 0.5 * move, squares, _faded(V, move * move)
+def _adadelta(p, g, a, v):
+    squares = _faded(a, g * g)
+    move = g * np.sqrt((v + 1e-6) / (squares + 1e-6))
+    return p - 0.5 * move, squares, _faded(v, move * move)
 
 
 adadelta.example(
     lambda: [
-        Example((P, G, A, V), _adadelta(G), {"learning_rate": 0.5}),
-        Example((P, G, A, V), _adadelta(D), {"learning_rate": 0.5, **DECAY}),
+        *(Example((p, g, a, v), _adadelta(p, g, a, v), {"learning_rate": 0.5}) for p, g, _, v, a in STATES),
+        Example((P, G, A, V), _adadelta(P, _penalised(P, G), A, V), {"learning_rate": 0.5, **DECAY}),
     ]
 )
 
 
-def _rmsprop(g, centered):
-    squares, mean = _faded(A, g * g), _faded(M, g) if centered else M
-    velocity = 0.5 * V + 0.01 * g / np.sqrt(squares - mean * mean * centered + 1e-6)
-    return P - velocity, squares, mean, velocity
+def _rmsprop(p, g, a, m, v, centered=False):
+    squares, mean = _faded(a, g * g), _faded(m, g) if centered else m
+    velocity = 0.5 * v + 0.01 * g / np.sqrt(squares - mean * mean * centered + 1e-6)
+    return p - velocity, squares, mean, velocity
 
 
 rmsprop.example(
     lambda: [
-        Example((P, G, A, M, V), _rmsprop(G, False), {"momentum": 0.5}),
-        Example((P, G, A, M, V), _rmsprop(G, True), {"momentum": 0.5, "centered": True}),
-        Example((P, G, A, M, V), _rmsprop(D, False), {"momentum": 0.5, **DECAY}),
+        *(Example((p, g, a, m, v), _rmsprop(p, g, a, m, v), {"momentum": 0.5}) for p, g, m, v, a in STATES),
+        Example((P, G, A + 1, M / 2, V), _rmsprop(P, G, A + 1, M / 2, V, True), {"momentum": 0.5, "centered": True}),
+        Example((P, G, A, M, V), _rmsprop(P, _penalised(P, G), A, M, V), {"momentum": 0.5, **DECAY}),
     ]
 )
 
 
-def _ftrl(l1, l2):
-    squares = A + G * G
-    linear = M + G - (np.sqrt(squares) - np.sqrt(A)) / 0.01 * P
+def _ftrl(p, g, a, m, l1, l2):
+    squares = a + g * g
+    linear = m + g - (np.sqrt(squares) - np.sqrt(a)) / 0.01 * p
     steep = np.sqrt(squares) / 0.01 + 2 * l2
     return np.where(np.abs(linear) > l1, (np.sign(linear) * l1 - linear) / steep, 0), squares, linear
 
 
 ftrl.example(
     lambda: [
-        Example((P, G, A, M), _ftrl(0.1, 0.2), {"l1": 0.1, "l2": 0.2}),
-        Example((P, G, A, M), _ftrl(1e3, 0.0), {"l1": 1e3}),
+        *(Example((p, g, a, m), _ftrl(p, g, a, m, 0.1, 0.2), {"l1": 0.1, "l2": 0.2}) for p, g, m, _, a in STATES),
+        Example((P, G, A, M), _ftrl(P, G, A, M, 1e3, 0.0), {"l1": 1e3}),
     ]
 )
 
 
-def _lars():
-    rate = 0.01 * 0.001 * np.linalg.norm(P) / (np.linalg.norm(G) + 0.0005 * np.linalg.norm(P))
-    velocity = 0.9 * M + rate * (G + 0.0005 * P)
-    return P - velocity, velocity
+def _lars(p, g, m):
+    a, b = np.sqrt((p * p).sum()), np.sqrt((g * g).sum())
+    rate = 0.01 * (0.001 * a / (b + 0.0005 * a) if p.size else 1.0)
+    velocity = 0.9 * m + rate * (g + 0.0005 * p)
+    return p - velocity, velocity
 
 
-lars.example(lambda: [Example((P, G, M), _lars())])
-moving_average.example(lambda: [Example((P, G), (0.9 * P + 0.1 * G,), {"decay": 0.9})])
+lars.example(lambda: [Example((p, g, m), _lars(p, g, m)) for p, g, m, *_ in STATES])
+moving_average.example(lambda: [Example((p, g), (0.9 * p + 0.1 * g,), {"decay": 0.9}) for p, g, *_ in STATES])

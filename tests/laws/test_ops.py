@@ -23,8 +23,8 @@ from core.runtime.reference import execute
 
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}
 
-STOPPED = {"batch_norm": {"inputs": (0, 1, 2), "outputs": 1}}
-"""Running statistics carry no gradient by definition: what remains to be compared."""
+STOPPED = {"batch_norm": {"inputs": (0, 1, 2), "outputs": 1}, "spectral_norm": {"inputs": (0,), "outputs": 1}}
+"""Running statistics and estimates carry no gradient by definition: what remains to be compared."""
 
 
 def examples_of(spec: OpSpec) -> list[Example]:
@@ -49,6 +49,32 @@ def block_for(spec: OpSpec, example: Example, types: Sequence[Any] | None = None
     return b.build(as_tuple(b.emit(spec.name, *values, **example.attrs)))
 
 
+def leaves(x: Any) -> list[np.ndarray]:
+    """The arrays in `x`, those in lists and lists of lists too."""
+    return [leaf for each in x for leaf in leaves(each)] if isinstance(x, list | tuple) else [np.asarray(x)]
+
+
+def unstacked(spec: OpSpec, example: Example) -> Block:
+    """A block of this one op whose parameters are the arrays in the example's inputs; lists are written by its ops."""
+    b = BlockBuilder()
+
+    def value(x: Any) -> Any:
+        if not isinstance(x, list):
+            return b.param(type_of(x))
+        found = leaves(x)
+        sizes = zip(*map(np.shape, found), strict=True)
+        shape = tuple(each[0] if len(set(each)) == 1 else -1 for each in sizes)
+        array = b.emit("create_array", shape=shape, dtype=str(found[0].dtype))
+        for i, leaf in enumerate(found):
+            array = b.emit("array_write", b.param(type_of(leaf)), b.constant(i, "int64"), array)
+        if not isinstance(x[0], list):
+            return array
+        assert [len(each) for each in x] == [1, 2]
+        return b.emit("array_chunks", array)
+
+    return b.build(as_tuple(b.emit(spec.name, *map(value, example.inputs), **example.attrs)))
+
+
 def arrays(example: Example) -> list[Any]:
     return [x if isinstance(x, list) else np.asarray(x) for x in example.inputs]
 
@@ -57,18 +83,36 @@ def floats(values: Sequence[Any]) -> list[int]:
     return [i for i, x in enumerate(values) if not isinstance(x, list) and np.asarray(x).dtype.kind == "f"]
 
 
-def scalar(block: Block) -> Block:
-    """A block that returns one number: its floating-point results, each weighted by fixed random numbers, added."""
+def scalar(block: Block, sizes: dict[str, Any] | None = None) -> Block:
+    """A block that returns one number: its floating-point results, each weighted by fixed random numbers, added.
+
+    sizes: result -> the shapes of its elements, where it is a stack; without it only the first element counts.
+    """
     b = BlockBuilder.like(block)
     total = b.constant(0.0, "float64")
     for i, name in enumerate(dict.fromkeys(block.results)):
         value = b.value(name)
         if value.type.is_float:
-            if isinstance(value.type, StackType):
-                value = b.emit("array_read", value, b.constant(0, "int64"))
-            weights = b.emit("uniform_random_like", value, seed=17 + i) + 0.5
-            total = total + b.emit("reduce_sum", b.emit("cast", value * weights, dtype="float64"))
+            for k, each in enumerate(_elements(value, sizes[name] if sizes else 1)):
+                weights = b.emit("uniform_random_like", each, seed=17 + i + 100 * k) + 0.5
+                total = total + b.emit("reduce_sum", b.emit("cast", each * weights, dtype="float64"))
     return b.build([total])
+
+
+def _elements(value: Any, sizes: Any) -> list[Any]:
+    """The arrays in a result; of a stack as many as `sizes` says, one for each that is there and None for others."""
+    b = value.builder
+    if not isinstance(value.type, StackType):
+        return [value]
+    while isinstance(value.type.element, StackType):
+        value = b.emit("array_flatten", value)
+    if isinstance(sizes, int):
+        return [b.emit("array_read", value, b.constant(i, "int64")) for i in range(sizes)]
+    return [
+        b.emit("array_take", value, b.constant(i, "int64"), b.constant(0.0, value.type.element.dtype, shape))
+        for i, shape in enumerate(sizes)
+        if shape is not None
+    ]
 
 
 def gradient(block: Block, wrt: Sequence[str]) -> Block:
@@ -138,19 +182,27 @@ def test_every_example_comes_out_with_the_inferred_types(name, i):
 @pytest.mark.parametrize(("name", "i"), [c for c in CASES if OPS[c[0]].differentiable])
 def test_first_and_second_gradients_agree_with_differences(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
-    args = arrays(example)
+    args = leaves(example.inputs)
     if not floats(args):
         pytest.skip("no floating-point input")
     if not example.smooth:
         pytest.skip("differences are no gradient here")
-    block = block_for(spec, example)
+    block = unstacked(spec, example)
     wrt = floats(args)
     if name in STOPPED:
         block = replace(block, results=block.results[: STOPPED[name]["outputs"]])
         wrt = list(STOPPED[name]["inputs"])
 
-    first = check_gradient(scalar(block), args, 2e-6, wrt)
+    found = execute(block, args)
+    shapes = {
+        n: [None if e is None else e.shape for e in flattened(v)] for n, v in zip(block.results, found, strict=True)
+    }
+    first = check_gradient(scalar(block, shapes), args, 2e-6, wrt)
     check_gradient(scalar(first), args, 2e-5, wrt)
+
+
+def flattened(value: Any) -> list[Any]:
+    return [each for inner in value for each in flattened(inner)] if isinstance(value, list) else [value]
 
 
 ELEMENTWISE = [
@@ -179,6 +231,20 @@ def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes(name, shapes):
 
     first = check_gradient(scalar(block_for(spec, replace(example, inputs=tuple(args)))), args, 2e-6)
     check_gradient(scalar(first), args, 2e-5)
+
+
+def shape_of(x: Any) -> Any:
+    return tuple(map(shape_of, x)) if isinstance(x, list) else np.shape(x)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in sorted(OPS.items()) if spec.differentiable])
+def test_gradients_are_compared_with_differences_on_at_least_three_shapes(name):
+    """Examples where differences are the gradient; for ops that work element by element the sweep above is more."""
+    shapes = {shape_of(list(e.inputs)) for e in examples_of(OPS[name]) if e.smooth}
+    if name in ELEMENTWISE and examples_of(OPS[name])[0].smooth:
+        shapes.update(SHAPES)
+
+    assert len(shapes) >= 3
 
 
 def shortened(x: Any) -> Any:
