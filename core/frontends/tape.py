@@ -7,8 +7,8 @@ alone that reach the scalar. What was compiled for one stretch of tape serves ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from core.backward import check_seed
 from core.compile import key_of
 from core.errors import ProgramError
+from core.frontends.answers import Appended, Evaluated, Gradients
 from core.frontends.reader import parsed, pointer_of, read_ops
 from core.frontends.record import record, why_missing
 from core.frontends.steps import Form, Steps
@@ -27,47 +28,10 @@ from core.runtime.reference import RunLimits
 from core.wire import KEY, write
 from core.wire.document import RawProgram
 
-__all__ = ["Appended", "Evaluated", "Gradients", "Mode", "Tape", "TapeLimits"]
+__all__ = ["Mode", "Tape", "TapeLimits"]
 
 Mode = Literal["immediate", "lazy"]
 NONE: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """An op as it stands on the tape: its place, its type, and the names of its outputs with their types."""
-
-    place: int
-    type: str
-    outputs: tuple[tuple[str, Type], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """Values by name, and the places of the ops that had to run for them."""
-
-    values: dict[str, Any]
-    ran: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """What a playback gave.
-
-    value:     of the target.
-    gradients: by name of the variable.
-    missing:   variable -> why it has no gradient.
-    played:    places of the ops that were played back, in that order.
-    final:     (variable, place of the op after which its gradient was final), in the order in which they became final.
-    ran:       places of the ops that first had to run forwards.
-    """
-
-    value: Any
-    gradients: dict[str, Any]
-    missing: dict[str, str]
-    played: tuple[int, ...]
-    final: tuple[tuple[str, int | None], ...]
-    ran: tuple[int, ...]
 
 
 class Tape:
@@ -138,12 +102,14 @@ class Tape:
         parameters: Mapping[str, Any] = NONE,
         constants: Mapping[str, Any] = NONE,
         ask: Sequence[str] | None = (),
+        renew: bool = False,
         limits: RunLimits | None = None,
     ) -> list[Appended]:
         """Put leaves with their values, then ops, on the tape: all of them or, if something is wrong, none.
 
-        ops: as on the wire; outputs that are not named get names. A leaf that no op reads may be put again.
-        ask: variables whose values must be there afterwards; None for all that these ops write.
+        ops:   as on the wire; outputs that are not named get names. A leaf that no op reads may be put again.
+        ask:   variables whose values must be there afterwards; None for all that these ops write.
+        renew: begin anew first.
 
         Raises InvalidProgram with all that is wrong, each with the place of the op, its slot and variable, and a
         pointer such as ``/ops/0/inputs/x/0``. Raises ProgramError (control_flow_on_tape, tape_full), and what running
@@ -154,9 +120,9 @@ class Tape:
             if name in leaves:
                 raise ProgramError(f"{name!r} is given twice", "duplicate_variable", pointer=pointer_of("feed", name))
             leaves[name] = ("feed", self._xp.asarray(value))
-        raw = parsed(ops, leaves, self._trace.next, self._trace.limits.wire)
-        self._trace.check_room(len(ops), sum(int(v.nbytes) for _, v in leaves.values()))
-        with headroom(), self._trace.all_or_nothing() as change:
+        with headroom(), self._renewed(renew), self._trace.all_or_nothing() as change:
+            raw = parsed(ops, leaves, self._trace.next, self._trace.limits.wire)
+            self._trace.check_room(len(ops), sum(int(v.nbytes) for _, v in leaves.values()))
             for name, (role, value) in leaves.items():
                 self._trace.put(change, name, role, value)
             self._read(raw, change)
@@ -311,6 +277,21 @@ class Tape:
         self._trace.renew()
         self.renewals += 1
         self._draw()
+
+    @contextmanager
+    def _renewed(self, renew: bool) -> Iterator[None]:
+        """Renew, and put everything back if what follows fails."""
+        if not renew:
+            yield
+            return
+        kept, renewals = self._trace.copied(), self.renewals
+        self.renew()
+        try:
+            yield
+        except BaseException:
+            self._trace.restore(kept)
+            self.renewals = renewals
+            raise
 
     def _draw(self) -> None:
         self._trace.draw_from(self._xp.asarray(key_of(self.seed, self.renewals)))

@@ -190,6 +190,19 @@ class Trace:
             self.next = began
             raise
 
+    def copied(self) -> tuple[Any, ...]:
+        """What `restore` takes: everything that is on the tape, the values themselves not copied."""
+        return *(table.copy() for table in self._tables()), self.nbytes, self.next
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        *tables, self.nbytes, self.next = kept
+        for table, before in zip(self._tables(), tables, strict=True):
+            table.clear()  # in place: the builder shares the types
+            table.update(before)
+
+    def _tables(self) -> tuple[dict[Any, Any], ...]:
+        return self.types, self.env, self.ops, self.writer, self.uses, self.leaves, self.values
+
     # --- small things --------------------------------------------------------------------------------------------
 
     def draw_from(self, key: Any) -> None:

@@ -52,7 +52,10 @@ class AppendOps(Strict):
     )
     renew: bool = Field(False, description="Begin anew first, as DELETE does: only parameters stay.")
     release: list[Name] = Field(
-        [], max_length=100_000, description="Names that will not be used again. What nothing else needs is freed first."
+        [],
+        max_length=100_000,
+        description="Names that will not be used again. What nothing else needs is freed first, even if the ops are "
+        "refused then.",
     )
     return_values: Literal["all", "none"] | list[Name] | None = Field(
         None, description="Values to return: of these ops, or of the named variables. By default all if immediate."

@@ -59,7 +59,7 @@ def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 
 
 def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Begin anew if asked to, release names, then put leaves and ops on the tape, all or none.
+    """Release names, begin anew if asked to, then put leaves and ops on the tape, all or none.
 
     args: id, seq, renew, release, ops, returned ("all", "none", names; None for all if immediate, else none);
     tensors: ``parameter/<name>``, ``constant/<name>``.
@@ -68,11 +68,10 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     tape, compiled = held.tape, state.steps.compiled
     if returned is None:
         returned = "all" if tape.mode == "immediate" else "none"
-    if args["renew"]:
-        tape.renew()
     tape.release(args["release"])
     appended = tape.append(
         args["ops"],
+        renew=args["renew"],
         parameters=_under(PARAMETER, tensors),
         constants=_under(CONSTANT, tensors),
         ask={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,

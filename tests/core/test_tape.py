@@ -458,6 +458,20 @@ def test_random_ops_repeat_with_the_seed_and_change_when_the_tape_is_renewed():
     assert drawn(one) != first
 
 
+def test_a_failed_append_that_renews_leaves_the_tape_as_it_was():
+    t = small_and_big("lazy")
+    t.append([op("uniform_random", "u", attrs={"shape": [3]})], constants={"c": X})
+    program, value, drawn, held = t.write(), t.evaluate(["loss"]).values["loss"], t.evaluate(["u"]), t.nbytes
+    for wrong in ([op("tahn", x="x")], [op("matmul", x="x", y="x")], [op("neg", x="c")]):
+        with pytest.raises(InvalidProgram):
+            t.append(wrong, parameters={"z": X}, renew=True)
+        assert (t.write(), t.nbytes, t.renewals) == (program, held, 0)
+    assert t.evaluate(["loss"]).values["loss"] == value
+    np.testing.assert_array_equal(t.evaluate(["u"]).values["u"], drawn.values["u"])
+    t.append([op("neg", "n", x="x")], renew=True)
+    assert (len(t), t.renewals) == (1, 1)
+
+
 def test_a_failed_append_puts_a_replaced_parameter_back():
     t = tape()
     with pytest.raises(InvalidProgram):

@@ -184,6 +184,13 @@ def test_a_renewed_tape_keeps_its_parameters(client, path):
     np.testing.assert_array_equal(value(client, path, "w"), 2 * W)
 
 
+def test_ops_that_are_refused_do_not_begin_anew_either(client, path):
+    client.post(f"{path}/ops", json=BODY)
+    problem(client.post(f"{path}/ops", json={"ops": [{"type": "tahn"}], "renew": True}), 422, "invalid-program")
+    assert client.get(path).json()["renewals"] == 0
+    np.testing.assert_array_equal(value(client, path, "loss"), (W * X).sum())
+
+
 def test_released_names_free_what_nothing_else_needs(client, path):
     client.post(f"{path}/ops", json=BODY)
     assert append(client, path, release=["big", "nothing"])["ops"] == 2
