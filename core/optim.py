@@ -11,15 +11,19 @@ import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff import Cotangent
-from core.build import SparseRows, Value
+from core.build import SparseRows, Value, narrowed, widened
 from core.errors import ProgramError
 from core.ir import TensorType
 from core.ops.types import as_dtype
 from core.ops.updates import decayed
+from core.precision import HALVES, is_half
 from core.registry import REGISTRY, as_tuple, lookup
 from core.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "Optimizer", "needs_whole", "state_types"]
+__all__ = ["OPTIMIZERS", "REST", "Optimizer", "needs_whole", "state_types"]
+
+REST = "rest"
+"""The slot of what 16 bits round off; it belongs to the value of the parameter, and goes when that is replaced."""
 
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
@@ -80,7 +84,15 @@ class Optimizer:
     def update(
         self, parameter: Value, gradient: Value, slots: Sequence[Value], rate: Value | None
     ) -> tuple[Value, ...]:
-        """The new parameter, and the new slots in their order. `rate` is that of the schedule, if there is one."""
+        """The new parameter, and the new slots in their order. `rate` is that of the schedule, if there is one.
+
+        A parameter of 16-bit floats is the upper part of a float32 that is updated; the slot `REST` is the lower one.
+        """
+        if is_half(parameter.type):
+            *slots, rest = slots
+            whole, *outs = self.update(widened(parameter) + rest, widened(gradient), slots, rate)
+            rounded = narrowed(whole, parameter.type)
+            return rounded, *outs, whole - widened(rounded)
         if rate is None:
             return as_tuple(parameter.builder.emit(self.type, parameter, gradient, *slots, **self.attrs))
         attrs = {**self.attrs, "learning_rate": lookup("cast")(rate, dtype=parameter.dtype)}
@@ -102,13 +114,20 @@ def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
     if optimizer.decays:
         return "weight_decay"
     with np.errstate(over="ignore", under="ignore"):
-        values = {name: float(as_dtype(dtype).type(optimizer.attrs[name])) for name in BY_ROWS[optimizer.type]}
+        kind = as_dtype("float32" if dtype in HALVES else dtype).type  # see Optimizer.update
+        values = {name: float(kind(optimizer.attrs[name])) for name in BY_ROWS[optimizer.type]}
     if not math.isfinite(values["learning_rate"]):
         return "learning_rate"
     return None if values.get("epsilon", 1.0) > 0 else "epsilon"
 
 
 def state_types(optimizer: Optimizer, parameter: TensorType) -> dict[str, TensorType]:
-    """The slots that the optimiser keeps for a parameter of that type. All start at zero."""
+    """The slots that the optimiser keeps for a parameter of that type. All start at zero.
+
+    For one of 16-bit floats they are of float32, and there is one more: what `Optimizer.update` rounded off.
+    """
     slots = [slot.name for slot in lookup(optimizer.type).inputs[2:]]
-    return {s: TensorType((), "int64") if s == "step" else parameter for s in slots}
+    kind = parameter
+    if is_half(parameter):
+        slots, kind = [*slots, REST], replace(parameter, dtype="float32")
+    return {s: TensorType((), "int64") if s == "step" else kind for s in slots}

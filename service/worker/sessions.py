@@ -16,7 +16,7 @@ from core.compile import Clip, Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
-from core.optim import Optimizer, state_types
+from core.optim import REST, Optimizer, state_types
 from service.worker.programs import Known, check_type, known_program
 from service.worker.running import answer_of, query_from, run, told_of
 from service.worker.state import WorkerState
@@ -213,13 +213,17 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
 
 
 def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Replace parameters and states: those given, all or none of them. Optimiser state stays."""
+    """Replace parameters and states: those given, all or none of them. Optimiser state stays, but for what was rounded
+    off a parameter that is replaced.
+    """
     session = _session(state, args)
     program = session.known.program
     placed = _placed(state, (*program.parameters, *program.states), tensors)
 
     session.parameters |= {name: value for name, value in placed.items() if name in session.parameters}
     session.states |= {name: value for name, value in placed.items() if name in session.states}
+    for name in placed:
+        session.slots.pop(f"{name}/{REST}", None)
     session.version += 1
     return session.about(), {}
 

@@ -1,0 +1,56 @@
+"""Parameters of 16-bit floats: every optimiser moves them as it would in float64, however little at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder
+from core.compile import Optimizer, compile_update
+from core.ir import Program, TensorType, Variable
+from core.ops.types import as_dtype
+from core.optim import OPTIMIZERS
+from core.precision import HALVES
+
+FIRST, GRADIENT = np.array([1.0, -2.0, 0.5]), np.array([2.0**-12, -(2.0**-13), 2.0**-10])
+"""Gradients whose squares float16 does not know, and moves that are nothing beside the parameters."""
+RATES = {"sgd": 0.1, "momentum": 0.02, "adadelta": 4.0, "lars": 1.0}
+"""For a move that float32 does not lose; the others' hardly depends on the size of the gradient."""
+
+
+def updates(kind: str, dtype: str, steps: int) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """The parameter after each of `steps` updates, and the last state of the optimiser."""
+    b = BlockBuilder()
+    w = Variable("w", TensorType((3,), dtype), "parameter")
+    program = Program(b.build([b.param(w.type, "w")]), (w,))
+    update = compile_update(program, ["w"], Optimizer(kind, {"learning_rate": RATES.get(kind, 1e-4)}))
+    value, state = FIRST.astype(as_dtype(dtype)), update.executable.initial_state()
+    seen = []
+    for step in range(steps):
+        sign = 1.0 if step % 4 else -0.5
+        out = update.step({"w": value}, {"w": (sign * GRADIENT).astype(as_dtype(dtype))}, state)
+        value, state = out.parameters["w"], state | out.optimizer_state
+        seen.append(value)
+    return seen, state
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_many_small_moves_of_halves_are_those_of_float64_rounded(kind, dtype):
+    found, state = updates(kind, dtype, 200)
+    wanted, _ = updates(kind, "float64", 200)
+
+    assert {str(v.dtype) for v in found} == {dtype}
+    assert {str(v.dtype) for name, v in state.items() if name != "w/step"} == {"float32"}
+    whole = found[-1].astype("float64") + state["w/rest"]
+    moved, true = whole - FIRST, wanted[-1] - FIRST
+    np.testing.assert_allclose(moved, true, rtol=2e-3, atol=4e-6)
+    np.testing.assert_array_equal(found[-1], whole.astype("float32").astype(as_dtype(dtype)))
+
+
+def test_moves_below_the_spacing_of_the_dtype_add_up():
+    found, _ = updates("adam", "bfloat16", 200)
+
+    first, last = (each.astype("float64") for each in (found[0], found[-1]))
+    np.testing.assert_array_equal(first, FIRST)  # one move of 1e-4 is less than half the spacing there
+    assert not np.array_equal(last, FIRST)
