@@ -98,6 +98,10 @@ def masked_fill(x: Any, mask: Any, value: Any, fill: float) -> Any:
 
 
 def embedding(weight: Any, ids: Any, padding_idx: int | None) -> Any:
+    if not ids.numel():  # F.embedding has no gradient of nothing
+        return weight[ids]
+    ids = wrapped(ids, weight.shape[0])
+    padding_idx = None if padding_idx is None else padding_idx % weight.shape[0]
     found = F.embedding(ids, weight, padding_idx)
     return found if padding_idx is None else found * (ids != padding_idx).unsqueeze(-1)  # torch reads that row
 
