@@ -34,18 +34,15 @@ def _positive(x):
     return lookup("greater_than")(x, _zero(x))
 
 
-def _above(x, bound):
-    return lookup("greater_than")(x, lookup("full_like")(x, value=bound))
-
-
-def _below(x, bound):
-    return lookup("less_than")(x, lookup("full_like")(x, value=bound))
+def _up_to(x, bound):
+    return lookup("less_equal")(x, lookup("full_like")(x, value=bound))
 
 
 def _between(x, low, high):
-    """x held within bounds, whose gradient is 0 on the bounds as well as beyond."""
+    """x held within bounds, whose gradient is 0 on the bounds as well as beyond. A NaN, which is neither, stays."""
     where, full = lookup("where"), lookup("full_like")
-    return where(_above(x, low), where(_below(x, high), x, full(x, value=high)), full(x, value=low))
+    from_high = lookup("greater_equal")(x, full(x, value=high))
+    return where(_up_to(x, low), full(x, value=low), where(from_high, full(x, value=high), x))
 
 
 def _below_zero(x):
@@ -127,7 +124,8 @@ softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 @composite
 def softshrink(x, *, alpha: float = 0.5):
     """``sign(x) * max(|x| - alpha, 0)``: x moved towards 0 by `alpha`. The gradient at -alpha and alpha is 0."""
-    return lookup("where")(_above(x, alpha), x - alpha, lookup("where")(_below(x, -alpha), x + alpha, _zero(x)))
+    inside = _up_to(lookup("abs")(x), alpha)
+    return lookup("where")(inside, _zero(x), lookup("where")(_positive(x), x - alpha, x + alpha))
 
 
 softshrink.example(_cases(lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.9, 0), alpha=0.9))
@@ -136,8 +134,7 @@ softshrink.example(_cases(lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.9, 0),
 @composite
 def hard_shrink(x, *, threshold: float = 0.5):
     """x where ``|x| > threshold``, else 0. The gradient on the threshold is 0."""
-    outside = lookup("greater_than")(lookup("abs")(x), lookup("full_like")(x, value=threshold))
-    return lookup("where")(outside, x, _zero(x))
+    return lookup("where")(_up_to(lookup("abs")(x), threshold), _zero(x), x)
 
 
 hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=0.9))
@@ -165,7 +162,7 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
     """``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019); on a bound as in `relu6`."""
     # far to the left x itself is no factor: -inf times 0 is NaN
-    return lookup("where")(_above(x, -offset), x * (_between(x + offset, 0.0, threshold) / scale), _zero(x))
+    return lookup("where")(_up_to(x, -offset), _zero(x), x * (_between(x + offset, 0.0, threshold) / scale))
 
 
 hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
@@ -185,7 +182,7 @@ hard_tanh.example(_cases(lambda x: np.clip(x, -1.7, 2), min=-1.7, max=2.0))
 @composite
 def thresholded_relu(x, *, threshold: float = 1.0):
     """``out = x`` where ``x > threshold``, else 0. The gradient on the threshold is 0."""
-    return lookup("where")(_above(x, threshold), x, _zero(x))
+    return lookup("where")(_up_to(x, threshold), _zero(x), x)
 
 
 thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9))

@@ -168,8 +168,8 @@ def _trust(parameter, move):
     """``norm(parameter) / norm(move)``; 1 where either is 0."""
     a, b = lookup("norm")(parameter), lookup("norm")(move)
     zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
-    some = lookup("logical_and")(lookup("greater_than")(a, zero), lookup("greater_than")(b, zero))
-    return lookup("where")(some, a / lookup("where")(some, b, one), one)
+    none = lookup("logical_or")(lookup("equal")(a, zero), lookup("equal")(b, zero))  # a NaN is not nothing
+    return lookup("where")(none, one, a / lookup("where")(none, one, b))
 
 
 @composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))

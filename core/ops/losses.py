@@ -118,9 +118,9 @@ def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
     """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
 
     def log(x):
-        some = lookup("greater_than")(x, _zero(x))
-        found = lookup("log")(lookup("where")(some, x, _full(x, 1.0)))
-        return lookup("where")(some, lookup("clip")(found, min=-100.0), _full(found, -100.0))
+        none = lookup("less_equal")(x, _zero(x))
+        found = lookup("log")(lookup("where")(none, _full(x, 1.0), x))
+        return lookup("where")(none, _full(found, -100.0), lookup("clip")(found, min=-100.0))
 
     each = -(label * log(p) + (1.0 - label) * log(1.0 - p))
     return reduced(each if weight is None else each * weight, reduction)
@@ -149,9 +149,9 @@ def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmea
 
     batchmean: the sum divided by the size of the first axis.
     """
-    some = lookup("greater_than")(target, _zero(target))
-    safe = lookup("where")(some, target, _full(target, 1.0))
-    each = lookup("where")(some, safe * (lookup("log")(safe) - x), _zero(x))
+    none = lookup("less_equal")(target, _zero(target))
+    safe = lookup("where")(none, _full(target, 1.0), target)
+    each = lookup("where")(none, _zero(x), safe * (lookup("log")(safe) - x))
     if reduction == "batchmean":
         rows = lookup("reduce_sum")(each, axes=tuple(range(1, each.rank)))
         return lookup("reduce_mean")(rows)

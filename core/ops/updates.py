@@ -15,7 +15,6 @@ import numpy as np
 
 from core.build import Value
 from core.errors import ProgramError
-from core.ops.logic import kept_where
 from core.registry import Example, composite, lookup
 
 __all__ = ["STATES", "check_share", "decayed"]
@@ -174,9 +173,10 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
     # the root of 0 has no gradient to speak of, and needs none
     linear = linear + gradient - (root(total) - root(squares)) * parameter / learning_rate
     steep = root(total) / learning_rate + 2.0 * l2
-    outside = lookup("greater_than")(lookup("abs")(linear), lookup("full_like")(linear, value=l1))
+    inside = lookup("less_equal")(lookup("abs")(linear), lookup("full_like")(linear, value=l1))
     moved = (lookup("sign")(linear) * l1 - linear) / steep
-    after = kept_where(outside, moved), total, linear
+    # a NaN, which is not inside, stays one
+    after = lookup("where")(inside, lookup("fill_zeros_like")(moved), moved), total, linear
     return after if moves is None else tuple(map(partial(lookup("where"), moves), after, before))
 
 
@@ -197,8 +197,8 @@ def lars(
     a, b = lookup("norm")(parameter), lookup("norm")(gradient)
     bottom = b + a * weight_decay + epsilon
     zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
-    some = lookup("logical_and")(lookup("greater_than")(a, zero), lookup("greater_than")(bottom, zero))
-    rate = lookup("where")(some, a * coefficient / lookup("where")(some, bottom, one), one)
+    none = lookup("logical_or")(lookup("equal")(a, zero), lookup("less_equal")(bottom, zero))  # a NaN is not nothing
+    rate = lookup("where")(none, one, a * coefficient / lookup("where")(none, one, bottom))
     velocity = velocity * momentum + decayed(parameter, gradient, weight_decay, l1_decay) * rate * learning_rate
     return parameter - velocity, velocity
 

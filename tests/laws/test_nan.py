@@ -1,0 +1,73 @@
+"""A NaN that goes into an op comes out of it, or is refused: a number in its place would be a wrong answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder
+from core.errors import ExecutionError
+from core.ir import TensorType
+from core.registry import REGISTRY, as_tuple
+from core.runtime.reference import execute
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+
+NOT_READ = {
+    ("alpha_dropout", 1): "all is dropped",
+    ("dropout", 1): "all is dropped",
+    ("gap_quotient", 0): "the values only say how large a gap of 0 may be",
+    ("gap_quotient", 1): "the values only say how large a gap of 0 may be",
+    ("grid_sample", 3): "nearest: a NaN is a place outside",
+    ("matrix_power", 2): "the power 0",
+    ("norm", 5): "p = 0 counts what is not 0",
+    ("product_of_others", 5): "there are no others",
+    ("select_input", 0): "one input is chosen",
+    ("select_input", 1): "one input is chosen",
+    ("shift", 2): "all is shifted out",
+    ("spectral_norm", 0): "v is found anew from u",
+    ("spectral_norm", 1): "v is found anew from u",
+}
+
+
+def read(name: str, i: int) -> list[int]:
+    """Which inputs of an example an op reads as numbers: not those that give only a shape."""
+    spec, args = OPS[name], arrays(examples_of(OPS[name])[i])
+    if not spec.differentiable or (name, i) in NOT_READ or any(slot.name == "like" for slot in spec.inputs):
+        return []
+    if any(isinstance(x, list) or not np.size(x) for x in args):
+        return []
+    return floats(args)
+
+
+@pytest.mark.parametrize(("name", "i"), [case for case in CASES if read(*case)])
+def test_an_input_of_nan_makes_a_result_of_nan(name, i):
+    spec, example = OPS[name], examples_of(OPS[name])[i]
+    args = arrays(example)
+
+    for k in read(name, i):
+        spoiled = [np.full_like(x, np.nan) if j == k else x for j, x in enumerate(args)]
+        try:
+            results = execute(block_for(spec, example), spoiled)
+        except ExecutionError:
+            continue
+        found = [np.asarray(x) for x in results if not isinstance(x, list)]
+        found = [x for x in found if x.dtype.kind == "f" and x.size]
+        assert not found or any(np.isnan(x).any() for x in found), f"input {k}"
+
+
+OPTIMISERS = sorted(n for n, s in REGISTRY.items() if [i.name for i in s.inputs[:2]] == ["parameter", "gradient"])
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_gradient_of_nan_makes_a_parameter_of_nan(name):
+    b = BlockBuilder()
+    args = [np.asarray(3) if slot.name == "step" else np.array([0.5, 0.25]) for slot in REGISTRY[name].inputs]
+    values = [b.param(TensorType(x.shape, str(x.dtype))) for x in args]
+    block = b.build(as_tuple(b.emit(name, *values)))
+    args[1] = np.array([np.nan, 0.25])
+
+    parameter = execute(block, args)[0]
+
+    assert np.isnan(parameter[0])
+    if name in ("lamb", "lars"):  # one norm for all
+        assert np.isnan(parameter[1])
