@@ -143,6 +143,12 @@ DIFFERENCES = [
         {"maximum": ("kink1",), "minimum": ("kink1",)},
     ),
     Difference(
+        "The slope at a NaN is NaN, as the value; PyTorch takes it to be 1, as far to the right.",
+        "F6",
+        1,
+        {"hard_swish": ("kink1",)},
+    ),
+    Difference(
         "Of equal elements the first has the place and the gradient; PyTorch takes the last, or any.",
         "F19",
         0,

@@ -68,7 +68,7 @@ KINKS: dict[str, list[Inputs]] = {
     ],
     "hard_shrink": [case(at(-0.5, 0, 0.5, nan))],
     "hard_sigmoid": [case(at(-3, 0, 3, nan)), case(at(-2, 2), slope=0.25)],
-    "hard_swish": [case(at(-3, 0, 3, nan))],
+    "hard_swish": [case(at(-3, 0, 3)), case(at(nan))],
     "hard_tanh": [case(at(-1, 0, 1, nan))],
     "hinge_loss": [case(at(1, -1, 0), at(1, 0, 1))],
     "huber_loss": [case(at(1, -1, 0), at(0, 0, 0), delta=1.0)],

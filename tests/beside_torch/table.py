@@ -19,6 +19,7 @@ from tests.beside_torch import (
     optimisers,
     pools,
     reductions,
+    regions,
     sequences,
     shapes,
 )
@@ -29,7 +30,7 @@ __all__ = ["MORE", "TABLE", "samples"]
 
 FAMILIES: tuple[Any, ...] = (
     activations, adams, chains, convolution, elements, images, indexing, layers, linalg, losses, optimisers, pools,
-    reductions, sequences, shapes,
+    reductions, regions, sequences, shapes,
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {}
