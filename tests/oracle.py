@@ -7,10 +7,14 @@ program unrolled: straight-line, each name written once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
+
+from core.compile import compile_forward
+from core.wire import read
 
 __all__ = ["NearKink", "unrolled"]
 
@@ -27,6 +31,9 @@ COMPUTE = {
     "reduce_sum": np.sum,
     "less_than": np.less,
     "squeeze": np.squeeze,
+    "assign": np.copy,
+    "sqrt": np.sqrt,
+    "scale": lambda x, scale, bias: x * scale + bias,
 }
 
 
@@ -58,9 +65,22 @@ class Scope:
         (self.holder(name) or self).cells[name] = cell
 
 
+class ElementScope(Scope):
+    """A block that sees only one element of every vector around it."""
+
+    def __init__(self, declared: set[str], outer: Scope, unroller: _Unroller, element: int) -> None:
+        super().__init__(declared, outer)
+        self.unroller, self.element = unroller, element
+
+    def read(self, name: str) -> str:
+        cell = super().read(name)
+        return cell if name in self.cells else self.unroller.row(cell, self.element)
+
+
 class _Unroller:
     def __init__(self, document: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         self.blocks = document["blocks"]
+        self.functions = document.get("functions", {})
         self.values: dict[str, Any] = dict(values)
         self.ops: list[dict[str, Any]] = []
         self.arrays: dict[str, list[str]] = {}
@@ -89,8 +109,37 @@ class _Unroller:
                 own = Scope({v["name"] for v in inner["vars"]}, scope)
                 self.run(inner["idx"], own)
                 scope.cells |= {n: c for n, c in own.cells.items() if n not in own.declared}
+            elif op["type"] == "conditional_block":
+                taken = bool(self.values[scope.read(op["inputs"]["condition"][0])])
+                self.branch([op["attrs"]["sub_block"], None], 0 if taken else 1, scope)
+            elif op["type"] == "case":
+                default = op["attrs"]["default_block"]
+                sides = [*op["attrs"]["branches"], *([] if default is None else [default])]
+                flags = [bool(self.values[scope.read(n)]) for n in op["inputs"]["conditions"]]
+                self.branch(sides, flags.index(True) if True in flags else len(sides) - 1, scope)
             elif op["type"] == "scan":
-                self.scan(op, scope)
+                attrs, given, out = op["attrs"], op["inputs"], op["outputs"]
+                names = attrs["states"], attrs["states"], attrs["elements"], attrs["outputs"]
+                slots = given["initial"], given["sequences"], out["final"], out["stacked"]
+                self.recurrence(attrs, names, slots, scope)
+            elif op["type"] == "recurrent":
+                attrs, given, out = op["attrs"], op["inputs"], op["outputs"]
+                names = attrs["ex_states"], attrs["states"], attrs["step_inputs"], attrs["step_outputs"]
+                slots = given["initial_states"], given["inputs"], out["final_states"], out["outputs"]
+                self.recurrence(attrs, names, slots, scope)
+            elif op["type"] == "if_else_rows":
+                self.by_rows(op, scope)
+            elif op["type"] == "safe_where":
+                self.by_elements(op, scope)
+            elif op["type"] == "call":
+                self.call(op, scope)
+            elif op["type"] == "embedding":
+                table, ids = (scope.read(op["inputs"][slot][0]) for slot in ("weight", "ids"))
+                rows = [self.row(table, int(i)) for i in self.values[ids]]
+                scope.write(op["outputs"]["out"][0], self.joined(rows))
+            elif op["type"] == "dropout":
+                x = scope.read(op["inputs"]["x"][0])
+                scope.write(op["outputs"]["out"][0], self.dropout(x, op["attrs"]))
             elif "array" in op["type"]:
                 self.array(op, scope)
             else:
@@ -107,24 +156,83 @@ class _Unroller:
         for name in shared & set(own.cells):
             scope.cells[name] = own.cells[name]
 
-    def scan(self, op: dict[str, Any], scope: Scope) -> None:
-        attrs = op["attrs"]
+    def recurrence(self, attrs: dict[str, Any], names: tuple[list[str], ...], slots: tuple, scope: Scope) -> None:
+        """A scan or static RNN. names: of states before and after a step, elements, outputs; slots: their values."""
         inner = self.blocks[attrs["sub_block"]]
-        sequence = scope.read(op["inputs"]["sequences"][0])
-        (state_name,), (element,), (output,) = attrs["states"], attrs["elements"], attrs["outputs"]
-        state = scope.read(op["inputs"]["initial"][0])
-        rows = list(range(self.values[sequence].shape[0]))
-        given: dict[int, str] = {}
-        for row in reversed(rows) if attrs["reverse"] else rows:
-            cut = {"axes": [0], "starts": [row], "ends": [row + 1]}
-            part = self.emit("slice", [sequence], self.values[sequence][row : row + 1], cut)
-            own = Scope({state_name, element, *(v["name"] for v in inner["vars"])}, scope)
-            own.cells[element] = self.emit("squeeze", [part], self.values[sequence][row], {"axes": [0]})
-            own.cells[state_name] = state
+        before, after, elements, outputs = names
+        initial, sequences, final, stacked = slots
+        states = [scope.read(n) for n in initial]
+        given = [scope.read(n) for n in sequences]
+        steps = list(range(self.values[given[0]].shape[0]))
+        left: dict[int, list[str]] = {}
+        for step in reversed(steps) if attrs["reverse"] else steps:
+            own = Scope({*before, *after, *elements, *(v["name"] for v in inner["vars"])}, scope)
+            for name, cell in zip(elements, given, strict=True):
+                part = self.row(cell, step)
+                own.cells[name] = self.emit("squeeze", [part], self.values[part][0], {"axes": [0]})
+            own.cells.update(zip(before, states, strict=True))
             self.run(inner["idx"], own)
-            state, given[row] = own.cells[state_name], own.cells[output]
-        scope.write(op["outputs"]["final"][0], state)
-        scope.write(op["outputs"]["stacked"][0], self.stack([given[row] for row in rows]))
+            states, left[step] = [own.read(n) for n in after], [own.read(n) for n in outputs]
+        for name, cell in zip(final, states, strict=True):
+            scope.write(name, cell)
+        for i, name in enumerate(stacked):
+            scope.write(name, self.stack([left[step][i] for step in steps]))
+
+    def by_rows(self, op: dict[str, Any], scope: Scope) -> None:
+        attrs, out = op["attrs"], op["outputs"]["out"][0]
+        mask = self.values[scope.read(op["inputs"]["condition"][0])]
+        given = [scope.read(n) for n in op["inputs"]["x"]]
+        rows: dict[int, str] = {}
+        for side, index in ((True, attrs["true_block"]), (False, attrs["false_block"])):
+            chosen = [i for i, flag in enumerate(mask) if flag == side]
+            if not chosen:
+                continue
+            own = Scope({*attrs["rows"], *(v["name"] for v in self.blocks[index]["vars"])}, scope)
+            for name, cell in zip(attrs["rows"], given, strict=True):
+                own.cells[name] = self.joined([self.row(cell, i) for i in chosen])
+            self.run(index, own)
+            rows |= {i: self.row(own.read(out), place) for place, i in enumerate(chosen)}
+        scope.write(out, self.joined([rows[i] for i in range(len(mask))]))
+
+    def by_elements(self, op: dict[str, Any], scope: Scope) -> None:
+        attrs, out = op["attrs"], op["outputs"]["out"][0]
+        parts = []
+        for i, flag in enumerate(self.values[scope.read(op["inputs"]["condition"][0])]):
+            index = attrs["true_block"] if flag else attrs["false_block"]
+            own = ElementScope({out, *(v["name"] for v in self.blocks[index]["vars"])}, scope, self, i)
+            self.run(index, own)
+            parts.append(own.cells[out])
+        scope.write(out, self.joined(parts))
+
+    def call(self, op: dict[str, Any], scope: Scope) -> None:
+        """By the ops of the function, whatever gradient it brings along."""
+        function = self.functions[op["attrs"]["function"]]
+        around, self.blocks = self.blocks, function["program"]["blocks"]
+        own = Scope(set(), None)
+        feeds = [v["name"] for v in self.blocks[0]["vars"] if v.get("role") == "feed"]
+        own.cells.update(zip(feeds, (scope.read(n) for n in op["inputs"]["x"]), strict=True))
+        self.run(0, own)
+        self.blocks = around
+        for name, result in zip(op["outputs"]["out"], function["results"], strict=True):
+            scope.write(name, own.read(result))
+
+    def dropout(self, x: str, attrs: dict[str, Any]) -> str:
+        mask = drawn(self.values[x].shape, float(attrs["p"]), attrs["seed"], attrs["stream"], int(self.values["key"]))
+        shape = list(mask.shape)
+        values = {"values": mask.ravel().tolist(), "shape": shape, "dtype": "float64"}
+        constant = self.emit("assign_value", [], mask, values)
+        out = self.cell()
+        self.values[out] = self.values[x] * mask
+        self.ops.append({"type": "mul", "inputs": {"x": [x], "y": [constant]}, "outputs": {"out": [out]}, "attrs": {}})
+        return out
+
+    def row(self, cell: str, i: int) -> str:
+        """Row i as an array of one row."""
+        cut = {"axes": [0], "starts": [i], "ends": [i + 1]}
+        return self.emit("slice", [cell], self.values[cell][i : i + 1], cut)
+
+    def joined(self, cells: list[str]) -> str:
+        return self.emit("concat", cells, np.concatenate([self.values[c] for c in cells]), {"axis": 0})
 
     def array(self, op: dict[str, Any], scope: Scope) -> None:
         """Arrays are lists of cells; in the straight-line program there are none."""
@@ -170,9 +278,12 @@ class _Unroller:
             elif op["type"] == "switch_case":
                 sides = (*attrs["branches"], attrs["default_block"])
                 names |= set.intersection(*(self.defines(side) for side in sides))
+            elif op["type"] == "case":
+                sides = (*attrs["branches"], *([] if attrs["default_block"] is None else [attrs["default_block"]]))
+                names |= set.intersection(*(self.defines(side) for side in sides))
             elif op["type"] == "net":
                 names |= self.defines(attrs["sub_block"])
-            elif op["type"] != "while":
+            elif op["type"] not in ("while", "conditional_block"):
                 names |= {n for listed in op["outputs"].values() for n in listed}
         return names - {v["name"] for v in block["vars"]}
 
@@ -189,13 +300,27 @@ class _Unroller:
                 gap = np.abs(args[0] - args[1])
                 if ((gap < 1e-3) & (gap > 0 if op["type"] == "maximum" else True)).any():
                     raise NearKink
-            more = {"axis": tuple(attrs["axes"])} if "axes" in attrs else {}
+            more = {"axis": tuple(attrs["axes"])} if "axes" in attrs else dict(attrs)
             result = COMPUTE[op["type"]](*args, **more)
         out = self.cell()
         self.values[out] = np.asarray(result)
         slots = {slot: [names.pop(0)] for slot in op["inputs"]}
         self.ops.append({"type": op["type"], "inputs": slots, "outputs": {"out": [out]}, "attrs": attrs})
         scope.write(op["outputs"]["out"][0], out)
+
+
+@cache
+def drawn(shape: tuple[int, ...], p: float, seed: int, stream: int, key: int) -> np.ndarray:
+    """The mask of a dropout: what it makes of ones. What is drawn is not the matter here, what becomes of it is."""
+    leaves = [
+        {"name": "x", "dtype": "float64", "shape": list(shape), "role": "feed"},
+        {"name": "key", "dtype": "int64", "shape": [], "role": "feed"},
+    ]
+    attrs = {"p": p, "seed": seed, "stream": stream}
+    op = {"type": "dropout", "inputs": {"x": ["x"], "key": ["key"]}, "outputs": {"out": ["y"]}, "attrs": attrs}
+    program = read({"blocks": [{"idx": 0, "parent_idx": -1, "vars": leaves, "ops": [op]}]})
+    values = {"x": np.ones(shape), "key": np.asarray(key, dtype=np.int64)}
+    return np.asarray(compile_forward(program, ["y"]).step(values).fetched["y"])
 
 
 def unrolled(document: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, Any], float]:

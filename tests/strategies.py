@@ -14,24 +14,32 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.statements import BINARY, MEMORY, POOL, UNARY, Statements
+
 __all__ = ["LEAVES", "programs", "written"]
 
-POOL = ("a", "b", "c", "d", "e")
 LEAVES = ("w", "v", "x")
-UNARY = ("tanh", "sin", "sigmoid", "softplus", "cos")
-BINARY = ("add", "sub", "mul", "maximum")
-MEMORY = ("store", "store", "recompute", "sqrt", "binomial")
+NESTING = (
+    *("if", "while", "if", "while", "scan", "switch", "array", "net"),
+    *("case", "conditional", "recurrent", "rows", "call"),
+)
 
 
-class _Writer:
+class _Writer(Statements):
     """Draws the statements of one program."""
 
-    def __init__(self, draw: random.Random, depth: int) -> None:
+    def __init__(
+        self, draw: random.Random, depth: int, budget: int, fed: bool = True, random_ops: bool = False
+    ) -> None:
+        """fed: whether there are feeds besides vectors: flags, counts, sequences. random_ops: see `write_dropout`."""
         self.draw = draw
         self.max_depth = depth
         self.blocks: list[dict[str, Any]] = []
+        self.functions: dict[str, Any] = {}
         self.count = 0
-        self.budget = draw.randint(6, 24)
+        self.budget = budget
+        self.fed = fed
+        self.random_ops = random_ops
 
     def pick(self, options: Any) -> Any:
         return self.draw.choice(list(options))
@@ -56,9 +64,15 @@ class _Writer:
             if self.budget <= 0:
                 break
             self.budget -= 1
-            kinds = ["op", "op", "op", "const"]
+            kinds = ["op", "op", "op", "const", "safe_where"]
+            if self.fed:
+                kinds += ["embedding", "dropout"]
             if depth < self.max_depth:
-                kinds += ["if", "while", "if", "while", "scan", "switch", "array", "net"]
+                kinds += NESTING
+                if not self.fed:
+                    kinds = [k for k in kinds if k not in ("scan", "recurrent", "rows", "call")]
+                elif self.random_ops:  # which cannot be used in a branch by rows
+                    kinds.remove("rows")
             getattr(self, f"write_{self.pick(kinds)}")(block, visible, depth)
         return visible
 
@@ -85,7 +99,7 @@ class _Writer:
 
     def condition(self, block: dict[str, Any], visible: set[str]) -> str:
         """A flag that was fed, or a comparison of data with a constant."""
-        if self.draw.random() < 0.5:
+        if self.fed and self.draw.random() < 0.5:
             return self.pick(("yes", "no"))
         total, bound, flag = self.fresh("s"), self.fresh("k"), self.fresh("f")
         self.op(block, "reduce_sum", total, self.pick(sorted(visible)))
@@ -208,7 +222,7 @@ class _Writer:
 
     def write_while(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
         i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
-        if self.draw.random() < 0.5:
+        if self.fed and self.draw.random() < 0.5:
             n = self.pick(("two", "none"))
         else:
             self.op(block, "fill_constant", n, shape=[], value=self.draw.randint(0, 3), dtype="int64")
@@ -221,27 +235,42 @@ class _Writer:
         attrs = {"sub_block": inner["idx"], "memory": self.pick(MEMORY)}
         block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
 
+    def function(self) -> dict[str, Any]:
+        """A program of two vectors with two results; it has the gradient of its own ops."""
+        writer = _Writer(self.draw, 2, self.draw.randint(2, 5), fed=False)
+        root = writer.new_block(-1)
+        root["vars"] += [{"name": n, "dtype": "float64", "shape": [2], "role": "feed"} for n in ("p", "q")]
+        names = sorted(writer.fill(root, {"p", "q"}, 0))
+        writer.op(root, "mul", "first", names[0], writer.pick(names))
+        writer.op(root, "sin", "second", writer.pick(names))
+        return {"program": {"blocks": writer.blocks}, "results": ["first", "second"]}
+
+
+FEEDS = (
+    *(("yes", "bool", []), ("no", "bool", []), ("some", "bool", [3]), ("every", "bool", [3])),
+    *(("two", "int64", []), ("none", "int64", []), ("ids", "int64", [4]), ("key", "int64", [])),
+    *(("xs", "float64", [3, 2]), ("nothing", "float64", [0, 2])),
+)
+
 
 def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
-    """Wire programs with parameters w, v, feeds x, xs, nothing, yes, no, two, none, and a scalar `loss`."""
+    """Wire programs with parameters w and v, feeds x and those of FEEDS, and a scalar `loss`."""
     return st.integers(0, 2**48).map(lambda seed: written(seed, depth))
 
 
-def written(seed: int, depth: int = 4) -> dict[str, Any]:
+def written(seed: int, depth: int = 4, random_ops: bool = False) -> dict[str, Any]:
     """The program of that seed."""
-    writer = _Writer(random.Random(seed), depth)
+    draw = random.Random(seed)
+    writer = _Writer(draw, depth, draw.randint(5, 18), random_ops=random_ops)
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"
         root["vars"].append({"name": name, "dtype": "float64", "shape": [2], "role": role})
-    for name, dtype in (("yes", "bool"), ("no", "bool"), ("two", "int64"), ("none", "int64")):
-        root["vars"].append({"name": name, "dtype": dtype, "shape": [], "role": "feed"})
-    for name, rows in (("xs", 3), ("nothing", 0)):
-        root["vars"].append({"name": name, "dtype": "float64", "shape": [rows, 2], "role": "feed"})
+    root["vars"] += [{"name": n, "dtype": dtype, "shape": shape, "role": "feed"} for n, dtype, shape in FEEDS]
     visible = writer.fill(root, set(LEAVES), 0)
     ends = sorted(visible & set(POOL)) or ["w"]
     writer.op(root, "mul", "mixed", writer.pick(ends), writer.pick(sorted(visible)))
     for i, name in enumerate(ends):
         writer.op(root, "add", f"mixed{i}", "mixed" if i == 0 else f"mixed{i - 1}", name)
     writer.op(root, "reduce_sum", "loss", f"mixed{len(ends) - 1}")
-    return {"blocks": writer.blocks}
+    return {"blocks": writer.blocks} | ({"functions": writer.functions} if writer.functions else {})

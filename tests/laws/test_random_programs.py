@@ -1,34 +1,63 @@
-"""Any program's gradients, first and second order, agree with finite differences and with the program unrolled."""
+"""Any program's gradients, first and second order, agree with other ways to find them, and depend on its meaning alone.
+
+A program is compared with finite differences, with itself unrolled, under other names, with its blocks opened up and
+with its ops put into blocks. Each test runs in parts, which may run side by side, of programs that are its own.
+"""
 
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from core.backward import Options, append_backward
-from core.compile import GradientQuery, compile_gradient
+from core.backward import Options, gradients
+from core.compile import Executable, GradientQuery, compile_gradient
+from core.hooks import Hook
 from core.ir import Program
 from core.wire import read, write
 from tests.oracle import NearKink, unrolled
-from tests.strategies import LEAVES, programs
+from tests.rewriting import inlined, renamed, wrapped
+from tests.strategies import LEAVES, programs, written
 
 EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "500"))
+PARTS = 4
+COUNTS = {"two": 2, "none": 0}
 FIXED = {
     "yes": np.asarray(True),
     "no": np.asarray(False),
-    "two": np.asarray(2, dtype=np.int64),
-    "none": np.asarray(0, dtype=np.int64),
+    **{name: np.asarray(n, dtype=np.int64) for name, n in COUNTS.items()},
     "xs": np.array([[0.5, -0.7], [-0.3, 0.9], [0.8, 0.2]]),
     "nothing": np.zeros((0, 2)),
+    "some": np.array([True, False, True]),
+    "every": np.array([True, True, True]),
+    "ids": np.array([1, 1, 2, 0]),
+    "key": np.asarray(20_021, dtype=np.int64),
 }
 ALL = {"inputs": LEAVES, "unconnected": "zeros"}
+Document = dict[str, Any]
+Values = dict[str, Any]
 
 
-def leaves(seed: int) -> dict[str, Any]:
+def random_programs(**more: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of EXAMPLES random programs, in PARTS."""
+
+    def decorated(test: Callable[..., None]) -> Callable[..., None]:
+        drawn = given(document=programs(), seed=st.integers(0, 2**16), **more)(test)
+        counted = settings(max_examples=-(-EXAMPLES // PARTS), deadline=None, suppress_health_check=list(HealthCheck))(
+            drawn
+        )
+        return pytest.mark.parametrize("part", range(PARTS))(counted)
+
+    return decorated
+
+
+def leaves(seed: int) -> Values:
     r = np.random.default_rng(seed)
     return {name: r.uniform(-1.2, 1.2, 2) for name in LEAVES} | FIXED
 
@@ -37,62 +66,115 @@ def flat(grads: dict[str, Any]) -> np.ndarray:
     return np.concatenate([np.asarray(grads[name]) for name in LEAVES])
 
 
-def moved(values: dict[str, Any], direction: np.ndarray, by: float) -> dict[str, Any]:
+def moved(values: Values, direction: np.ndarray, by: float) -> Values:
     parts = dict(zip(LEAVES, np.split(direction * by, len(LEAVES)), strict=True))
     return values | {name: values[name] + parts[name] for name in LEAVES}
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(document=programs(), seed=st.integers(0, 2**16))
-def test_gradients_of_both_orders_agree_with_two_other_ways_to_find_them(document, seed):
+def first_order(program: Program, loss: str = "loss", inputs: tuple[str, ...] = LEAVES) -> Executable:
+    return compile_gradient(program, GradientQuery(targets=(loss,), inputs=inputs, unconnected="zeros"), [loss])
+
+
+def second_order(program: Program, loss: str = "loss", inputs: tuple[str, ...] = LEAVES) -> Executable:
+    """d sum(all first gradients) / d inputs."""
+    backward = gradients(program, [loss], list(inputs), options=Options(unconnected="zeros"))
+    targets = tuple(backward.gradients.values())
+    return compile_gradient(backward.program, GradientQuery(targets=targets, inputs=inputs, unconnected="zeros"))
+
+
+@random_programs()
+def test_gradients_of_both_orders_agree_with_two_other_ways_to_find_them(part, document, seed):
     values = leaves(seed)
-    try:
-        straight_document, loss = unrolled(document, values)
-    except NearKink:
-        assume(False)
+    straight_document, loss = unrolled_or_not(document, values)
     program, straight = read(document), read(straight_document)
     assert read(write(program)) == program
+    backward = gradients(program, ["loss"], list(LEAVES), options=Options(unconnected="zeros"))
+    assert read(write(backward.program)) == backward.program  # what is sent out is read back in
     direction = np.random.default_rng(seed + 1).standard_normal(6)
 
-    first = compile_gradient(program, GradientQuery(targets=("loss",), **ALL), fetch=["loss"])
+    first = first_order(program)
     out = first.step(values)
     found = flat(out.gradients)
     assert abs(float(out.fetched["loss"]) - loss) < 1e-12 * max(1.0, abs(loss))
-    expected = flat(compile_gradient(straight, GradientQuery(targets=("loss",), **ALL)).step(values).gradients)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
-    up, down = (unrolled_loss(document, moved(values, direction, by)) for by in (1e-5, -1e-5))
+    np.testing.assert_allclose(found, flat(first_order(straight).step(values).gradients), rtol=1e-9, atol=1e-11)
+    up, down = (unrolled_or_not(document, moved(values, direction, by))[1] for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-7)
 
-    second, second_straight = second_order(program), second_order(straight)
-    found = flat(second.step(values).gradients)
-    np.testing.assert_allclose(found, flat(second_straight.step(values).gradients), rtol=1e-8, atol=1e-10)
+    found = flat(second_order(program).step(values).gradients)
+    expected = flat(second_order(straight).step(values).gradients)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
     up, down = (flat(first.step(moved(values, direction, by)).gradients).sum() for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-6)
 
 
-def unrolled_loss(document: dict[str, Any], values: dict[str, Any]) -> float:
+def unrolled_or_not(document: Document, values: Values) -> tuple[Document, float]:
     try:
-        return unrolled(document, values)[1]
+        return unrolled(document, values)
     except NearKink:
         assume(False)
         raise
 
 
-def second_order(program: Program) -> Any:
-    """d sum(all first gradients) / d leaves, through the answer as JSON: what was sent out is read back in."""
-    from core.backward import gradients
+def both_orders(document: Document, values: Values, name: Callable[[str], str] = str) -> list[np.ndarray]:
+    """Loss, gradients and second gradients of a program whose variables are called `name`(what they were called)."""
+    program, inputs = read(document), tuple(name(n) for n in LEAVES)
+    given = {name(n): value for n, value in values.items()}
+    first = first_order(program, name("loss"), inputs).step(given)
+    second = second_order(program, name("loss"), inputs).step(given)
+    return [
+        np.asarray(first.fetched[name("loss")]),
+        *(np.asarray(each.gradients[n]) for each in (first, second) for n in inputs),
+    ]
 
-    backward = gradients(program, ["loss"], list(LEAVES), options=Options(unconnected="zeros"))
-    answer = read(write(backward.program))
-    assert answer == backward.program
-    targets = tuple(backward.gradients.values())
-    return compile_gradient(answer, GradientQuery(targets=targets, **ALL))
+
+@random_programs()
+def test_other_names_other_blocks_and_fewer_blocks_change_no_value_and_no_gradient(part, document, seed):
+    values, draw = leaves(seed), random.Random(seed)
+    wanted = both_orders(document, values)
+
+    if draw.random() < 0.25:
+        other, name = renamed(document, draw)
+        for found, before in zip(both_orders(other, values, name), wanted, strict=True):
+            assert found.tobytes() == before.tobytes()
+        return
+    rewritten = inlined(document, draw, COUNTS) if draw.random() < 0.5 else wrapped(document, draw)
+    if draw.random() < 0.25:
+        rewritten = wrapped(inlined(rewritten, draw, COUNTS), draw)
+    for found, before in zip(both_orders(rewritten, values), wanted, strict=True):
+        np.testing.assert_allclose(found, before, rtol=1e-10, atol=1e-12)
 
 
-def test_append_backward_answers_are_legal_programs_with_the_same_gradients():
-    s = {"blocks": [{"vars": [{"name": "w", "dtype": "float64", "shape": [2], "role": "parameter"}], "ops": [
-        {"type": "square", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]}},
-        {"type": "reduce_sum", "inputs": {"x": ["y"]}, "outputs": {"out": ["loss"]}}]}]}  # fmt: skip
-    backward = append_backward(read(s), "loss")
+@random_programs()
+def test_what_is_kept_recorded_or_run_again_changes_no_gradient(part, document, seed):
+    """In programs whose dropouts draw anew on every trip, too. A loop in runs adds up in another order, run by run."""
+    values, draw = leaves(seed), random.Random(seed)
+    if draw.random() < 0.5:
+        document = written(seed, random_ops=True)
+    program = read(document)
 
-    assert read(write(backward.program)) == backward.program
+    def step(**options: Any) -> Any:
+        query = GradientQuery(targets=("loss",), **ALL, **options)
+        return compile_gradient(program, query).step(values, seed=seed, step=3)
+
+    wanted = step().gradients
+    names = [(i, n) for i, block in enumerate(document["blocks"]) for op in block["ops"] for n in floats(op)]
+    records = [f"{i}:{n}" for i, n in draw.sample(names, min(3, len(names)))]
+    hooks = tuple(Hook.read({"match": {"variable": name}, "do": "record"}) for name in dict.fromkeys(records))
+    ways = [
+        {"loop_memory": draw.choice(("recompute", "sqrt", "binomial"))},
+        {"checkpoints": "auto"},
+        {"hooks": hooks},
+        {"loop_memory": "sqrt", "checkpoints": "auto", "hooks": hooks},
+    ]
+    for way in draw.sample(ways, 2):
+        runs = way.get("loop_memory") in ("sqrt", "binomial")
+        for name, found in step(**way).gradients.items():
+            np.testing.assert_allclose(found, wanted[name], rtol=1e-13 if runs else 0, atol=1e-15 if runs else 0)
+    doubled = step(hooks=(Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": 2.0}),)).gradients
+    for name, found in doubled.items():
+        assert found.tobytes() == (wanted[name] if name == "x" else 2 * wanted[name]).tobytes()
+
+
+def floats(op: dict[str, Any]) -> list[str]:
+    """What `op` writes that surely is a vector and not shadowed."""
+    return op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
