@@ -45,10 +45,15 @@ class Refused(BackpassError):
 
 
 def _told(problem: dict[str, Any], request: str) -> str:
-    lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {problem.get('detail', '')}"]
+    lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {_place(problem)}{problem.get('detail', '')}"]
     for each in problem.get("errors", []):
-        at = each.get("location") or {}
-        place = f"op {at['op']} ({at['type']}): " if "op" in at else ""
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""
-        lines.append(f"  {each.get('pointer', '')}: {place}{each.get('detail', '')}{hint}")
+        lines.append(f"  {each.get('pointer', '')}: {_place(each)}{each.get('detail', '')}{hint}")
     return "\n".join(lines)
+
+
+def _place(told: dict[str, Any]) -> str:
+    """The op, unless the detail begins with it."""
+    at, detail = told.get("location") or {}, told.get("detail", "")
+    place = f"op {at['op']} ({at['type']})" if "op" in at and "type" in at else ""
+    return f"{place}: " if place and place not in detail else ""
