@@ -15,7 +15,7 @@ from typing import Any
 from core.build import BlockBuilder, SparseRows, Value, expansion, in_float32_if_better
 from core.errors import CoreError, Location, NotDifferentiable
 from core.hooks import Hooks, block_index, plain
-from core.ir import HOLE, Block, Op, StackType, inner_blocks
+from core.ir import HOLE, Block, Op, StackType, inner_blocks, with_inner
 from core.precision import EXACT, can_widen
 from core.registry import OpSpec, as_tuple, lookup
 
@@ -596,6 +596,13 @@ def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
             kept.append(op)
             needed.update(op.inputs)
     return tuple(reversed(kept))
+
+
+def silent(op: Op) -> Op:
+    """`op` as it is run again: nothing in it reports, for it did the first time."""
+    if lookup(op.type).reports:
+        return replace(op, type="assign", attrs={})
+    return with_inner(op, lambda block: replace(block, ops=tuple(map(silent, block.ops))))
 
 
 def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object] | Collection[str]) -> list[str]:

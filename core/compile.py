@@ -24,7 +24,7 @@ from core.ops.types import as_dtype
 from core.optim import Optimizer, needs_whole, state_types
 from core.passes import optimize
 from core.passes.bind import bind
-from core.runtime.reference import Plan, Run, RunLimits, plan
+from core.runtime.reference import Message, Plan, Run, RunLimits, plan
 from core.sparse import RowArray
 
 __all__ = [
@@ -93,6 +93,8 @@ class Outputs:
 
     A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
     optimiser changes these rows alone.
+
+    messages, unsaid: what ops reported, in their order, and how many more were left out.
     """
 
     loss: Any = None
@@ -104,6 +106,8 @@ class Outputs:
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
     densified: tuple[Densified, ...] = ()
+    messages: tuple[Message, ...] = ()
+    unsaid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,8 @@ class Executable:
             )
         with np.errstate(all="ignore"), headroom():
             watch = None if when_final is None else self._watch(when_final, xp)
-            results = self.plan(Run(xp, limits), *args, watch=watch)
+            run = Run(xp, limits)
+            results = self.plan(run, *args, watch=watch)
         out: dict[str, Any] = {}
         rows = None
         for each, result in zip(self.layout, results, strict=True):
@@ -183,6 +188,7 @@ class Executable:
             else:
                 whole = value if each.table is None else RowArray(rows, value, each.table)
                 out.setdefault(each.place, {})[each.name] = whole
+        out |= {"messages": tuple(run.messages), "unsaid": run.unsaid}
         return Outputs(missing=self.missing, densified=self.densified, **out)
 
     def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:

@@ -131,6 +131,7 @@ class OpSpec:
     elementwise: bool = False
     broadcasts: bool = False
     stacks: bool = False
+    reports: bool = False
     takes_key: bool = False
     no_gradient: str | None = None
     unavailable: str | None = None
@@ -205,6 +206,7 @@ def op(
     elementwise: bool = False,
     broadcasts: bool = False,
     stacks: bool = False,
+    reports: bool = False,
     control: bool = False,
     no_gradient: str | None = None,
     unavailable: str | None = None,
@@ -215,6 +217,7 @@ def op(
     elementwise:  works element by element with broadcasting.
     broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; elementwise ops do.
     stacks:       takes what a loop recorded, or a tensor array, as well as plain arrays.
+    reports:      the run takes a note of its input, as its attributes `message`, `summarize` and `first_n` say.
     no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
     unavailable:  why a gradient that should exist is not offered; asking for it is an error.
     """
@@ -225,13 +228,14 @@ def op(
             elementwise=elementwise,
             broadcasts=broadcasts,
             stacks=stacks,
+            reports=reports,
             control=control,
             no_gradient=no_gradient,
             unavailable=unavailable,
         )
     spec = _declare("control" if control else "primitive", kernel, outputs, skip=1)
     spec.elementwise, spec.broadcasts = elementwise, broadcasts or elementwise
-    spec.stacks = stacks
+    spec.stacks, spec.reports = stacks, reports
     spec.no_gradient, spec.unavailable = no_gradient, unavailable
     return spec
 

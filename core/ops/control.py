@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from core.autodiff import Adjoint, live, reads
+from core.autodiff import Adjoint, live, reads, silent
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
 from core.hooks import plain
@@ -65,7 +65,7 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
         # an output that is kept exists already: what is made again of it gets a name that nobody reads
         outputs = tuple(n if lost(n) else a.b.fresh(n) for n in op.outputs)
         a.b.types.update((new, a.b.types[old]) for new, old in zip(outputs, op.outputs, strict=True))
-        ops.append(replace(op, outputs=outputs))
+        ops.append(silent(replace(op, outputs=outputs)))
         needed.update(n for n in op.inputs if n != HOLE and lost(n))
         kept.update((n, None) for n in op.inputs if n != HOLE and not lost(n))
     order = {n: i for i, n in enumerate(a.b.types)}

@@ -49,7 +49,8 @@ def roi_align(
 
     x is [n, c, h, w]; a row of boxes [r, 4] is (left, top, right, bottom), times `spatial_scale` in elements of x, and
     `image` [r] says which of the n it is in. The result is [r, c, height, width]. A bin has `sampling_ratio` x
-    `sampling_ratio` points, read bilinearly; up to one element beyond the border x is as on it, further out 0. With
+    `sampling_ratio` points, at ``top + (bottom - top) * (k + 0.5) / (height * sampling_ratio)`` for k = 0, 1, ... down
+    the box and likewise across, read bilinearly; up to one element beyond the border x is as on it, further out 0. With
     `aligned` the centre of the first element is at 0.5; without, it is at 0, and a box is at least 1 wide and high.
     x and the boxes get gradients, one-sided for a box where a point meets an element exactly.
     """

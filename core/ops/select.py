@@ -12,6 +12,8 @@ from core.registry import Example, lookup, op
 __all__: list[str] = []
 
 X = np.array([[1.0, -2.0], [0.5, 4.0]])
+MOST_SAID, MOST_SHOWN = 200, 1000
+"""Characters of a message and elements of a value that `print` may tell."""
 
 
 def _check_index(index: TensorType) -> None:
@@ -84,6 +86,34 @@ select_output.example(
         Example((_ONE, X, X, X), (0 * X, X)),
         Example((_ZERO, X[:1], X[:1], X[:1], X[:1]), (X[:1], 0 * X[:1], 0 * X[:1])),
         Example((_ZERO, X[:0], X[:0]), (X[:0],)),
+    ]
+)
+
+
+@op(reports=True)
+def print_(xp, x, *, message: str = "", summarize: int = 20, first_n: int = -1):
+    """x, unchanged; the answer of the run tells what it was, under `messages`: the first `summarize` elements of it.
+
+    Like all that nobody needs, a print whose output is not read does nothing: write it over x, or read it. Inside loops
+    each trip says something, up to `first_n` times (below 0: always), and a run up to 100 times; further messages are
+    counted. The gradient passes through without a word, and what is computed again for it is not told again.
+    """
+    return x
+
+
+@print_.infer
+def print_infer(x, *, message, summarize, first_n):
+    if len(message) > MOST_SAID or not 0 <= summarize <= MOST_SHOWN:
+        raise ProgramError(f"a message has up to {MOST_SAID} characters and {MOST_SHOWN} elements", "bad_attr")
+    return x
+
+
+print_.vjp(lambda ct, out, x, **how: ct)
+print_.example(
+    lambda: [
+        Example((X,), (X,), {"message": "x is"}),
+        Example((X[:0],), (X[:0],)),
+        Example((X[0, 0],), (X[0, 0],), {"summarize": 0, "first_n": 1}),
     ]
 )
 

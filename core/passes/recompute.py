@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from core.autodiff import silent
 from core.ir import HOLE, Block, Op, TensorType, Type
 from core.registry import lookup
 
@@ -85,7 +86,7 @@ def _again(block: Block, made: Mapping[str, int], wanted: set[str], lost: set[st
         if not needed.isdisjoint(op.outputs):
             positions.add(position)
             needed.update(n for n in op.inputs if n in lost)
-    chosen = [block.ops[i] for i in sorted(positions)]
+    chosen = [silent(block.ops[i]) for i in sorted(positions)]
     own = {n: f"{n}@AGAIN" for op in chosen for n in op.outputs}
     passed = {n: f"{n}@AGAIN{number}" for op in chosen for n in op.inputs if n not in own and n != HOLE}
     fresh = own | passed

@@ -7,6 +7,7 @@ is freed right after its last use, so the peak memory of a run is the widest mom
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import CoreError, ExecutionError
+from core.errors import CoreError, ExecutionError, Location
 from core.ir import HOLE, Block, Op
 from core.ops.types import byte_size
 from core.registry import as_tuple, lookup
 
-__all__ = ["Plan", "Run", "RunLimits", "plan"]
+__all__ = ["Message", "Plan", "Run", "RunLimits", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class RunLimits:
     max_bytes:   of one array.
     deadline:    a moment of time.monotonic(), in seconds; None for no deadline.
     should_stop: asked between ops; True ends the run.
+    messages:    of ops that report, in all; more are counted only.
     """
 
     max_trips: int = 10_000
@@ -39,15 +41,33 @@ class RunLimits:
     max_bytes: int = 2**32
     deadline: float | None = None
     should_stop: Callable[[], bool] | None = None
+    messages: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an op that reports said of its input: dtype, shape, and the first elements in row-major order."""
+
+    text: str
+    location: Location | None
+    dtype: str
+    shape: tuple[int, ...]
+    data: tuple[bool | int | float, ...]
 
 
 @dataclass(slots=True)
 class Run:
-    """One run in progress: the array module and what is left of its limits."""
+    """One run in progress: the array module, what is left of its limits, and what its ops reported.
+
+    unsaid: messages beyond the limit.
+    """
 
     xp: ModuleType = np
     limits: RunLimits = field(default_factory=RunLimits)
     ops_left: int = 0
+    messages: list[Message] = field(default_factory=list)
+    unsaid: int = 0
+    _reports: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.ops_left = self.limits.max_ops
@@ -62,6 +82,19 @@ class Run:
                 f"the loop made {done} trips without ending", "too_many_trips", suggestion="raise max_trips"
             )
         self.poll()
+
+    def report(self, op: Op, x: Any) -> None:
+        """Take a note of x, unless `op` has said enough."""
+        self._reports[id(op)] += 1
+        if 0 <= op.attrs["first_n"] < self._reports[id(op)]:
+            return
+        if len(self.messages) >= self.limits.messages:
+            self.unsaid += 1
+            return
+        head = x.reshape(-1)[: op.attrs["summarize"]]
+        data = (head if head.dtype.kind in "biuf" else head.astype("float64")).tolist()
+        message = Message(op.attrs["message"], op.location, str(x.dtype), tuple(x.shape), tuple(data))
+        self.messages.append(message)
 
     def poll(self) -> None:
         if self.limits.deadline is not None and time.monotonic() > self.limits.deadline:
@@ -144,6 +177,11 @@ class Plan:
                 )
 
 
+def _reporting(op: Op, call: Callable[..., Any], run: Run, *inputs: Any) -> Any:
+    run.report(op, inputs[0])
+    return call(run.xp, *inputs)
+
+
 def _tell(watch: Mapping[str, Callable[[Any], None]], names: Iterable[str], env: Mapping[str, Any]) -> None:
     for name in names:
         if name in watch:
@@ -160,8 +198,12 @@ def plan(block: Block) -> Plan:
         spec = lookup(op.type)
         attrs = {k: plan(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
         call = partial(spec.body, **attrs)
+        if spec.reports:
+            call = partial(_reporting, op, call)
         grows = not all(block.types[n].is_static for n in op.outputs)
-        instructions.append(Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control", grows))
+        instructions.append(
+            Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control" or spec.reports, grows)
+        )
     inner = [v.largest for each in instructions for v in each.call.keywords.values() if isinstance(v, Plan)]
     largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
     return Plan(block, tuple(reversed(instructions)), largest)

@@ -38,6 +38,8 @@ ANSWER = {
     "missing": {},
     "sparse": {},
     "densified": [],
+    "messages": [],
+    "messages_left_out": 0,
     "gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631},
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},

@@ -44,6 +44,8 @@ GIVEN: dict[str, Any] = {
     "missing": {},
     "sparse": {},
     "densified": [],
+    "messages": [],
+    "messages_left_out": 0,
     "compiled": False,
     "timing_ms": TIMING,
 }

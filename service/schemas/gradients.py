@@ -144,6 +144,18 @@ class Densified(Strict):
     at: dict[str, Any] | None = Field(None, description="The op that needs it: block, op, type.")
 
 
+class Message(Strict):
+    """What a `print` of the program said."""
+
+    message: str
+    at: dict[str, int] | None = Field(None, description="Its place: block, op.")
+    dtype: str
+    shape: list[int]
+    data: list[bool | int | float | str] = Field(
+        description="The first elements in row-major order; `nan`, `inf` and `-inf` as words."
+    )
+
+
 class Timed(Strict):
     """What every answer from a worker says besides."""
 
@@ -157,6 +169,8 @@ class Timed(Strict):
         description="Gradients that are rows of tables, with the shapes of these; in a file `rows/<name>` beside them.",
     )
     densified: list[Densified] = Field([], description="Tables with sparse lookups whose gradient could not stay rows.")
+    messages: list[Message] = Field([], description="What `print` said, in order.")
+    messages_left_out: int = Field(0, description="Further messages, beyond what an answer may hold.")
     compiled: bool = Field(description="Whether the program had to be compiled for this call.")
     timing_ms: dict[str, float]
 

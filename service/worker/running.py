@@ -11,7 +11,7 @@ import numpy as np
 from core.compile import Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
-from core.runtime.reference import RunLimits
+from core.runtime.reference import Message, RunLimits
 from core.sparse import RowArray
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
@@ -108,7 +108,21 @@ def answer_of(
             tensors |= _as_tensors(name, out.gradients[name])
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
+    result["messages"] = [_said(each) for each in out.messages]
+    result["messages_left_out"] = out.unsaid
     return result, tensors
+
+
+def _said(message: Message) -> dict[str, Any]:
+    """A message of `print` in words of JSON, which has none for what is not finite."""
+    at = message.location
+    return {
+        "message": message.text,
+        "at": None if at is None else {"block": at.block, "op": at.op},
+        "dtype": message.dtype,
+        "shape": list(message.shape),
+        "data": [v if isinstance(v, int) or math.isfinite(v) else str(v) for v in message.data],
+    }
 
 
 def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:

@@ -298,3 +298,16 @@ def test_sizes_beyond_the_limits_are_refused(tmp_path: Path):
         problem(post("/v1/gradients", json=asked(long)), 422, "invalid-program")
         problem(post("/v1/gradients", json=asked(regression()) | {"fetch": ["x" * 30_000]}), 413, "body-too-large")
         assert post("/v1/gradients", json=asked(regression())).status_code == 200
+
+
+def test_what_a_program_prints_is_in_the_answer(client):
+    s = Sketch()
+    s.param("w", [1.0, 0.0], dtype="float32")
+    s.op("print", s.op("log", "w"), out="w2", message="here")
+    s.op("reduce_sum", "w2", out="loss")
+
+    said = client.post("/v1/gradients", json=asked(s)).json()
+
+    place = {"block": 0, "op": 1}
+    message = {"message": "here", "at": place, "dtype": "float32", "shape": [2], "data": [0.0, "-inf"]}
+    assert (said["messages"], said["messages_left_out"]) == ([message], 0)
