@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from core.analysis import analyse
-from core.backward import append_backward
+from core.backward import append_backward, gradients
 from core.compile import Clip, GradientQuery, compile_gradient, compile_training
 from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
+from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS, Optimizer
 from core.sparse import RowArray
 from core.wire import read, write
@@ -298,21 +299,21 @@ def test_checkpoints_leave_the_rows_alone(name):
     )
 
 
+def in_dtype(s: Lookups, dtype: str) -> Lookups:
+    """The program with `dtype` in place of float64."""
+    for of in [*s.blocks[0]["vars"], *(op["attrs"] for block in s.blocks for op in block["ops"])]:
+        if of.get("dtype") == "float64":
+            of["dtype"] = dtype
+    s.values = {n: v.astype(as_dtype(dtype)) if v.dtype == np.float64 else v for n, v in s.values.items()}
+    return s
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_half_and_single_precision_add_up_in_the_same_order(dtype):
-    pytest.importorskip("ml_dtypes")
     for make in (once, twice, in_a_loop_and_before_and_behind_it, twice_a_trip, branches_in_a_loop):
-        s, d = make(True), make(False)
-        for each in (s, d):
-            typed = [*each.blocks[0]["vars"], *(op["attrs"] for block in each.blocks for op in block["ops"])]
-            for of in typed:
-                if of.get("dtype") == "float64":
-                    of["dtype"] = dtype
-            each.values = {
-                n: v if v.dtype != np.float64 else v.astype("bfloat16" if dtype == "bfloat16" else dtype)
-                for n, v in each.values.items()
-            }
-        equal(step(s).gradients, step(d).gradients)
+        sparse, dense = (step(in_dtype(make(each), dtype)).gradients for each in (True, False))
+
+        equal(sparse, dense)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -521,6 +522,28 @@ def test_gradients_of_any_variable_may_be_rows():
     assert isinstance(found.gradients["table"], RowArray) and found.densified == ()
 
 
+def test_a_table_of_unknown_size_has_its_whole_gradient_in_the_backward_program():
+    s = padded(True, -2)
+    s.blocks[0]["vars"][0] |= {"role": "feed", "shape": [-1, 3]}
+    program = read(s.document)
+    query = GradientQuery(targets=("loss",), inputs=("E", "w"))
+
+    backward = gradients(program, ["loss"], ["E", "w"])
+    assert backward.sparse == {}
+    assert [each.reason for each in backward.densified] == ["open_size"]
+    bound = compile_gradient(program, query, shapes={"E": TABLE.shape}).step(s.values)
+    assert isinstance(bound.gradients["E"], RowArray) and bound.densified == ()
+    unbound = compile_gradient(program, query).step(s.values)
+    equal(unbound.gradients, bound.gradients)
+
+
+def test_a_table_that_is_a_target_itself_has_a_whole_gradient():
+    found = step(once(True), loss=None, targets=("loss", "E"), inputs=("E",))
+
+    np.testing.assert_array_equal(found.gradients["E"], 1.0 + whole(step(once(True)).gradients)["E"])
+    assert [each.reason for each in found.densified] == ["dense_contribution"]
+
+
 # --- training --------------------------------------------------------------------------------------------------
 
 ATTRS: list[dict[str, Any]] = [{}, {"weight_decay": 0.1}]
@@ -564,6 +587,16 @@ def test_rows_from_loops_and_branches_train_as_the_whole_gradient_does(name, typ
                                                    "decay_steps": 2, "decay_rate": 0.5}})  # fmt: skip
 
     equal(trained(CASES[name].make(True), optimizer)[0], trained(CASES[name].make(False), optimizer)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("type", ["sgd", "adagrad", "adam"])
+def test_half_and_single_precision_train_as_the_whole_gradient_does(type, dtype):
+    optimizer = Optimizer(type, {"learning_rate": 0.01})
+    (sparse, out), (dense, _) = (trained(in_dtype(twice(each), dtype), optimizer) for each in (True, False))
+
+    equal(sparse, dense)
+    assert isinstance(out.parameters["E"], RowArray) == (type != "adam")
 
 
 @pytest.mark.parametrize("attrs", [{"epsilon": 0.0}, {"learning_rate": 1e300}])
