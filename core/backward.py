@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
 from core.autodiff import Adjoint, Asked, Cotangent, Densified, Dependence, live
 from core.build import BlockBuilder, SparseRows, Value
+from core.cost.budget import Budget, Choice, Policies, choose
 from core.errors import Location, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook, Hooks, block_index, called, inner_name, plain
 from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks
 from core.missing import reason_for
 from core.ops.control import LoopMemory
+from core.passes import optimize
 from core.passes.chunk import chunk_loops
 from core.passes.recompute import Recomputed, even_cuts, recompute
 from core.wire.write import write
 
-__all__ = ["Backward", "Options", "Unconnected", "append_backward", "gradients"]
+__all__ = ["Backward", "Budget", "Choice", "Options", "Unconnected", "append_backward", "gradients"]
 
 Unconnected = Literal["null", "zeros", "error"]
 EMPTY = Block((), (), (), {})
@@ -39,15 +41,25 @@ class Options:
     hooks:       what is done to gradients on the way.
     checkpoints: variables at which the forward part is cut: between them it is run again in the backward pass, and
                  only they and what else crosses a cut are kept. ``"1:h"`` names one inside a loop or branch. "auto"
-                 cuts block 0 into about as many segments as each has ops.
-    loop_memory: what loops keep that do not say so themselves.
+                 cuts block 0 into about as many segments as each has ops. A budget cuts as much of its front as needed.
+    loop_memory: what loops keep that do not say so themselves. A budget chooses for each loop.
+    policies:    what single loops keep, by the place of the client's op: block and position.
+    cuts:        positions in block 0 after which to cut, once loops are written as their policies ask.
     """
 
     no_grad_set: Collection[str] = ()
     unconnected: Unconnected = "null"
     hooks: tuple[Hook, ...] = ()
-    checkpoints: tuple[str, ...] | Literal["auto"] = ()
-    loop_memory: LoopMemory = "store"
+    checkpoints: tuple[str, ...] | Literal["auto"] | Budget = ()
+    loop_memory: LoopMemory | Budget = "store"
+    policies: Policies = ()
+    cuts: tuple[int, ...] = ()
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of the step, the tighter one if two are given."""
+        given = [each for each in (self.loop_memory, self.checkpoints) if isinstance(each, Budget)]
+        return min(given, key=lambda each: (each.bytes, -each.trips), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class Backward:
     sparse:         requested name -> (variable of the rows, variable of their values) of a gradient that is there both
                     ways; the gradient variable itself is the whole table.
     densified:      tables whose gradient could have stayed rows, and what needed it whole.
+    choice:         what was chosen for a budget.
     forward:        the block that was differentiated; asked: what the rules of its control flow were asked.
     """
 
@@ -88,6 +101,7 @@ class Backward:
     checkpoints: tuple[str, ...] = ()
     sparse: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     densified: tuple[Densified, ...] = ()
+    choice: Choice | None = None
     forward: Block = field(default=EMPTY, repr=False)
     asked: Mapping[int, Asked] = field(default_factory=dict, repr=False)
 
@@ -130,6 +144,7 @@ class Backward:
             "checkpoints": list(self.checkpoints),
             "sparse": {name: {"rows": rows, "values": values} for name, (rows, values) in self.sparse.items()},
             "densified": [each.as_document() for each in self.densified],
+            "memory": self.choice.as_document() if self.choice else None,
         }
 
 
@@ -138,14 +153,17 @@ def append_backward(
     loss: str,
     parameter_list: Sequence[str] | None = None,
     options: Options | None = None,
+    step_of: StepOf | None = None,
 ) -> Backward:
     """Append to `program` what computes d loss / d parameter.
 
     loss:           name of a floating-point variable of one element in block 0.
     parameter_list: names of parameters; None means every trainable one, in the order of their declaration.
+    step_of:        the optimised step of an answer, which a budget is about: by default the loss, the gradients and
+                    the states.
 
     Raises ProgramError: loss_not_scalar, loss_not_float, loss_has_stop_gradient, loss_not_in_root, unknown_variable,
-    bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered.
+    bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered, budget_too_small.
     """
     target = _root_variable(program, loss, "loss_not_in_root")
     _check_loss(program.block, loss, target)
@@ -158,7 +176,7 @@ def append_backward(
             if name not in known:
                 raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
     with headroom():
-        return _backward(program, [target], wanted, None, options or Options())
+        return _answer(program, [target], wanted, None, options or Options(), step_of)
 
 
 def gradients(
@@ -167,14 +185,17 @@ def gradients(
     inputs: Sequence[str],
     target_gradients: Sequence[str | None] | None = None,
     options: Options | None = None,
+    step_of: StepOf | None = None,
 ) -> Backward:
     """Append to `program` the sum of the vector-Jacobian products of `targets` with respect to `inputs`.
 
     targets:          floating-point variables of block 0, of any shape; one listed twice counts twice.
     inputs:           parameters, feeds, or variables of block 0; one listed twice is answered twice.
     target_gradients: for each target the variable that holds its cotangent, or None for ones.
+    step_of:          as of `append_backward`.
 
-    Raises ProgramError: unknown_variable, loss_not_in_root, loss_not_float, target_grad_shape, bad_no_grad_set.
+    Raises ProgramError: unknown_variable, loss_not_in_root, loss_not_float, target_grad_shape, bad_no_grad_set,
+    budget_too_small.
     """
     names = [_root_variable(program, t, "loss_not_in_root") for t in _names(targets, "bad_targets")]
     if not names:
@@ -194,7 +215,7 @@ def gradients(
                 check_seed(target, program.block.types[target], program.block.types[seed])
     wanted = _names(inputs, "bad_inputs")
     with headroom():
-        return _backward(program, names, wanted, seeds, options or Options())
+        return _answer(program, names, wanted, seeds, options or Options(), step_of)
 
 
 def check_seed(target: str, wanted: Any, given: Any) -> None:
@@ -206,6 +227,46 @@ def check_seed(target: str, wanted: Any, given: Any) -> None:
     )
     if not fits:
         raise ProgramError(f"the target gradient of {target!r} is {given}, not {wanted}", "target_grad_shape")
+
+
+StepOf = Callable[["Backward"], Block]
+
+
+def _answer(
+    program: Program,
+    targets: list[str],
+    wanted: list[str],
+    seeds: list[str | None] | None,
+    options: Options,
+    step_of: StepOf | None,
+) -> Backward:
+    """The backward pass; within a budget, if there is one."""
+    budget = options.budget
+    if budget is None:
+        return _backward(program, targets, wanted, seeds, options)
+    loops, cuts = isinstance(options.loop_memory, Budget), isinstance(options.checkpoints, Budget)
+    options = replace(
+        options,
+        loop_memory="store" if loops else options.loop_memory,
+        checkpoints=() if cuts else options.checkpoints,
+    )
+    found: dict[Any, Backward] = {}
+
+    def compiled(policies: Policies, cuts: tuple[int, ...]) -> tuple[Backward, Block]:
+        concrete = replace(options, policies=policies, cuts=cuts)
+        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, concrete)
+        return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
+
+    apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
+    choice = choose(budget, compiled, loops, cuts, apart)
+    return replace(found[choice.key], choice=choice)
+
+
+def _default_step(backward: Backward, targets: Sequence[str]) -> Block:
+    program = backward.program
+    results = [*targets, *backward.gradients.values(), *backward.recorded.values()]
+    results += [program.latest[v.name] for v in program.states if v.name in program.latest]
+    return optimize(replace(program.block, results=tuple(dict.fromkeys(results))))
 
 
 def _backward(
@@ -262,7 +323,7 @@ def _backward(
     results += [name for table in tables.values() for name in table]
     adjoint_ops = live(a.ops(), results)
     again = None
-    if cuts := _cuts(program, block, options.checkpoints):
+    if cuts := (list(options.cuts), set()) if options.cuts else _cuts(program, block, options.checkpoints):
         again = recompute(a.part(a.primal, block.params, block.results), adjoint_ops, *cuts)
         adjoint_ops = again.ops
         a.b.types.update(again.types)
@@ -305,12 +366,14 @@ def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
 
 def _with_memory(block: Block, options: Options) -> Block:
     """`block` with its loops written as their memory policies ask, checkpoints inside them included."""
-    inner = {n for n in map(inner_name, options.checkpoints if options.checkpoints != "auto" else ()) if n[0]}
+    named = options.checkpoints if isinstance(options.checkpoints, tuple | list) else ()
+    inner = {n for n in map(inner_name, named) if n[0]}
     if inner:
         found = {(number, name) for number, name in inner if called(block, 0, number, name)}
         block = _with_checkpoints(block, inner, found)
         _check_inner(inner - found, "checkpoint_unknown")
-    return chunk_loops(block, options.loop_memory)
+    assert not isinstance(options.loop_memory, Budget)
+    return chunk_loops(block, options.loop_memory, dict(options.policies))
 
 
 def _check_inner(unknown: Collection[tuple[int, str]], code: str) -> None:
@@ -337,11 +400,12 @@ def _with_checkpoints(block: Block, names: Collection[tuple[int, str]], found: s
 
 
 def _cuts(
-    program: Program, block: Block, checkpoints: tuple[str, ...] | Literal["auto"]
+    program: Program, block: Block, checkpoints: tuple[str, ...] | Literal["auto"] | Budget
 ) -> tuple[list[int], set[str]] | None:
     """The positions in block 0 after which to cut, and the variables to keep there; None for no cut."""
     if checkpoints == "auto":
         return even_cuts(block, max(1, round(math.sqrt(len(block.ops))))), set()
+    assert not isinstance(checkpoints, Budget)
     written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     kept = set()
     for name in checkpoints:

@@ -12,7 +12,7 @@ import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff import Cotangent, Densified
-from core.backward import Backward, Options, Unconnected, append_backward, gradients
+from core.backward import Backward, Budget, Choice, Options, Unconnected, append_backward, gradients
 from core.build import BlockBuilder, SparseRows
 from core.clipping import Clip
 from core.errors import ExecutionError, ProgramError
@@ -29,6 +29,8 @@ from core.sparse import RowArray
 
 __all__ = [
     "Backward",
+    "Budget",
+    "Choice",
     "Clip",
     "Executable",
     "GradientQuery",
@@ -70,8 +72,8 @@ class GradientQuery:
     no_grad_set: tuple[str, ...] = ()
     unconnected: Unconnected = "null"
     hooks: tuple[Hook, ...] = ()
-    checkpoints: tuple[str, ...] | Literal["auto"] = ()
-    loop_memory: LoopMemory = "store"
+    checkpoints: tuple[str, ...] | Literal["auto"] | Budget = ()
+    loop_memory: LoopMemory | Budget = "store"
 
     def __post_init__(self) -> None:
         if (self.loss is None) == (not self.targets):
@@ -129,6 +131,7 @@ class Executable:
     layout:   what each result is; those that hold numbers of rows are in the place "rows".
     ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
               final; the plan has it then at the latest.
+    choice:   what was chosen for a budget.
     """
 
     plan: Plan
@@ -138,6 +141,7 @@ class Executable:
     densified: tuple[Densified, ...] = ()
     optimizer: Optimizer | None = None
     trained: tuple[Variable, ...] = ()
+    choice: Choice | None = None
     ready_at: Mapping[str, int] = field(default_factory=dict)
 
     def step(
@@ -237,10 +241,10 @@ def compile_gradient(
     shapes: of the feeds whose declaration leaves sizes open.
     """
     with headroom():
-        backward, seeds = differentiate(bound(program, shapes), query)
+        backward, seeds = differentiate(bound(program, shapes), query, fetch)
         wanted = _question(backward, query, fetch)
         executable = _executable(backward.program, wanted, seeds, backward.missing, backward.densified)
-        return replace(executable, ready_at=backward.ready_at)
+        return replace(executable, ready_at=backward.ready_at, choice=backward.choice)
 
 
 def gradient_step(backward: Backward, query: GradientQuery, fetch: Sequence[str] = ()) -> Block:
@@ -273,21 +277,29 @@ def compile_training(
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
     with headroom():
-        backward, seeds = differentiate(bound(program, shapes), query)
-        wanted = _question(backward, query, fetch)
-        b = BlockBuilder.like(backward.program.block)
-        found = {name: _gradient(b, backward, name) for name in backward.gradients}
         by_name = {v.name: v for v in program.parameters}
-        trained = tuple(by_name[name] for name in found)
-        slots, updated, densified = _apply(b, optimizer, trained, list(found.values()), clip)
-        trained_program = replace(
-            backward.program,
-            block=b.build(backward.program.block.results),
-            variables=(*backward.program.variables, *slots),
+
+        def trained_by(backward: Backward) -> tuple[Program, Wanted, tuple[Densified, ...]]:
+            b = BlockBuilder.like(backward.program.block)
+            found = {name: _gradient(b, backward, name) for name in backward.gradients}
+            slots, updated, densified = _apply(
+                b, optimizer, [by_name[name] for name in found], list(found.values()), clip
+            )
+            variables = (*backward.program.variables, *slots)
+            block = b.build(backward.program.block.results)
+            wanted = _question(backward, query, fetch) + updated
+            return replace(backward.program, block=block, variables=variables), wanted, densified
+
+        backward, seeds = differentiate(
+            bound(program, shapes), query, step_of=lambda backward: _step(*trained_by(backward)[:2])
         )
+        trained_program, wanted, densified = trained_by(backward)
         densified = (*backward.densified, *densified)
-        executable = _executable(trained_program, wanted + updated, seeds, backward.missing, densified)
-        return replace(executable, optimizer=optimizer, trained=trained, ready_at=backward.ready_at)
+        executable = _executable(trained_program, wanted, seeds, backward.missing, densified)
+        trained = tuple(by_name[name] for name in backward.gradients)
+        return replace(
+            executable, optimizer=optimizer, trained=trained, ready_at=backward.ready_at, choice=backward.choice
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +391,20 @@ def bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Progr
     return replace(program, block=block, variables=variables)
 
 
-def differentiate(program: Program, query: GradientQuery) -> tuple[Backward, dict[str, str]]:
-    """The backward pass, and the parameters added for cotangents that come with the step (variable -> name there)."""
+def differentiate(
+    program: Program,
+    query: GradientQuery,
+    fetch: Sequence[str] = (),
+    step_of: Callable[[Backward], Block] | None = None,
+) -> tuple[Backward, dict[str, str]]:
+    """The backward pass, and the parameters added for cotangents that come with the step (variable -> name there).
+
+    A budget is about the step of `query` that returns `fetch` besides, or about `step_of` the backward pass.
+    """
+    step_of = step_of or (lambda backward: gradient_step(backward, query, fetch))
     if query.loss is not None:
         parameters = None if query.parameter_list is None else list(query.parameter_list)
-        return append_backward(program, query.loss, parameters, query.options), {}
+        return append_backward(program, query.loss, parameters, query.options, step_of), {}
     seeds: dict[str, str] = {}
     names: list[str | None] | None = None
     if query.target_gradients:
@@ -405,7 +426,7 @@ def differentiate(program: Program, query: GradientQuery) -> tuple[Backward, dic
             feeds.append(Variable(name, type, "feed"))
             names.append(name)
         program = replace(program, block=b.build(program.block.results), variables=(*program.variables, *feeds))
-    found = gradients(program, query.targets, query.inputs, names, query.options)
+    found = gradients(program, query.targets, query.inputs, names, query.options, step_of)
     return found, seeds
 
 

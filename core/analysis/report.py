@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from core.backward import Backward
+from core.backward import Backward, Budget
 from core.compile import GradientQuery, bound, differentiate, gradient_step
 from core.cost import count_work, predict_memory
 from core.cost.step import Step
@@ -35,8 +35,9 @@ def analyse(
     backward: the answer to `query`, if it is known already.
     """
     with headroom():
-        backward = backward or differentiate(program, query)[0]
         sized = bound(program, shapes)
+        # what fits a budget depends on the sizes
+        backward = backward or differentiate(program if query.options.budget is None else sized, query)[0]
         known = backward if sized is program else differentiate(sized, query)[0]
         return _report(program, backward, query, shapes or {}, trips, sized, known)
 
@@ -72,6 +73,7 @@ def _report(
             "states": sum(byte_size(v.type) for v in program.states),
             "kept": sum(each["bytes"] for each in kept),
             "by_loop_memory": _by_policy(sized, known, query, step, memory.peak, trips),
+            "choice": backward.choice.as_document() if backward.choice else None,
             "trips": trips,
         },
         "open_sizes": sorted(v.name for v in program.feeds if not v.type.is_static and v.name not in shapes),
@@ -90,6 +92,8 @@ def _by_policy(
 ) -> dict[str, int]:
     """The peak under each policy of the loops that have none of their own."""
     found = dict.fromkeys(get_args(LoopMemory), peak)
+    if isinstance(query.checkpoints, Budget):  # it would cut differently under each policy
+        query = replace(query, checkpoints=())
     if not _has_loops(program.block):
         return found
     others = [policy for policy in found if policy != query.loop_memory]

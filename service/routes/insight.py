@@ -17,7 +17,18 @@ from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import WORKER_PROBLEMS, Names
 from service.samples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
-from service.schemas.gradients import Deadline, Densified, LoopMemory, Name, Question, Seed
+from service.schemas.gradients import (
+    CheckpointBytes,
+    Deadline,
+    Densified,
+    LoopBytes,
+    LoopMemory,
+    Name,
+    Question,
+    Seed,
+    Trips,
+    budgeted,
+)
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensors
 
@@ -32,7 +43,9 @@ class Analysis(Strict):
     types: list[dict[str, Any]] = Field(description="Every variable with its type, block by block.")
     ops: dict[str, dict[str, int]] = Field(description="Ops by type, forward and backward, in block 0.")
     flops: dict[str, Any] = Field(description="Floating-point operations of a step, in all and by op.")
-    memory: dict[str, Any] = Field(description="Predicted peak, what takes it, and the peak for each `loop_memory`.")
+    memory: dict[str, Any] = Field(
+        description="Predicted peak, what takes it, the peak for each `loop_memory`, and the choice for a budget."
+    )
     open_sizes: list[str] = Field(description="Feeds with sizes that only a step tells; give them as `shape`.")
     kept: list[dict[str, Any]] = Field(description="Forward values that backward ops read, and which ops these are.")
     contributions: dict[str, list[dict[str, Any]]] = Field(description="The parts that are added up to each gradient.")
@@ -57,7 +70,9 @@ async def get_analysis(
     no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
     checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
     loop_memory: Annotated[LoopMemory, Query(description="What loops keep for the backward pass.")] = "store",
-    trips: Annotated[int, Query(ge=0, le=10**6, description="How often every loop is taken to run.")] = 100,
+    loop_bytes: Annotated[LoopBytes, Query()] = None,
+    checkpoint_bytes: Annotated[CheckpointBytes, Query()] = None,
+    trips: Annotated[Trips, Query()] = 100,
     shape: Annotated[
         Names, Query(description="Sizes of a feed that are open, as `x:32,64`.", examples=[["x:3,2"]])
     ] = None,
@@ -68,8 +83,7 @@ async def get_analysis(
         "loss": loss,
         "parameter_list": parameter_list,
         "no_grad_set": no_grad_set or [],
-        "checkpoints": "auto" if checkpoints == ["auto"] else checkpoints or [],
-        "loop_memory": loop_memory,
+        **budgeted(loop_memory, loop_bytes, checkpoints, checkpoint_bytes, trips),
     }
     query = Question.model_validate(asked).query()
     args = {"document": stored.document, "query": query, "shapes": _shapes(shape or []), "trips": trips}

@@ -13,7 +13,7 @@ from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, call, program, programs, sessions, settings
 from service.routes.documented import accepts
 from service.samples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
-from service.schemas.gradients import LoopMemory, Question
+from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
 from service.store.programs import StoredProgram, StoreFull
 
@@ -246,6 +246,9 @@ async def get_backward(
     unconnected: Annotated[Literal["null", "zeros", "error"], Query()] = "null",
     checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
     loop_memory: Annotated[LoopMemory, Query(description="What loops keep for the backward pass.")] = "store",
+    loop_bytes: Annotated[LoopBytes, Query()] = None,
+    checkpoint_bytes: Annotated[CheckpointBytes, Query()] = None,
+    trips: Annotated[Trips, Query()] = 100,
 ) -> Response:
     """The program in closed form: the forward ops, then the backward ops, with one gradient block for each inner block.
 
@@ -262,8 +265,7 @@ async def get_backward(
         "inputs": inputs or [],
         "no_grad_set": no_grad_set or [],
         "unconnected": unconnected,
-        "checkpoints": "auto" if checkpoints == ["auto"] else checkpoints or [],
-        "loop_memory": loop_memory,
+        **budgeted(loop_memory, loop_bytes, checkpoints, checkpoint_bytes, trips),
     }
     return _json(await backward_of(request, stored, Question.model_validate(asked)))
 

@@ -12,18 +12,22 @@ from service.schemas.tensors import Gradients, Tensor, Tensors
 __all__ = [
     "OP",
     "PROGRAM",
+    "CheckpointBytes",
     "Deadline",
     "Fetch",
     "GradientOptions",
     "GradientsAnswer",
     "GradientsRequest",
     "InlineGradientsRequest",
+    "LoopBytes",
     "LoopMemory",
     "Name",
     "ProgramDocument",
     "Question",
     "Returned",
     "Seed",
+    "Trips",
+    "budgeted",
 ]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -37,6 +41,14 @@ Deadline = Annotated[
     float | None, Field(gt=0, description="Seconds, waiting included; the service has a default and a maximum.")
 ]
 LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
+LoopBytes = Annotated[
+    int | None,
+    Field(ge=1, description="In place of `loop_memory`: most bytes alive at once; each loop gets its own."),
+]
+CheckpointBytes = Annotated[
+    int | None, Field(ge=1, description="In place of `checkpoints`: most bytes alive at once, by which block 0 is cut.")
+]
+Trips = Annotated[int, Field(ge=0, le=10**6, description="How often every loop is taken to run.")]
 PROGRAM = {"type": "object", "title": "Program"}
 """Stands for the schema of programs until the OpenAPI document is put together."""
 OP = {"type": "object", "title": "Op"}
@@ -65,6 +77,37 @@ class Hook(Strict):
     factor: float | None = Field(None, description="With scale.")
 
 
+class ByteBudget(Strict):
+    """Most bytes that a step may have alive at once, beside what it is given, by prediction.
+
+    Every loop is taken to run `trips` times; loops that run longer take more. Of what can be kept or run again, the
+    choice with the least extra work that fits is made, and told. A budget that nothing fits is refused, with the
+    smallest peak there is.
+    """
+
+    bytes: int = Field(ge=1, le=2**63 - 1)
+    trips: Trips = 100
+
+
+class LoopChoice(Strict):
+    """What one loop keeps, named by the op of the client that it stands for."""
+
+    block: int
+    op: int
+    memory: LoopMemory
+
+
+class MemoryChoice(Strict):
+    """What was chosen for a budget."""
+
+    bytes: int = Field(description="The budget.")
+    trips: int
+    predicted_peak: int = Field(description="Bytes alive at once, beside what the step is given.")
+    extra_flops: int = Field(description="Floating-point operations beyond those of keeping everything.")
+    loops: list[LoopChoice]
+    checkpoints: list[str] = Field(description="Variables of block 0 that are kept where it is cut.")
+
+
 class GradientOptions(Strict):
     """How gradients are computed, whichever are asked for."""
 
@@ -73,17 +116,23 @@ class GradientOptions(Strict):
         "null", description="What stands for a gradient that does not exist; null: it is told under `missing`."
     )
     hooks: list[Hook] = Field([], max_length=1000, description="What is done to gradients on the way.")
-    checkpoints: list[Name] | Literal["auto"] = Field(
-        [], description="Variables between which the forward pass runs again instead of being kept; `1:h` in a block."
+    checkpoints: list[Name] | Literal["auto"] | ByteBudget = Field(
+        [],
+        description="Variables between which the forward pass runs again instead of being kept; `1:h` in a block. "
+        "With a budget, as much of the front of block 0 as needed is cut into segments that run again.",
+        examples=[["h"], "auto", {"bytes": 100_000_000}],
     )
-    loop_memory: LoopMemory = Field(
-        "store", description="What loops keep for the backward pass that do not say so themselves."
+    loop_memory: LoopMemory | ByteBudget = Field(
+        "store",
+        description="What loops keep for the backward pass that do not say so themselves; with a budget, each its own.",
+        examples=["sqrt", {"bytes": 100_000_000, "trips": 500}],
     )
 
     def options(self) -> dict[str, Any]:
         """These members as a worker reads them."""
-        hooks = [hook.model_dump(exclude_none=True) for hook in self.hooks]
-        return {name: getattr(self, name) for name in GradientOptions.model_fields} | {"hooks": hooks}
+        members = {name: getattr(self, name) for name in GradientOptions.model_fields}
+        budgets = {name: v.model_dump() for name, v in members.items() if isinstance(v, ByteBudget)}
+        return members | budgets | {"hooks": [hook.model_dump(exclude_none=True) for hook in self.hooks]}
 
 
 class Question(GradientOptions):
@@ -172,6 +221,7 @@ class Timed(Strict):
     messages: list[Message] = Field([], description="What `print` said, in order.")
     messages_left_out: int = Field(0, description="Further messages, beyond what an answer may hold.")
     compiled: bool = Field(description="Whether the program had to be compiled for this call.")
+    memory: MemoryChoice | None = Field(None, description="What was chosen; only there if a budget was given.")
     timing_ms: dict[str, float]
 
 
@@ -183,3 +233,14 @@ class GradientsAnswer(Timed):
     fetched: Tensors = Field({})
     recorded: Tensors = Field({}, description="What hooks recorded; inside loops one row a trip.")
     states: Tensors = Field({}, description="What the program wrote to its states.")
+
+
+def budgeted(
+    loop_memory: str, loop_bytes: int | None, checkpoints: list[str] | None, checkpoint_bytes: int | None, trips: int
+) -> dict[str, Any]:
+    """The members of a question for what a query string asks about memory."""
+    cut = "auto" if checkpoints == ["auto"] else checkpoints or []
+    return {
+        "loop_memory": loop_memory if loop_bytes is None else {"bytes": loop_bytes, "trips": trips},
+        "checkpoints": cut if checkpoint_bytes is None else {"bytes": checkpoint_bytes, "trips": trips},
+    }

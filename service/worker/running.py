@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Executable, GradientQuery, Outputs
+from core.compile import Budget, Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
 from core.runtime.reference import Message, RunLimits
@@ -27,6 +27,9 @@ def query_from(document: Mapping[str, Any]) -> GradientQuery:
     members: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
     if "hooks" in members:
         members["hooks"] = tuple(Hook.read(each) for each in members["hooks"])
+    for name in ("loop_memory", "checkpoints"):
+        if isinstance(members.get(name), dict):
+            members[name] = Budget.read(members[name])
     return GradientQuery(**members)
 
 
@@ -110,6 +113,8 @@ def answer_of(
     result["densified"] = [each.as_document() for each in out.densified]
     result["messages"] = [_said(each) for each in out.messages]
     result["messages_left_out"] = out.unsaid
+    if compiled.executable.choice is not None:
+        result["memory"] = compiled.executable.choice.as_document()
     return result, tensors
 
 

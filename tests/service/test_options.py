@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.test_constructs import custom
 from tests.core.test_hooks import in_a_loop
+from tests.core.test_memory import tanh_loop
 from tests.programs import Sketch
 
 
@@ -71,3 +72,69 @@ def test_the_backward_pass_with_hooks_can_be_read(client):
     assert any(op["type"] == "clip" for block in answer["program"]["blocks"] for op in block["ops"])
     again = client.get(f"/v1/programs/{known}/backward", params={"loss": "loss", "loop_memory": "recompute"}).json()
     assert again["params_grads"] == [["w", "w@GRAD"], ["x", "x@GRAD"]]
+
+
+BUDGET = {"bytes": 40_000, "trips": 100}
+
+
+def test_a_budget_chooses_what_loops_keep_and_says_so(client):
+    s = tanh_loop(100, 100)
+    plain = gradient(client, asked(s))
+    answer = client.post("/v1/gradients", json=asked(s, loop_memory=BUDGET)).json()
+
+    assert answer["gradients"]["w"]["data"] == pytest.approx(plain, rel=1e-12)
+    memory = answer["memory"]
+    assert memory["predicted_peak"] <= memory["bytes"] == 40_000
+    assert [each["memory"] for each in memory["loops"]] != ["store"]
+    assert memory["extra_flops"] > 0
+    assert "memory" not in client.post("/v1/gradients", json=asked(s)).json()
+
+
+def test_a_budget_that_nothing_fits_is_refused_with_the_smallest_peak(client):
+    s = tanh_loop(100, 100)
+    body = asked(s, loop_memory={"bytes": 1000})
+    answer = client.post("/v1/gradients", json=body)
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["reason"] == "budget-too-small"
+    smallest = int(problem["detail"].split()[-2])
+    assert client.post("/v1/gradients", json=body | {"loop_memory": {"bytes": smallest - 1}}).status_code == 422
+    fitting = client.post("/v1/gradients", json=body | {"loop_memory": {"bytes": smallest}}).json()
+    assert fitting["memory"]["predicted_peak"] == smallest
+
+
+@pytest.mark.parametrize("wrong", [{}, {"bytes": 0}, {"bytes": "many"}, {"bytes": 9, "trips": -1}, {"byte": 9}, 9])
+@pytest.mark.parametrize("member", ["loop_memory", "checkpoints"])
+def test_what_is_no_budget_is_refused(client, member, wrong):
+    answer = client.post("/v1/gradients", json=asked(in_a_loop(), **{member: wrong}))
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"].startswith(f"/{member}")
+
+
+def test_budgets_of_an_analysis_and_of_a_backward_pass(client):
+    known = client.post("/v1/programs", json={"program": tanh_loop(100, 100).document}).json()["id"]
+    params = {"loss": "loss", "loop_bytes": 40_000}
+    report = client.get(f"/v1/programs/{known}/analysis", params=params).json()["memory"]
+    backward = client.get(f"/v1/programs/{known}/backward", params=params).json()["memory"]
+
+    assert report["choice"] == backward
+    assert report["peak"] == backward["predicted_peak"] <= 40_000 < report["by_loop_memory"]["store"]
+    cut = client.get(f"/v1/programs/{known}/analysis", params={"loss": "loss", "checkpoint_bytes": 10**6}).json()
+    assert cut["memory"]["choice"]["checkpoints"] == []
+    assert client.get(f"/v1/programs/{known}/analysis", params={"loss": "loss", "loop_bytes": 9}).status_code == 422
+
+
+def test_a_session_trains_within_a_budget(client):
+    s = tanh_loop(100, 100)
+    leaves = asked(s)["parameters"]
+    body = {"program": s.document, "loss": "loss", "init": {"parameters": leaves}, "optimizer": {"type": "adam"}}
+    made = [client.post("/v1/sessions", json=body | more).json()["id"] for more in ({}, {"loop_memory": BUDGET})]
+
+    plain, within = (client.post(f"/v1/sessions/{id}/steps", json={"feeds": {}}).json() for id in made)
+
+    assert "memory" not in plain
+    assert within["memory"]["predicted_peak"] <= 40_000
+    assert within["loss"] == plain["loss"]

@@ -1,0 +1,246 @@
+"""Memory budgets: of the ways to keep less and run more again, the one with the least work that fits.
+
+What is compared is a fixed list of plans, the same for every budget. Of the plans that fit the one with the least work
+is taken, so that a looser budget never runs more again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Protocol, get_args
+
+from core.autodiff import Asked
+from core.cost.memory import predict_memory
+from core.cost.nests import Place, loops_of
+from core.cost.step import Step
+from core.cost.variants import Variant
+from core.cost.work import count_work
+from core.errors import ProgramError
+from core.ir import Block
+from core.ops.control import LoopMemory
+from core.passes.recompute import even_cuts
+
+__all__ = ["Budget", "Choice", "Policies", "choose"]
+
+Policies = tuple[tuple[Place, LoopMemory], ...]
+POLICIES: tuple[LoopMemory, ...] = get_args(LoopMemory)
+ASSIGNMENTS = 1024
+"""Up to so many combinations of policies are all compared; beyond, those along the steepest way down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """bytes: most that may be alive at once beside what a step is given; trips: how often every loop is taken to run.
+
+    Raises ProgramError (bad_query) for what is no budget.
+    """
+
+    bytes: int
+    trips: int = 100
+
+    def __post_init__(self) -> None:
+        for name, least in (("bytes", 1), ("trips", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ProgramError(f"a budget's {name} must be a whole number from {least}", "bad_query")
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Budget:
+        """A budget from its JSON form ``{"bytes": 1000000, "trips": 50}``; `trips` may be left out."""
+        if "bytes" not in raw or raw.keys() - {"bytes", "trips"}:
+            raise ProgramError("a budget has the members bytes and, if wanted, trips", "bad_query")
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for a budget.
+
+    policies: of the loops that have no policy of their own; cuts: positions in block 0, after which a
+              segment of the forward part ends that runs again; kept: variables that cross them.
+    peak:     bytes predicted; extra: floating-point operations beyond those of keeping everything.
+    """
+
+    budget: Budget
+    policies: Policies
+    cuts: tuple[int, ...]
+    peak: int
+    extra: int
+    kept: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Policies, tuple[int, ...]]:
+        """What it was compiled with."""
+        return tuple(each for each in self.policies if each[1] != "store"), self.cuts
+
+    def as_document(self) -> dict[str, Any]:
+        return {
+            "bytes": self.budget.bytes,
+            "trips": self.budget.trips,
+            "predicted_peak": self.peak,
+            "extra_flops": self.extra,
+            "loops": [{"block": b, "op": i, "memory": policy} for (b, i), policy in self.policies],
+            "checkpoints": list(self.kept),
+        }
+
+
+class Differentiated(Protocol):
+    """What is needed of an answer to a question for gradients: see core.backward.Backward."""
+
+    @property
+    def forward(self) -> Block: ...
+    @property
+    def asked(self) -> Mapping[int, Asked]: ...
+    @property
+    def checkpoints(self) -> tuple[str, ...]: ...
+
+
+Compile = Callable[[Policies, tuple[int, ...]], tuple[Differentiated, Block]]
+"""From policies and cuts to the answer and its optimised step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    policies: Policies
+    work: int
+    estimate: int
+
+
+def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: bool) -> Choice:
+    """The plan with the least work whose predicted peak is within `budget`.
+
+    loops, cuts: what may be traded. Where both may, loops are traded first; block 0 is cut if that is not enough.
+    apart:       whether the step comes apart into nests; else all loops get one policy.
+    Raises ProgramError (budget_too_small), which tells the smallest peak of all plans.
+    """
+    found: dict[Hashable, tuple[Differentiated, Block, int]] = {}
+
+    def compiled(policies: Policies, cuts: tuple[int, ...] = ()) -> tuple[Differentiated, Block, int]:
+        key = tuple(each for each in policies if each[1] != "store"), cuts
+        if key not in found:
+            backward, step = compile(*key)
+            found[key] = backward, step, predict_memory(step, budget.trips).peak
+        return found[key]
+
+    def chosen(policies: Policies, cuts: tuple[int, ...] = ()) -> Choice:
+        backward, step, peak = compiled(policies, cuts)
+        extra = _work(step, budget.trips) - _work(compiled(())[1], budget.trips)
+        return Choice(budget, policies, cuts, peak, extra, backward.checkpoints if cuts else ())
+
+    backward, step, peak = compiled(())
+    if peak <= budget.bytes and not loops:
+        return chosen(())
+    plans = [_Plan((), 0, peak)]
+    if loops:
+        whole = Step(backward.forward, backward.asked, step, budget.trips)
+        plans = list(_by_nest(whole)) if apart and whole.nests is not None else []
+        if not plans or _shared(plans[0].policies):
+            plans = [_Plan(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)]
+    plans.sort(key=lambda plan: (plan.work, plan.estimate, sum(policy != "store" for _, policy in plan.policies)))
+    beyond = 0  # by how much a step has exceeded its estimate; by nothing where estimates are exact
+    for plan in plans:
+        if plan.estimate + beyond <= budget.bytes:
+            if (real := compiled(plan.policies)[2]) <= budget.bytes:
+                return chosen(plan.policies)
+            beyond = max(beyond, real - plan.estimate)
+    least = min(plans, key=lambda plan: (plan.estimate, plan.work)).policies
+    if compiled(least)[2] <= budget.bytes:
+        return chosen(least)
+    for each in _cuts(compiled(least)[0].forward, budget.trips) if cuts else ():
+        if compiled(least, each)[2] <= budget.bytes:
+            return chosen(least, each)
+    smallest = min(each[2] for each in found.values())
+    raise ProgramError(
+        f"no choice of what to keep fits {budget.bytes} bytes: the smallest predicted peak is {smallest} bytes",
+        "budget_too_small",
+        suggestion=f"allow {smallest} bytes, or feed less at once",
+    )
+
+
+def _work(step: Block, trips: int) -> int:
+    return sum(count_work(step, trips).values())
+
+
+def _shared(policies: Policies) -> bool:
+    return len({place for place, _ in policies}) < len(policies)
+
+
+def _uniform(forward: Block) -> list[Policies]:
+    """One policy for all loops that have none of their own."""
+    loops = [each for op in forward.ops if op.attrs for each in loops_of(op) if each.attrs["memory"] == "store"]
+    places = dict.fromkeys((each.location.block, each.location.op) for each in loops if each.location)
+    return [tuple((place, policy) for place in places) for policy in POLICIES]
+
+
+def _by_nest(whole: Step) -> Iterator[_Plan]:
+    """Plans that give each nest policies of its own; of nests without a gradient nothing depends on it."""
+    assert whole.nests is not None
+    each_nest: list[list[Variant]] = []
+    for nest in whole.nests:
+        n = len(nest.loops)
+        several: list[tuple[LoopMemory, ...]] = [(policy,) * n for policy in POLICIES]
+        if n == 2:
+            several = list(product(POLICIES, repeat=n))
+        tried = [whole.variant(nest, each) for each in several] if nest.back is not None else []
+        each_nest.append(_useful(tried) or [whole.variant(nest, several[0])])
+    if math.prod(map(len, each_nest)) <= ASSIGNMENTS:
+        assignments: Iterator[Sequence[Variant]] = product(*each_nest)
+    else:
+        assignments = _steepest(each_nest)
+    for assignment in assignments:
+        policies = tuple(
+            each
+            for nest, v in zip(whole.nests, assignment, strict=True)
+            for each in zip(nest.loops, v.policies, strict=True)
+        )
+        yield _Plan(policies, sum(v.work for v in assignment), whole.peak(assignment))
+
+
+def _useful(variants: Sequence[Variant]) -> list[Variant]:
+    """Those that no other beats in work and in all that they take; the first of equal ones. The least work first."""
+
+    def costs(v: Variant) -> tuple[int, ...]:
+        return v.work, v.kept, v.forward, v.backward
+
+    kept: list[Variant] = []
+    for v in sorted(variants, key=costs):
+        if not any(all(a <= b for a, b in zip(costs(u), costs(v), strict=True)) for u in kept):
+            kept.append(v)
+    return kept
+
+
+def _steepest(each_nest: Sequence[Sequence[Variant]]) -> Iterator[list[Variant]]:
+    """From the least work to the least memory, always by the change that saves the most bytes for its work."""
+    moves = []
+    for number, variants in enumerate(each_nest):
+        at, taken = variants[0], _taken(variants[0])
+        while better := [v for v in variants if _taken(v) < taken]:
+            chosen = max(better, key=lambda v: ((taken - _taken(v)) / max(v.work - at.work, 1), -v.work))
+            moves.append(((_taken(chosen) - taken) / max(chosen.work - at.work, 1), number, chosen))
+            at, taken = chosen, _taken(chosen)
+    current = [variants[0] for variants in each_nest]
+    yield list(current)
+    for _, number, variant in sorted(moves, key=lambda move: move[:2]):
+        current[number] = variant
+        yield list(current)
+
+
+def _taken(v: Variant) -> int:
+    return v.kept + max(v.forward, v.backward)
+
+
+def _cuts(block: Block, trips: int) -> list[tuple[int, ...]]:
+    """Ways to cut the front of block 0 into segments of three lengths, the least to run again first."""
+    n = len(block.ops)
+    found = {}
+    for segments in (round(math.sqrt(n) * factor) for factor in (0.5, 1, 2)):
+        every = even_cuts(block, segments) if segments > 1 else []
+        for eighth in range(1, 9):
+            some = tuple(every[: math.ceil(len(every) * eighth / 8)])
+            if some:
+                front = replace(block, ops=block.ops[: some[-1] + 1])
+                found[some] = _work(front, trips), some[-1], len(some)
+    return sorted(found, key=lambda cuts: found[cuts])
