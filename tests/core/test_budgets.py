@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from core.backward import Budget, Options, append_backward
-from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.compile import Executable, GradientQuery, Optimizer, compile_gradient, compile_training
 from core.cost import count_work, predict_memory
 from core.errors import ProgramError
 from core.wire import read
 from tests.core.test_analysis import measured, wide_chain
 from tests.core.test_constructs import elman
 from tests.core.test_memory import POLICIES, tanh_loop
+from tests.laws.test_random_programs import ALL, leaves
 from tests.programs import Sketch, close, grads
+from tests.strategies import programs
 
 TRIPS = 200
 SIZE = 4000
@@ -231,3 +235,25 @@ def test_what_is_no_budget_is_refused(raw):
     with pytest.raises(ProgramError) as error:
         Budget.read(raw)
     assert error.value.code == "bad_query"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=programs(), seed=st.integers(0, 2**16), both=st.booleans())
+def test_random_programs_at_their_smallest_peak_have_the_gradients_they_have_anyhow(document, seed, both):
+    program, values = read(document), leaves(seed)
+    query = {"targets": ("loss",), **ALL}
+    stored = compile_gradient(program, GradientQuery(**query))
+    wanted = stored.step(values).gradients
+
+    def within(limit: int) -> Executable:
+        budget = Budget(limit, 20)
+        return compile_gradient(program, GradientQuery(**query, loop_memory=budget, checkpoints=budget if both else ()))
+
+    with pytest.raises(ProgramError) as error:
+        within(1)
+    smallest = int(error.value.message.split()[-2])
+    exe = within(smallest)
+
+    assert exe.choice.peak == predict_memory(exe.plan.block, 20).peak == smallest
+    for name, value in exe.step(values).gradients.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-11, atol=1e-13)
