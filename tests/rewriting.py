@@ -174,7 +174,7 @@ def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[st
     """`document` with many of its blocks opened up: nets, calls, branches whose condition is a fed flag or a constant,
     and loops whose number of trips is one of the fed `counts` or a constant."""
     functions = document.get("functions", {})
-    fresh = _fresh("in")
+    fresh = _fresh("in", draw)
 
     def opened(block: Block) -> Block:
         constants: dict[str, int] = dict(counts)
@@ -253,9 +253,10 @@ def copied(name: str, out: str) -> Op:
     return {"type": "assign", "inputs": {"x": [name]}, "outputs": {"out": [out]}, "attrs": {}}
 
 
-def _fresh(hint: str) -> Callable[[], str]:
-    count = iter(range(10**9))
-    return lambda: f"{hint}_{next(count)}"
+def _fresh(hint: str, draw: random.Random) -> Callable[[], str]:
+    """New names; others each time, because what has been rewritten is rewritten again."""
+    count, time = iter(range(10**9)), draw.randrange(10**9)
+    return lambda: f"{hint}{time}_{next(count)}"
 
 
 # --- ops put into blocks ---------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ def _fresh(hint: str) -> Callable[[], str]:
 def wrapped(document: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
     """`document` with runs of its ops inside nets, branches that are taken, functions, and loops of one trip."""
     functions = dict(document.get("functions", {}))
-    fresh = _fresh("wr")
+    fresh = _fresh("wr", draw)
 
     def around(block: Block) -> Block:
         # what is in safe_where must work element by element
