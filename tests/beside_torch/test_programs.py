@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.registry import REGISTRY
 from core.wire import read
 from tests.beside_torch.compare import attributes
 from tests.beside_torch.installed import MISSING, torch
@@ -22,25 +22,27 @@ PROGRAMS = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "500")) // 4
 RUNS = 10
 
 
+WITHOUT_GRADIENT: dict[str, Callable[..., Any]] = {
+    "assign_value": lambda values, shape, dtype: torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape),
+    "fill_constant": lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)),
+    "less_than": lambda x, y: torch.lt(x, y),
+}
+
+
 def straight_line(document: dict[str, Any], values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """First gradients, and those of their sum, of a program without control flow."""
     env = {name: torch.from_numpy(np.array(x)) for name, x in values.items()}
     inputs = [env[name].requires_grad_() for name in LEAVES]
     for op in document["blocks"][0]["ops"]:
-        attrs = op.get("attrs", {})
-        if op["type"] == "fill_constant":
-            out = torch.full(attrs["shape"], attrs["value"], dtype=getattr(torch, attrs["dtype"]))
-        else:
-            args = [env[name] for slot in op.get("inputs", {}).values() for name in slot]
-            out = expression(op["type"], args, attrs)
-        env[op["outputs"]["out"][0]] = out
+        args = [env[name] for slot in op.get("inputs", {}).values() for name in slot]
+        env[op["outputs"]["out"][0]] = expression(op["type"], args, op.get("attrs", {}))
     first = pulled(env["loss"], inputs)
     return first, pulled(sum(g.sum() for g in first), inputs)
 
 
 def expression(type: str, args: list[Any], attrs: dict[str, Any]) -> Any:
-    if not REGISTRY[type].differentiable:
-        return {"less_than": torch.lt}[type](*args)
+    if type in WITHOUT_GRADIENT:
+        return WITHOUT_GRADIENT[type](*args, **attrs)
     return TABLE[type](*args, **attributes(TABLE[type], type, attrs))
 
 
