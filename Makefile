@@ -70,7 +70,7 @@ format: $(STAMP)  ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff format --quiet .
 
 bench: $(STAMP)  ## measure how fast the compiler is and what a call costs
-	@for each in $(filter-out __init__,$(basename $(notdir $(wildcard bench/*.py)))); do \
+	@for each in $(filter-out __init__ clock,$(basename $(notdir $(wildcard bench/*.py)))); do \
 		echo "bench.$$each"; $(BIN)/python -m "bench.$$each"; done
 
 openapi: $(STAMP)  ## write openapi/openapi.json from the code

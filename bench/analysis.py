@@ -3,16 +3,15 @@
     python -m bench.analysis
 
 The programs are three quarters straight lines; the last quarter of their ops is in loops nested two deep, half of
-which hold a branch. Times are medians in seconds.
+which hold a branch. All loops are of two structures, of which each is looked at once: where every loop differs, the
+analysis takes about three times as long. Times are seconds.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
+from bench.clock import Clock, calls
 from core.analysis import analyse
 from core.backward import append_backward
 from core.compile import GradientQuery
@@ -90,27 +89,27 @@ def _while(condition: str, block: int) -> dict[str, Any]:
 
 def main() -> None:
     print(f"{'ops':>8}{'read':>9}{'build':>9}{'analyse':>9}{'all':>9}")
-    whole = {}
-    for ops in (10_000, 20_000):
-        document = mixed(ops)
+    documents = {ops: mixed(ops) for ops in (10_000, 20_000)}
+    clocks = {ops: Clock() for ops in documents}
+    query = GradientQuery(loss="loss")
+    for ops, document in documents.items():
         assert sum(len(block["ops"]) for block in document["blocks"]) == ops
-        times: dict[str, list[float]] = {"read": [], "build": [], "analyse": []}
-        for _ in range(ROUNDS):
-            program = timed(times["read"], lambda d=document: read(d))
-            backward = timed(times["build"], lambda p=program: append_backward(p, "loss"))
-            timed(times["analyse"], lambda p=program, b=backward: analyse(p, GradientQuery(loss="loss"), backward=b))
-        medians = {k: statistics.median(v) for k, v in times.items()}
-        whole[ops] = sum(medians.values())
-        print(f"{ops:8,}" + "".join(f"{t:9.3f}" for t in (*medians.values(), whole[ops])))
+    for _ in range(ROUNDS):  # by turns: what slows the machine for a while slows both
+        for ops, document in documents.items():
+            program = clocks[ops]("read", lambda d=document: read(d))
+            backward = clocks[ops]("build", lambda p=program: append_backward(p, "loss"))
+            clocks[ops]("analyse", lambda p=program, b=backward: analyse(p, query, backward=b))
+    whole = {ops: sum(clock.least.values()) for ops, clock in clocks.items()}
+    for ops, clock in clocks.items():
+        print(f"{ops:8,}" + "".join(f"{taken:9.3f}" for taken in (*clock.least.values(), whole[ops])))
+
+    def everything(ops: int) -> None:
+        program = read(documents[ops])
+        analyse(program, query, backward=append_backward(program, "loss"))
+
+    few, many = (calls(lambda n=n: everything(n)) for n in documents)
     small, large = whole.values()
-    print(f"twice the ops take {large / small:.2f} times as long")
-
-
-def timed(times: list[float], action: Callable[[], Any]) -> Any:
-    started = time.perf_counter()
-    result = action()
-    times.append(time.perf_counter() - started)
-    return result
+    print(f"twice the ops take {large / small:.2f} times as long, and {many / few:.3f} times the calls")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,15 @@
 
     python -m bench.builder
 
-Times are medians in seconds of reading the program, of building its backward pass, and of writing the answer as JSON.
+Times are seconds of reading the program, of building its backward pass, and of writing the answer as JSON.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import core.compile
+from bench.clock import Clock, calls
 from core.backward import Backward
 from core.wire import read
 
@@ -63,30 +61,25 @@ def nested(depth: int) -> dict[str, Any]:
 
 def main() -> None:
     print(f"{'program':34}{'read':>9}{'build':>9}{'write':>9}   ops")
-    build = {}
-    for name, document in (
-        ("4,000 x (mul by shared w, tanh)", chain(4000)),
-        ("8,000 x (mul by shared w, tanh)", chain(8000)),
-        ("200 nested blocks", nested(200)),
-    ):
-        times: dict[str, list[float]] = {"read": [], "build": [], "write": []}
-        for _ in range(ROUNDS):
-            program = timed(times["read"], lambda d=document: read(d))
-            backward: Backward = timed(times["build"], lambda p=program: core.compile.append_backward(p, "loss"))
-            timed(times["write"], backward.as_document)
-        medians = {k: statistics.median(v) for k, v in times.items()}
-        build[name] = medians["build"]
-        columns = "".join(f"{medians[k]:9.3f}" for k in times)
-        print(f"{name:34}{columns}   {len(backward.program.block.ops):,}")
-    four, eight, _ = build.values()
-    print(f"twice the ops take {eight / four:.2f} times as long to build")
-
-
-def timed(times: list[float], action: Callable[[], Any]) -> Any:
-    started = time.perf_counter()
-    result = action()
-    times.append(time.perf_counter() - started)
-    return result
+    programs = {
+        "4,000 x (mul by shared w, tanh)": chain(4000),
+        "8,000 x (mul by shared w, tanh)": chain(8000),
+        "200 nested blocks": nested(200),
+    }
+    clocks = {name: Clock() for name in programs}
+    ops = {}
+    for _ in range(ROUNDS):  # by turns: what slows the machine for a while slows all of them
+        for name, document in programs.items():
+            program = clocks[name]("read", lambda d=document: read(d))
+            backward: Backward = clocks[name]("build", lambda p=program: core.compile.append_backward(p, "loss"))
+            clocks[name]("write", backward.as_document)
+            ops[name] = len(backward.program.block.ops)
+    for name, clock in clocks.items():
+        print(f"{name:34}" + "".join(f"{taken:9.3f}" for taken in clock.least.values()) + f"   {ops[name]:,}")
+    four, eight, _ = (clock.least["build"] for clock in clocks.values())
+    small, large = read(chain(4000)), read(chain(8000))
+    few, many = (calls(lambda p=p: core.compile.append_backward(p, "loss")) for p in (small, large))
+    print(f"twice the ops take {eight / four:.2f} times as long to build, and {many / few:.3f} times the calls")
 
 
 if __name__ == "__main__":

@@ -123,6 +123,10 @@ class Backward:
 
     def as_document(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
+        with headroom():
+            return self._as_document()
+
+    def _as_document(self) -> dict[str, Any]:
         return {
             "program": write(self.program),
             "params_grads": [list(pair) for pair in self.params_grads],
