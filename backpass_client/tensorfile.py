@@ -41,7 +41,8 @@ def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     # wide items first: then every tensor starts at a multiple of its item size
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
         if array.dtype.name not in CODES:
-            raise BackpassError(f"{name!r} is {array.dtype}, which is not one of {', '.join(CODES)}")
+            why = ": complex numbers are not supported" if array.dtype.kind == "c" else ""
+            raise BackpassError(f"{name!r} is {array.dtype}, which is not one of {', '.join(CODES)}{why}")
         raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         header[name] = {
             "dtype": CODES[array.dtype.name],

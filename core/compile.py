@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,12 +14,13 @@ import numpy as np
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff import Cotangent, Densified
 from core.backward import Backward, Budget, Choice, Options, Unconnected, append_backward, gradients
-from core.build import BlockBuilder, SparseRows
+from core.build import BlockBuilder, SparseRows, Value, widened
 from core.clipping import Clip
 from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
+from core.loss_scale import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
 from core.ops.control import LoopMemory
 from core.ops.types import as_dtype
 from core.optim import Optimizer, needs_whole, state_types
@@ -34,6 +36,7 @@ __all__ = [
     "Clip",
     "Executable",
     "GradientQuery",
+    "LossScale",
     "Optimizer",
     "Options",
     "Outputs",
@@ -94,7 +97,7 @@ class Outputs:
     """What one step gave. Arrays are on the device the step ran on.
 
     A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
-    optimiser changes these rows alone.
+    optimiser changes these rows alone. scaling: the `loss_scale` of this step, and whether it was `skipped`.
 
     messages, unsaid: what ops reported, in their order, and how many more were left out.
     """
@@ -107,6 +110,7 @@ class Outputs:
     parameters: dict[str, Any] = field(default_factory=dict)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
+    scaling: dict[str, Any] = field(default_factory=dict)
     densified: tuple[Densified, ...] = ()
     messages: tuple[Message, ...] = ()
     unsaid: int = 0
@@ -143,6 +147,7 @@ class Executable:
     trained: tuple[Variable, ...] = ()
     choice: Choice | None = None
     ready_at: Mapping[str, int] = field(default_factory=dict)
+    loss_scale: LossScale | None = None
 
     def step(
         self,
@@ -226,7 +231,9 @@ class Executable:
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
-        return _optimizer_zeros(self.optimizer, self.trained) if self.optimizer else {}
+        scale = self.loss_scale.slots if self.loss_scale else {}
+        zeros = {name: np.zeros(type.shape, as_dtype(type.dtype)) for name, type in scale.items()}
+        return zeros | (_optimizer_zeros(self.optimizer, self.trained) if self.optimizer else {})
 
 
 def compile_gradient(
@@ -234,17 +241,20 @@ def compile_gradient(
     query: GradientQuery,
     fetch: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    loss_scale: LossScale | None = None,
 ) -> Executable:
     """The step that computes gradients; nothing is updated but the program's own states (in `Outputs.states`).
 
     fetch:  further variables to return, gradients of intermediates included.
     shapes: of the feeds whose declaration leaves sizes open.
+    loss_scale: what the loss is multiplied by on the way; the gradients are those of the loss itself.
     """
     with headroom():
-        backward, seeds = differentiate(bound(program, shapes), query, fetch)
+        found = _differentiated(bound(program, shapes), query, loss_scale, fetch)
+        backward = found.backward
         wanted = _question(backward, query, fetch)
-        executable = _executable(backward.program, wanted, seeds, backward.missing, backward.densified)
-        return replace(executable, ready_at=backward.ready_at, choice=backward.choice)
+        executable = _executable(backward.program, wanted, found.seeds, backward.missing, backward.densified)
+        return replace(executable, ready_at=backward.ready_at, choice=backward.choice, loss_scale=loss_scale)
 
 
 def gradient_step(backward: Backward, query: GradientQuery, fetch: Sequence[str] = ()) -> Block:
@@ -269,36 +279,50 @@ def compile_training(
     clip: Clip | None = None,
     fetch: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    loss_scale: LossScale | None = None,
 ) -> Executable:
     """Forward, backward and optimiser as one step.
 
     clip: what is done to the gradients between the two; those in `Outputs.gradients` are the ones before.
+    loss_scale: what the loss is multiplied by on the way. Where a gradient is not finite then, parameters, states and
+                the optimiser's state stay as they are, and `Outputs.scaling` says so.
     """
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
     with headroom():
         by_name = {v.name: v for v in program.parameters}
 
-        def trained_by(backward: Backward) -> tuple[Program, Wanted, tuple[Densified, ...]]:
+        def trained_by(found: _Differentiated) -> tuple[Program, Wanted, tuple[Densified, ...]]:
+            backward = found.backward
+            wanted = _question(backward, query, fetch)
             b = BlockBuilder.like(backward.program.block)
-            found = {name: _gradient(b, backward, name) for name in backward.gradients}
-            slots, updated, densified = _apply(
-                b, optimizer, [by_name[name] for name in found], list(found.values()), clip
-            )
-            variables = (*backward.program.variables, *slots)
+            finite = b.value(found.finite) if found.finite is not None else None
+            trained = [by_name[name] for name in backward.gradients]
+            slots, updated, densified = _apply(b, optimizer, trained, found.whole(b), clip, finite)
+            if loss_scale is not None and finite is not None:
+                updated += found.scaling(b, loss_scale)
+                wanted = [
+                    (each, _kept(finite, name, each.name) if each.place == "states" else name) for each, name in wanted
+                ]
             block = b.build(backward.program.block.results)
-            wanted = _question(backward, query, fetch) + updated
-            return replace(backward.program, block=block, variables=variables), wanted, densified
+            variables = (*backward.program.variables, *slots)
+            return replace(backward.program, block=block, variables=variables), wanted + updated, densified
 
-        backward, seeds = differentiate(
-            bound(program, shapes), query, step_of=lambda backward: _step(*trained_by(backward)[:2])
+        found = _differentiated(
+            bound(program, shapes), query, loss_scale, step_of=lambda found: _step(*trained_by(found)[:2])
         )
-        trained_program, wanted, densified = trained_by(backward)
+        backward = found.backward
+        trained_program, wanted, densified = trained_by(found)
         densified = (*backward.densified, *densified)
-        executable = _executable(trained_program, wanted, seeds, backward.missing, densified)
+        executable = _executable(trained_program, wanted, found.seeds, backward.missing, densified)
         trained = tuple(by_name[name] for name in backward.gradients)
         return replace(
-            executable, optimizer=optimizer, trained=trained, ready_at=backward.ready_at, choice=backward.choice
+            executable,
+            optimizer=optimizer,
+            trained=trained,
+            ready_at=backward.ready_at,
+            choice=backward.choice,
+            loss_scale=loss_scale,
         )
 
 
@@ -503,6 +527,91 @@ def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class _Differentiated:
+    """A backward pass, by a scaled loss or not.
+
+    backward: whose gradients are those of the loss itself, in the dtypes of their parameters.
+    exact:    these in float32 where that is 16 bits, as (variable of the rows or None, variable of the values).
+    factor, finite: the number that the loss is multiplied by, and whether no gradient overflowed; None without.
+    limit:    the largest such number.
+    """
+
+    backward: Backward
+    seeds: Mapping[str, str] = field(default_factory=dict)
+    exact: tuple[tuple[str | None, str], ...] | None = None
+    factor: str | None = None
+    finite: str | None = None
+    limit: float = math.inf
+
+    def whole(self, b: BlockBuilder) -> list[Cotangent]:
+        """What the optimiser gets."""
+        if self.exact is None:
+            return [_gradient(b, self.backward, name) for name in self.backward.gradients]
+        return [b.value(v) if rows is None else SparseRows(b.value(rows), b.value(v)) for rows, v in self.exact]
+
+    def scaling(self, b: BlockBuilder, scale: LossScale) -> Wanted:
+        """What is answered of the loss scale, and what is kept of it."""
+        assert self.factor is not None and self.finite is not None
+        factor, finite = b.value(self.factor), b.value(self.finite)
+        told = [
+            (Result("scaling", "loss_scale"), factor.name),
+            (Result("scaling", "skipped"), b.emit("logical_not", finite).name),
+        ]
+        if scale.interval is None:
+            return told
+        new = scale.after(factor, b.value(STREAK), finite, self.limit)
+        return [*told, *((Result("optimizer_state", n), v.name) for n, v in zip((FACTOR, STREAK), new, strict=True))]
+
+
+def _differentiated(
+    program: Program,
+    query: GradientQuery,
+    scale: LossScale | None,
+    fetch: Sequence[str] = (),
+    step_of: Callable[[_Differentiated], Block] | None = None,
+) -> _Differentiated:
+    """`differentiate`, with the loss multiplied by `scale` and the gradients divided by it again."""
+    found = None if scale is None or query.loss is None else scaled(program, query.loss, scale)
+
+    def of(backward: Backward) -> _Differentiated:
+        return _Differentiated(backward) if found is None else _divided(program, found, backward)
+
+    measured = step_of or (lambda each: gradient_step(each.backward, query, fetch))
+    known = program if found is None else found.program
+    backward, seeds = differentiate(known, query, fetch, lambda backward: measured(of(backward)))
+    return replace(of(backward), seeds=seeds)
+
+
+def _divided(program: Program, found: Scaled, backward: Backward) -> _Differentiated:
+    """The backward pass of `program` from that of the same with a scaled loss."""
+    b = BlockBuilder.like(backward.program.block)
+    types = {v.name: v.type for v in program.parameters}
+    raw = [_gradient(b, backward, name) for name in backward.gradients]
+    factor = b.value(found.factor)
+    finite = all_finite(raw, factor)
+    exact = unscaled(raw, factor)
+    answered = {name: rounded(g, types[name]) for name, g in zip(backward.gradients, exact, strict=True)}
+    grads = {name: backward.gradients[name] if isinstance(g, SparseRows) else g.name for name, g in answered.items()}
+    sparse = {name: (g.rows.name, g.values.name) for name, g in answered.items() if isinstance(g, SparseRows)}
+    latest = {**backward.program.latest, found.loss: program.latest.get(found.loss, found.loss)}
+    divided = replace(
+        backward,
+        program=replace(backward.program, block=b.build(backward.program.block.results), latest=latest),
+        params_grads=tuple((name, grads.get(name)) for name, _ in backward.params_grads),
+        sparse=sparse,
+        ready_at={name: at - found.ops for name, at in backward.ready_at.items()},
+    )
+    pairs = tuple((g.rows.name, g.values.name) if isinstance(g, SparseRows) else (None, g.name) for g in exact)
+    return _Differentiated(divided, {}, pairs, found.factor, finite.name, found.limit)
+
+
+def _kept(finite: Value, new: str, old: str) -> str:
+    """The variable `new` where the bool is true, else `old`."""
+    b = finite.builder
+    return b.emit("where", finite, b.value(new), b.value(old)).name
+
+
 def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:
     """The gradient of the parameter `name`, as rows where it is there that way."""
     if name in backward.sparse:
@@ -517,9 +626,16 @@ def _apply(
     trained: Sequence[Variable],
     grads: Sequence[Cotangent],
     clip: Clip | None,
+    finite: Value | None = None,
 ) -> tuple[list[Variable], Wanted, tuple[Densified, ...]]:
-    """Emit the optimiser for each parameter. The slots it needs, the results that come of it, and what it densified."""
+    """Emit the optimiser for each parameter. The slots it needs, the results that come of it, and what it densified.
+
+    finite: one bool; if it is false, everything keeps its value.
+    """
     densified: list[Densified] = []
+
+    def kept(new: Value, old: Value) -> Value:
+        return new if finite is None else b.emit("where", finite, new, old)
 
     def whole(parameter: Variable, grad: Cotangent, why: str | None) -> Cotangent:
         """`grad`, as one array if there is a reason why."""
@@ -533,7 +649,7 @@ def _apply(
         if clip.decay_first:
             if optimizer.decays:
                 grads = [whole(v, g, "weight_decay") for v, g in zip(trained, grads, strict=True)]
-            grads = [optimizer.decayed(b.value(v.name), g) for v, g in zip(trained, grads, strict=True)]
+            grads = [optimizer.decayed(widened(b.value(v.name)), _wide(g)) for v, g in zip(trained, grads, strict=True)]
             optimizer = optimizer.without_decay()
         grads = clip.apply([whole(v, g, why) for v, g in zip(trained, grads, strict=True)])
     slots: list[Variable] = []
@@ -543,7 +659,7 @@ def _apply(
         steps = b.param(TensorType((), "int64"), STEPS)
         rate = optimizer.schedule.rate(steps)
         slots.append(Variable(STEPS, steps.type, "state"))
-        wanted.append((Result("optimizer_state", STEPS), b.emit("increment", steps).name))
+        wanted.append((Result("optimizer_state", STEPS), kept(b.emit("increment", steps), steps).name))
     for parameter, grad in zip(trained, grads, strict=True):
         own = [
             Variable(f"{parameter.name}/{slot}", type, "state")
@@ -556,12 +672,19 @@ def _apply(
         if isinstance(grad, SparseRows):  # the rows that move, before and after, are all it takes
             before = [b.emit("gather", old, grad.rows, axis=0) for old in olds]
             outs = optimizer.update(before[0], grad.values, before[1:], rate)
-            for place, out in zip(places, outs, strict=True):
-                wanted += _rows(*place, (grad.rows.name, out.name), parameter.type)
+            for place, out, old in zip(places, outs, before, strict=True):
+                wanted += _rows(*place, (grad.rows.name, kept(out, old).name), parameter.type)
             continue
         outs = optimizer.update(olds[0], grad, olds[1:], rate)
-        wanted += [(Result(*place), out.name) for place, out in zip(places, outs, strict=True)]
+        wanted += [(Result(*place), kept(out, old).name) for place, out, old in zip(places, outs, olds, strict=True)]
     return slots, wanted, tuple(densified)
+
+
+def _wide(gradient: Cotangent) -> Cotangent:
+    """`gradient`, in float32 if it is of 16 bits."""
+    if isinstance(gradient, SparseRows):
+        return SparseRows(gradient.rows, widened(gradient.values))
+    return widened(gradient)
 
 
 def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ of their own earlier ops, and nothing else. Every pass may rely on that, and mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,12 +27,20 @@ __all__ = [
     "Type",
     "Variable",
     "inner_blocks",
+    "unknown_dtype",
     "with_inner",
 ]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 DTYPES = ("bool", *INTEGERS, *FLOATS)
+
+
+def unknown_dtype(given: Any, known: Iterable[str] = DTYPES) -> str:
+    """The end of a sentence about a dtype that is none of those `known`; it says why where that is a complex one."""
+    complex = isinstance(given, str) and given.lower().startswith(("complex", "c64", "c128"))
+    return f"must be one of {', '.join(known)}" + ("; complex numbers are not supported" if complex else "")
+
 
 HOLE = ""
 """Stands in `Op.inputs` where an optional slot was left empty."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from core.ir import Block, Op, StackType, Type
 
-__all__ = ["EXACT", "HALVES", "can_widen", "is_half", "rounds_often"]
+__all__ = ["EXACT", "HALVES", "can_widen", "is_half", "largest", "rounds_often"]
 
 KINDS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 HALVES = tuple(KINDS)
@@ -37,6 +37,11 @@ EXACT = frozenset((
 """Ops that give numbers they were given, or whole ones: nothing is rounded."""
 
 CONTRACTIONS = frozenset({"matmul", "einsum", "correlate", "correlate_input_adjoint", "correlate_filter_adjoint"})
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of a floating-point dtype."""
+    return float(ml_dtypes.finfo(KINDS.get(dtype, dtype)).max)
 
 
 def is_half(type: Type | None) -> bool:

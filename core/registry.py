@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from core.errors import ProgramError
-from core.ir import DTYPES, Block
+from core.ir import DTYPES, Block, unknown_dtype
 
 __all__ = [
     "CONSTRUCTS",
@@ -334,7 +334,7 @@ def convert(annotation: Any, value: Any) -> Any:
     if origin is Literal:
         if value in args and isinstance(value, str):
             return value
-        raise ValueError(f"must be one of {', '.join(map(str, args))}")
+        raise ValueError(unknown_dtype(value, map(str, args)))
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(convert(args[0], each) for each in value)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from core.ir import unknown_dtype
 from service.problems import FieldError, HttpProblem
 from service.strict_json import parse_json
 from service.tensors import (
@@ -129,7 +130,7 @@ def _entry(name: str, entry: Any, size: int, limits: TensorLimits) -> tuple[np.d
     code = entry["dtype"]
     dtype = DTYPE_OF.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise TensorError("dtype-mismatch", f"dtype is not one of {', '.join(DTYPE_OF)}", "/dtype")
+        raise TensorError("dtype-mismatch", f"dtype {unknown_dtype(code, DTYPE_OF)}", "/dtype")
     shape = checked_shape(entry["shape"], dtype, limits)
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):

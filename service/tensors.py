@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import orjson
 
+from core.ir import unknown_dtype
 from service.problems import FieldError, HttpProblem
 from service.settings import TensorLimits
 
@@ -81,7 +82,7 @@ def _decode(value: Any, limits: TensorLimits) -> np.ndarray:
     name = value.get("dtype")
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise TensorError("dtype-mismatch", f"dtype is not one of {', '.join(DTYPES)}", "/dtype")
+        raise TensorError("dtype-mismatch", f"dtype {unknown_dtype(name, DTYPES)}", "/dtype")
     shape = checked_shape(value.get("shape"), dtype, limits)
     if "b64" in value:
         return _from_base64(value["b64"], dtype, shape)

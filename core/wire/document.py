@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.errors import InvalidProgram, Location, Problem
-from core.ir import DTYPES
+from core.ir import DTYPES, unknown_dtype
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
@@ -252,10 +252,7 @@ class _Reader:
             role = "temporary"
         dtype = members.get("dtype")
         if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPES):
-            hint = "complex numbers are not supported" if str(dtype).startswith("complex") else None
-            self.problems.add(
-                "bad_var", f"dtype must be one of {', '.join(DTYPES)}", f"{pointer}/dtype", suggestion=hint
-            )
+            self.problems.add("bad_var", f"dtype {unknown_dtype(dtype)}", f"{pointer}/dtype")
             dtype = None
         shape = self.shape(members["shape"], f"{pointer}/shape") if members.get("shape") is not None else None
         flags = {}

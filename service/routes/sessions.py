@@ -81,6 +81,7 @@ async def create_session(request: Request) -> Response:
             "query": asked.query(),
             "optimizer": optimizer.document,
             "clip": asked.clipping(),
+            "loss_scale": asked.scaling(),
             "seed": asked.init.seed,
             "initializers": asked.init.initializers,
         },

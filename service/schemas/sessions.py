@@ -76,6 +76,21 @@ class Clip(Strict):
     decay_first: bool = Field(False, description="Weight decay counts as gradient and is clipped with it.")
 
 
+class LossScale(Strict):
+    """What the loss is multiplied by while gradients are computed; they are divided by it again.
+
+    After `interval` steps in a row with finite gradients it is multiplied by `growth`. A step whose gradients are not
+    finite changes no parameter, state or optimizer state, and the number is multiplied by `backoff`.
+    """
+
+    initial: float = Field(32768.0, gt=0)
+    interval: int = Field(2000, ge=1)
+    growth: float = Field(2.0, gt=1)
+    backoff: float = Field(0.5, gt=0, lt=1)
+    least: float = Field(1.0, gt=0)
+    most: float = Field(2.0**24, gt=0)
+
+
 class CreateSession(GradientOptions):
     """A program to train. In a safetensors body the tensors of the file are the first parameters."""
 
@@ -92,6 +107,11 @@ class CreateSession(GradientOptions):
     clip: Clip | None = Field(None, description="A bound on gradients, between backward pass and optimizer.")
     clip_norm: float | None = Field(
         None, gt=0, description='Most joint 2-norm of all gradients in an update: short for a clip by "global_norm".'
+    )
+    loss_scale: Annotated[float, Field(gt=0)] | Literal["dynamic"] | LossScale | None = Field(
+        None,
+        description="For gradients that float16 would round to zero: a number that stays, or one that is found on the "
+        "way. A step whose gradients overflow is skipped.",
     )
     init: Init = Field(default_factory=Init.empty)
     lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
@@ -111,6 +131,10 @@ class CreateSession(GradientOptions):
             return {"by": "global_norm", "max_norm": self.clip_norm}
         return self.clip.model_dump(exclude_none=True) if self.clip else None
 
+    def scaling(self) -> Any:
+        """The loss scale as a worker reads it."""
+        return self.loss_scale.model_dump() if isinstance(self.loss_scale, LossScale) else self.loss_scale
+
     def query(self) -> dict[str, Any]:
         """The members that a worker needs to know what is asked."""
         return {"loss": self.loss, "parameter_list": self.parameter_list} | self.options()
@@ -123,7 +147,11 @@ class StepRequest(Strict):
     feeds: Tensors = Field({})
     fetch: Fetch = Field([])
     return_gradients: Returned = "none"
-    require_finite: bool = Field(False, description="Refuse a step with NaN or infinity, and leave the session be.")
+    require_finite: bool = Field(
+        False,
+        description="Refuse a step with NaN or infinity, and leave the session be. With a loss scale, gradients that "
+        "overflow skip the step instead.",
+    )
     deadline_s: Deadline = None
 
 
@@ -199,6 +227,9 @@ class VersionAnswer(Strict):
 
 class StepAnswer(Timed):
     """What the step gave, before its update."""
+
+    loss_scale: float | None = Field(None, description="What the loss was multiplied by, if anything.")
+    skipped: bool = Field(False, description="Whether gradients overflowed, so that nothing but the scale changed.")
 
     seq: int
     next_seq: int

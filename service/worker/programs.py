@@ -16,6 +16,7 @@ from core.compile import (
     Clip,
     Executable,
     GradientQuery,
+    LossScale,
     compile_forward,
     compile_gradient,
     compile_training,
@@ -50,11 +51,13 @@ class Known:
     program: Program
     _executables: dict[Hashable, Executable] = field(default_factory=dict)
 
-    def gradient(self, query: GradientQuery, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
+    def gradient(
+        self, query: GradientQuery, fetch: Sequence[str], feeds: Mapping[str, Any], scale: LossScale | None = None
+    ) -> Compiled:
         """Computes gradients, for feeds of these shapes."""
         shapes = self._shapes(feeds)
-        key = ("gradient", query, tuple(fetch), shapes)
-        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes)))
+        key = ("gradient", query, tuple(fetch), shapes, scale)
+        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale))
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
         """Only evaluates."""
@@ -69,11 +72,14 @@ class Known:
         clip: Clip | None,
         fetch: Sequence[str],
         feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
     ) -> Compiled:
         """Forward, backward and optimiser."""
         shapes = self._shapes(feeds)
-        key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes)
-        return self._compiled(key, lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes)))
+        key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes, scale)
+        return self._compiled(
+            key, lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale)
+        )
 
     def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Compiled:
         """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``.

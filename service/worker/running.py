@@ -93,9 +93,11 @@ def answer_of(
     finite = all(_finite(state, v) for v in values) and all(
         math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items()
     )
-    if require_finite and not finite:
+    refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
+    if require_finite and refused:
         raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
-    result: dict[str, Any] = {"finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
+    scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
+    result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
     if returned != "none" and norms:
         overall = math.sqrt(sum(norm * norm for norm in norms.values()))
         result["gradient_norms"] = {

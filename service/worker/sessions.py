@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Clip, Executable, GradientQuery, Outputs
+from core.compile import Clip, Executable, GradientQuery, LossScale, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
@@ -54,6 +54,7 @@ class Session:
     query: GradientQuery
     optimizer: Optimizer
     clip: Clip | None
+    loss_scale: LossScale | None
     seed: int
     parameters: Arrays
     states: Arrays
@@ -86,7 +87,7 @@ class Session:
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """A session ``args["id"]`` of a program; parameters and states that `tensors` does not give are initialised.
 
-    args: id, program_id, document?, query, optimizer {type, attrs}, clip, seed, initializers.
+    args: id, program_id, document?, query, optimizer {type, attrs}, clip, loss_scale, seed, initializers.
     """
     known = known_program(state, args)
     query = query_from(args["query"])
@@ -94,7 +95,8 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     variables = (*known.program.parameters, *known.program.states)
     _check_slots(known, optimizer)
     clip = Clip.read(args["clip"]) if args["clip"] else None
-    known.training(query, optimizer, clip, (), {})  # shows now what is wrong with the question
+    scale = LossScale.read(args["loss_scale"]) if args.get("loss_scale") is not None else None
+    known.training(query, optimizer, clip, (), {}, scale)  # shows now what is wrong with the question
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(f"{v.name!r} is {v.type}; what a session keeps needs a fixed shape", "bad_query")
@@ -107,6 +109,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         query=query,
         optimizer=optimizer,
         clip=clip,
+        loss_scale=scale,
         seed=args["seed"],
         parameters={v.name: values[v.name] for v in known.program.parameters},
         states={v.name: values[v.name] for v in known.program.states},
@@ -121,8 +124,8 @@ def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Forward, backward and update. args: id, seq, fetch, returned, require_finite; tensors: the feeds."""
     session = _session(state, args)
-    feeds = session.feeds(tensors)
-    compiled = session.known.training(session.query, session.optimizer, session.clip, args["fetch"], feeds)
+    feeds, scale = session.feeds(tensors), session.loss_scale
+    compiled = session.known.training(session.query, session.optimizer, session.clip, args["fetch"], feeds, scale)
     values = session.values(state, compiled.executable, feeds)
     out = run(state, compiled.executable, values, session.seed, session.steps)
     result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"])
@@ -140,7 +143,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     """
     session = _session(state, args)
     feeds = session.feeds(tensors)
-    compiled = session.known.gradient(session.query, args["fetch"], feeds)
+    compiled = session.known.gradient(session.query, args["fetch"], feeds, session.loss_scale)
     values = session.values(state, compiled.executable, feeds)
     told = told_of(compiled, args)
     out = run(state, compiled.executable, values, session.seed, session.steps, told)

@@ -1,0 +1,160 @@
+"""Loss scaling: gradients that float16 would lose, steps that are skipped, and a number that finds its size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
+from core.errors import ProgramError
+from core.wire import read
+from tests.programs import Sketch, close
+
+QUERY = GradientQuery(loss="loss")
+
+
+def tiny(dtype: str = "float16", loss_dtype: str = "float32") -> Sketch:
+    """loss = sum(w * x * y), with y below what a product in float16 can hold; the gradient is x * y."""
+    s = Sketch()
+    s.param("w", [1.0, 2.0], dtype)
+    s.feed("x", [2.0**-13, 2.0**-14], dtype)
+    s.feed("y", [2.0**-13, 2.0**-13], dtype)
+    weighted = s.op("mul", s.op("mul", "w", "x"), "y")
+    s.total(s.op("cast", weighted, dtype=loss_dtype))
+    return s
+
+
+TRUE = np.array([2.0**-26, 2.0**-27])
+
+
+def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_move():
+    s = tiny()
+    lost = compile_training(read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}))
+    kept = compile_training(
+        read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}), loss_scale=LossScale(2.0**14)
+    )
+
+    out = lost.step(s.values | lost.initial_state())
+    scaled = kept.step(s.values | kept.initial_state())
+
+    assert not out.gradients["w"].any()
+    assert (scaled.scaling["loss_scale"], bool(scaled.scaling["skipped"])) == (2.0**14, False)
+    moved = s.values["w"] - scaled.parameters["w"] - scaled.optimizer_state["w/rest"]
+    np.testing.assert_allclose(moved, TRUE, rtol=2**-24 / TRUE.min())  # what float32 keeps beside 1
+    close(float(scaled.loss), float(out.loss), 0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("clip", [None, "global_norm"])
+def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip):
+    from core.compile import Clip
+
+    s = Sketch()
+    s.param("w", [[0.5, -1.0], [0.25, 2.0]], "float32")
+    s.feed("x", [[1.0, 2.0], [3.0, -1.0]], "float32")
+    s.op("matmul", "x", "w", out="h")
+    s.op("mean", s.op("square", "h"), out="loss")
+    given = (read(s.document), QUERY, Optimizer(optimizer), Clip(clip, max_norm=0.1) if clip else None)
+    plain, scaled = compile_training(*given), compile_training(*given, loss_scale=LossScale(1024.0))
+
+    a, b = (exe.step(s.values | exe.initial_state()) for exe in (plain, scaled))
+
+    for name in a.parameters:
+        np.testing.assert_array_equal(a.parameters[name], b.parameters[name])
+        np.testing.assert_array_equal(a.gradients[name], b.gradients[name])
+    for name in a.optimizer_state:
+        np.testing.assert_array_equal(a.optimizer_state[name], b.optimizer_state[name])
+
+
+def by_hand(scale: LossScale, finite: list[bool]) -> list[float]:
+    """The number before each step, by the definition."""
+    number, streak, seen = scale.initial, 0, []
+    for good in finite:
+        seen.append(number)
+        streak = streak + 1 if good else 0
+        if not good:
+            number = max(number * scale.backoff, scale.least)
+        elif streak == scale.interval:
+            number, streak = min(number * scale.growth, scale.most), 0
+    return seen
+
+
+def test_steps_that_overflow_are_skipped_and_the_number_shrinks_then_grows():
+    s = Sketch()
+    s.param("w", [1.0], "float16")
+    s.feed("x", [1.0], "float16")
+    s.values["seen"] = np.zeros(1, "float32")
+    s.blocks[0]["vars"].append({"name": "seen", "dtype": "float32", "shape": [1], "role": "state"})
+    s.op("mul", "w", "x", out="h")
+    s.op("add", "seen", s.op("cast", "h", dtype="float32"), out="seen")
+    s.total(s.op("cast", "h", dtype="float32"))
+    scale = LossScale(256.0, interval=3, growth=4.0, least=2.0, most=4096.0)
+    rate = {
+        "learning_rate": {"schedule": "exponential_decay", "learning_rate": 1e-3, "decay_steps": 1, "decay_rate": 0.5}
+    }
+    exe = compile_training(read(s.document), QUERY, Optimizer("adam", rate), loss_scale=scale)
+    r = np.random.default_rng(2)
+    values, finite, numbers = s.values | exe.initial_state(), [], []
+    for x in np.where(r.random(40) < 0.25, 60000.0, 1.0):
+        values["x"] = np.array([x], "float16")
+        out = exe.step(values)
+        overflows = x * float(out.scaling["loss_scale"]) > 65504
+        new = (
+            out.parameters
+            | out.states
+            | {name: v for name, v in out.optimizer_state.items() if not name.startswith("@LOSS_SCALE")}
+        )
+        assert bool(out.scaling["skipped"]) == overflows
+        assert all(np.array_equal(v, values[name]) for name, v in new.items()) == overflows
+        assert (new["@STEPS"] == values["@STEPS"]) == (new["seen"] == values["seen"]).all() == overflows
+        numbers.append(float(out.scaling["loss_scale"]))
+        finite.append(not overflows)
+        values |= out.parameters | out.states | out.optimizer_state
+
+    assert not all(finite) and any(finite)
+    assert numbers == by_hand(scale, finite)
+
+
+def test_the_gradient_question_is_scaled_and_divided_again():
+    s = tiny("float16")
+    s.blocks[0]["vars"][0]["dtype"] = "float32"
+    s.values["w"] = s.values["w"].astype("float32")
+    s.blocks[0]["ops"].insert(
+        0, {"type": "cast", "inputs": {"x": ["w"]}, "outputs": {"out": ["w16"]}, "attrs": {"dtype": "float16"}}
+    )
+    s.blocks[0]["ops"][1]["inputs"]["x"] = ["w16"]
+    exe = compile_gradient(read(s.document), QUERY, loss_scale=LossScale(2.0**14))
+
+    np.testing.assert_array_equal(exe.step(s.values).gradients["w"], TRUE)
+
+
+def test_a_loss_in_float16_is_scaled_as_far_as_it_can_be():
+    s = tiny("float16", "float16")
+    exe = compile_training(read(s.document), QUERY, Optimizer("sgd"), loss_scale=LossScale.read("dynamic"))
+
+    assert float(exe.step(s.values | exe.initial_state()).scaling["loss_scale"]) == 2.0**15
+    with pytest.raises(ProgramError, match="cannot be multiplied by"):
+        compile_training(read(s.document), QUERY, Optimizer("sgd"), loss_scale=LossScale(65536.0))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [0, -1, float("inf"), "static", {"initial": 2.0, "interval": 0}, {"growth": 1.0}, {"backoff": 1.0},
+     {"initial": 0.5}, {"initial": 8.0, "most": 4.0}, {"size": 1}, {"interval": 1.5}, True],
+)  # fmt: skip
+def test_wrong_scales_are_refused(raw):
+    with pytest.raises(ProgramError) as error:
+        LossScale.read(raw)
+    assert error.value.code == "bad_query"
+
+
+@pytest.mark.parametrize("loss", ["nothing", "w", "n"])
+def test_a_loss_that_is_none_is_told_as_without_a_scale(loss):
+    s = tiny()
+    s.feed("n", 1, "int64")
+    told = []
+    for scale in (None, LossScale(8.0)):
+        with pytest.raises(ProgramError) as error:
+            compile_training(read(s.document), GradientQuery(loss=loss), Optimizer("sgd"), loss_scale=scale)
+        told.append((error.value.code, error.value.message))
+    assert told[0] == told[1]
