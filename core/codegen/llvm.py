@@ -1,0 +1,305 @@
+"""Writing LLVM IR as text: values that know their dtype and lanes, functions, counted loops.
+
+Only what the kernels need. A `Value` is the name of an SSA register or a literal; `Function` appends instructions and
+returns new values. Floating-point operations carry `contract` and nothing else: a product and a sum may become one
+fused operation, but NaN, infinities and the sign of zero keep their meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["I64", "Function", "Value", "element_type", "literal", "storage_type"]
+
+_REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"}
+_REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def element_type(dtype: str) -> str:
+    """The LLVM type of one element in a register; a bool is one bit there."""
+    return _REGISTER[dtype]
+
+
+def storage_type(dtype: str) -> str:
+    """The LLVM type of one element in memory; a bool is a byte there."""
+    return "i8" if dtype == "bool" else _REGISTER[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A register or literal. dtype: a dtype of the core, or "ptr". lanes: elements of the vector; 1 for a scalar."""
+
+    name: str
+    dtype: str
+    lanes: int = 1
+
+    @property
+    def type(self) -> str:
+        one = element_type(self.dtype)
+        return one if self.lanes == 1 else f"<{self.lanes} x {one}>"
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in ("float32", "float64")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype.startswith("int")
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+def I64(number: int) -> Value:
+    """An integer literal: a size, a count, an offset."""
+    return Value(str(number), "int64")
+
+
+def literal(number: float | int | bool | np.generic, dtype: str) -> Value:
+    """A scalar literal, exact to the bit."""
+    if dtype == "bool":
+        return Value("true" if number else "false", dtype)
+    if dtype == "float64":
+        return Value(f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
+    if dtype == "float32":  # LLVM writes a float by the bits of the double of the same value
+        with np.errstate(all="ignore"):
+            as_double = float(np.float32(number))
+        return Value(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
+    return Value(str(int(number)), dtype)
+
+
+class Function:
+    """One function under construction.
+
+    name:   without the @.
+    params: (name, dtype) of each parameter; they are read with `param`.
+    """
+
+    def __init__(
+        self, name: str, params: Sequence[tuple[str, str]], returns: str = "void", noalias: bool = True
+    ) -> None:
+        self.name = name
+        self.params = tuple(params)
+        self.returns = returns
+        self.noalias = noalias
+        self.declarations: set[str] = set()
+        self.lines: list[str] = []
+        self.top: list[str] = []
+        self.block = "entry"
+        self._count = 0
+
+    # --- values --------------------------------------------------------------------------------------------------
+
+    def param(self, name: str) -> Value:
+        return Value(f"%{name}", dict(self.params)[name])
+
+    def fresh(self, hint: str = "") -> str:
+        self._count += 1
+        return f"%{hint}{self._count}" if hint else f"%v{self._count}"
+
+    def op(self, text: str, dtype: str, lanes: int = 1) -> Value:
+        """The result of an instruction that is already written out."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return Value(name, dtype, lanes)
+
+    def do(self, text: str) -> None:
+        """An instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def constant(self, number: float | int | bool | np.generic, like: Value) -> Value:
+        """A literal with the dtype and the lanes of `like`."""
+        return self.splat(literal(number, like.dtype), like.lanes)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """A scalar in every lane; a vector of so many lanes is left as it is."""
+        if value.lanes == lanes:
+            return value
+        assert value.lanes == 1, f"{value.lanes} lanes cannot become {lanes}"
+        if not value.name.startswith("%"):
+            return Value(f"splat ({value})", value.dtype, lanes)
+        vector = f"<{lanes} x {value.type}>"
+        first = self.op(f"insertelement {vector} poison, {value}, i64 0", value.dtype, lanes)
+        return self.op(f"shufflevector {first}, {vector} poison, <{lanes} x i32> zeroinitializer", value.dtype, lanes)
+
+    def binary(self, opcode: str, a: Value, b: Value) -> Value:
+        """`opcode` is LLVM's own: fadd, mul, and, shl, ... Scalars are splatted to the other operand's lanes."""
+        lanes = max(a.lanes, b.lanes)
+        a, b = self.splat(a, lanes), self.splat(b, lanes)
+        flags = " contract" if opcode in ("fadd", "fsub", "fmul", "fdiv") else ""
+        return self.op(f"{opcode}{flags} {a}, {b.name}", a.dtype, lanes)
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """`predicate` with its class: "fcmp olt", "icmp eq", ..."""
+        lanes = max(a.lanes, b.lanes)
+        a, b = self.splat(a, lanes), self.splat(b, lanes)
+        return self.op(f"{predicate} {a}, {b.name}", "bool", lanes)
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        lanes = max(condition.lanes, a.lanes, b.lanes)
+        a, b = self.splat(a, lanes), self.splat(b, lanes)
+        if condition.lanes != 1:
+            condition = self.splat(condition, lanes)
+        return self.op(f"select {condition}, {a}, {b}", a.dtype, lanes)
+
+    def intrinsic(self, name: str, *args: Value, dtype: str | None = None) -> Value:
+        """`llvm.<name>`, overloaded on its first argument's type; the other arguments are splatted to it."""
+        lanes = max(a.lanes for a in args)
+        args = tuple(self.splat(a, lanes) for a in args)
+        one = {"float32": "f32", "float64": "f64"}.get(args[0].dtype) or element_type(args[0].dtype)
+        suffix = one if lanes == 1 else f"v{lanes}{one}"
+        dtype = dtype or args[0].dtype
+        returned = Value("", dtype, lanes).type
+        full = f"@llvm.{name}.{suffix}"
+        self.declarations.add(f"declare {returned} {full}({', '.join(a.type for a in args)})")
+        return self.op(f"call {returned} {full}({', '.join(map(str, args))})", dtype, lanes)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """``a * b + c``, rounded once."""
+        lanes = max(a.lanes, b.lanes, c.lanes)
+        return self.intrinsic("fma", self.splat(a, lanes), b, c)
+
+    def convert(self, value: Value, dtype: str) -> Value:
+        """As numpy's astype; a float that an integer cannot hold saturates, and NaN becomes 0."""
+        if value.dtype == dtype:
+            return value
+        if dtype == "bool":
+            predicate = "fcmp une" if value.is_float else "icmp ne"
+            return self.compare(predicate, value, self.constant(0, value))
+        target = Value("", dtype, value.lanes)
+        if value.is_float and target.is_float:
+            return self._cast("fpext" if dtype == "float64" else "fptrunc", value, target)
+        if value.is_float:
+            name = "fptosi.sat" if target.is_signed else "fptoui.sat"
+            one = element_type(dtype)
+            suffix = one if value.lanes == 1 else f"v{value.lanes}{one}"
+            source = {"float32": "f32", "float64": "f64"}[value.dtype]
+            source = source if value.lanes == 1 else f"v{value.lanes}{source}"
+            full = f"@llvm.{name}.{suffix}.{source}"
+            self.declarations.add(f"declare {target.type} {full}({value.type})")
+            return self.op(f"call {target.type} {full}({value})", dtype, value.lanes)
+        if target.is_float:
+            return self._cast("sitofp" if value.is_signed else "uitofp", value, target)
+        bits = {"bool": 1}
+        have = bits.get(value.dtype) or int(element_type(value.dtype)[1:])
+        want = int(element_type(dtype)[1:])
+        if have == want:
+            return Value(value.name, dtype, value.lanes)
+        return self._cast("trunc" if want < have else "sext" if value.is_signed else "zext", value, target)
+
+    def bitcast(self, value: Value, dtype: str) -> Value:
+        """The same bits under another dtype of the same size."""
+        return self._cast("bitcast", value, Value("", dtype, value.lanes))
+
+    def _cast(self, opcode: str, value: Value, target: Value) -> Value:
+        return self.op(f"{opcode} {value} to {target.type}", target.dtype, value.lanes)
+
+    # --- memory --------------------------------------------------------------------------------------------------
+
+    def at(self, base: Value, offset: Value, dtype: str) -> Value:
+        """The address of element `offset` of an array of `dtype` at `base`."""
+        return self.op(f"getelementptr inbounds {storage_type(dtype)}, {base}, {offset}", "ptr")
+
+    def load(self, address: Value, dtype: str, lanes: int = 1, mask: Value | None = None) -> Value:
+        """`lanes` elements from `address`; with a mask (bools), zeros where it is false, and nothing is read there."""
+        stored = storage_type(dtype)
+        one = stored if lanes == 1 else f"<{lanes} x {stored}>"
+        raw = "uint8" if dtype == "bool" else dtype
+        align = np.dtype(raw).itemsize if dtype != "ptr" else 8
+        if mask is None:
+            value = self.op(f"load {one}, {address}, align {align}", raw, lanes)
+        else:
+            suffix = f"v{lanes}{ {'float': 'f32', 'double': 'f64'}.get(stored, stored) }"
+            name = f"@llvm.masked.load.{suffix}.p0"
+            self.declarations.add(f"declare {one} {name}(ptr, <{lanes} x i1>, {one})")
+            value = self.op(
+                f"call {one} {name}(ptr align {align} {address.name}, {mask}, {one} zeroinitializer)", raw, lanes
+            )
+        return self.convert(value, "bool") if dtype == "bool" else value
+
+    def store(self, value: Value, address: Value, mask: Value | None = None) -> None:
+        """Write `value` to `address`; with a mask only where it is true."""
+        if value.dtype == "bool":
+            value = self.convert(value, "uint8")
+        align = np.dtype(value.dtype).itemsize if value.dtype != "ptr" else 8
+        if mask is None:
+            self.do(f"store {value}, {address}, align {align}")
+            return
+        stored = element_type(value.dtype)
+        suffix = f"v{value.lanes}{ {'float': 'f32', 'double': 'f64'}.get(stored, stored) }"
+        name = f"@llvm.masked.store.{suffix}.p0"
+        self.declarations.add(f"declare void {name}({value.type}, ptr, <{value.lanes} x i1>)")
+        self.do(f"call void {name}({value}, ptr align {align} {address.name}, {mask})")
+
+    def slot(self, dtype: str, lanes: int = 1) -> Value:
+        """Room for one value on the stack; LLVM turns it into registers where it can."""
+        name = self.fresh("slot")
+        self.top.append(f"  {name} = alloca {Value('', dtype, lanes).type}, align 64")
+        return Value(name, "ptr")
+
+    def read(self, slot: Value, dtype: str, lanes: int = 1) -> Value:
+        return self.op(f"load {Value('', dtype, lanes).type}, {slot}", dtype, lanes)
+
+    def write(self, value: Value, slot: Value) -> None:
+        self.do(f"store {value}, {slot}")
+
+    # --- control -------------------------------------------------------------------------------------------------
+
+    def label(self, hint: str) -> str:
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        self.do(f"br {condition}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def loop(self, start: Value, end: Value, step: int = 1) -> Iterator[Value]:
+        """Count from `start` to below `end`; the counter is the context's value."""
+        head, body, latch, done = (self.label(h) for h in ("head", "body", "latch", "done"))
+        before, counter, following = self.block, self.fresh("i"), self.fresh("n")
+        self.jump(head)
+        self.begin(head)
+        self.do(f"{counter} = phi i64 [ {start.name}, %{before} ], [ {following}, %{latch} ]")
+        go = self.op(f"icmp slt i64 {counter}, {end.name}", "bool")
+        self.branch(go, body, done)
+        self.begin(body)
+        yield Value(counter, "int64")
+        self.jump(latch)
+        self.begin(latch)
+        self.do(f"{following} = add nsw i64 {counter}, {step}")
+        self.jump(head)
+        self.begin(done)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """The instructions inside run only if `condition` holds."""
+        yes, after = self.label("yes"), self.label("after")
+        self.branch(condition, yes, after)
+        self.begin(yes)
+        yield
+        self.jump(after)
+        self.begin(after)
+
+    def text(self) -> str:
+        """The finished function."""
+        alias = " noalias" if self.noalias else ""
+        params = ", ".join(f"{element_type(d)}{alias if d == 'ptr' else ''} %{n}" for n, d in self.params)
+        last = ["  ret void"] if self.returns == "void" else []
+        head = f"define {self.returns} @{self.name}({params}) #0 {{"
+        return "\n".join([head, "entry:", *self.top, "  br label %start", "start:", *self._body(), *last, "}"])
+
+    def _body(self) -> list[str]:
+        # phi nodes name the block they come from; the first one is called `start` once the slots stand before it
+        return [line.replace("%entry ]", "%start ]") for line in self.lines]
