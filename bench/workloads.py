@@ -118,7 +118,7 @@ def transformer(
             parameters[p + name] = np.ones(width, "float32")
         for name in ("c1", "c2"):
             parameters[p + name] = np.zeros(width, "float32")
-        ops.append(op("layer_norm", p + "n1", x="h", scale=p + "s1", bias=p + "c1"))
+        ops.append(op("layer_norm", p + "n1", x="h", scale=p + "s1", bias=p + "c1", attrs={"begin_norm_axis": 2}))
         for name in "qkv":
             ops += [
                 op("matmul", f"{p}{name}.all", x=p + "n1", y=p + name),
@@ -135,7 +135,7 @@ def transformer(
             op("reshape", p + "mixed", x=p + "mixed.split", attrs={"shape": [batch, length, width]}),
             op("matmul", p + "attended", x=p + "mixed", y=p + "o"),
             op("add", "h", x="h", y=p + "attended"),
-            op("layer_norm", p + "n2", x="h", scale=p + "s2", bias=p + "c2"),
+            op("layer_norm", p + "n2", x="h", scale=p + "s2", bias=p + "c2", attrs={"begin_norm_axis": 2}),
             op("matmul", p + "inner", x=p + "n2", y=p + "up"),
             op("gelu", p + "active", x=p + "inner"),
             op("matmul", p + "outer", x=p + "active", y=p + "down"),

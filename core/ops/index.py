@@ -157,7 +157,7 @@ one_hot.example(
 # --- slice -----------------------------------------------------------------------------------------------------
 
 
-def _cut(rank: int, axes: tuple[int, ...], starts, ends, steps) -> list[tuple[int, slice]]:
+def cut(rank: int, axes: tuple[int, ...], starts, ends, steps) -> list[tuple[int, slice]]:
     """(axis, Python slice) pairs. Raises ProgramError (bad_attr)."""
     steps = steps or (1,) * len(axes)
     if not len(axes) == len(starts) == len(ends) == len(steps):
@@ -194,13 +194,13 @@ def slice_(
 
     With a negative step, an end of -2147483648 or below means up to and including the first element.
     """
-    return x[_places(x, x.ndim, _cut(x.ndim, axes, starts, ends, steps))]
+    return x[_places(x, x.ndim, cut(x.ndim, axes, starts, ends, steps))]
 
 
 @slice_.infer
 def slice_infer(x, *, axes, starts, ends, steps):
     shape = list(x.shape)
-    for axis, cut in _cut(x.rank, axes, starts, ends, steps):
+    for axis, cut in cut(x.rank, axes, starts, ends, steps):
         if shape[axis] != -1:
             shape[axis] = len(range(*cut.indices(shape[axis])))
     return TensorType(tuple(shape), x.dtype)
@@ -236,7 +236,7 @@ def slice_into(
 ):
     """Zeros shaped like `like`, with x at the places that `slice` takes out."""
     out = xp.zeros(like.shape, x.dtype)
-    out[_places(out, like.ndim, _cut(like.ndim, axes, starts, ends, steps))] = x
+    out[_places(out, like.ndim, cut(like.ndim, axes, starts, ends, steps))] = x
     return out
 
 

@@ -1,0 +1,73 @@
+"""Gather and scatter-add: whole rows of an array, read or added to at positions that are data.
+
+An index out of range is never followed: its number goes to the error word, and position 0 takes its place.
+"""
+
+from __future__ import annotations
+
+from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.machine import lanes
+from core.plan.data import Gather, ScatterAdd
+
+__all__ = ["gather_function", "scatter_function"]
+
+PARAMS = [("x", "ptr"), ("index", "ptr"), ("out", "ptr"), ("error", "ptr"), ("check", "int64")]
+
+
+def gather_function(name: str, each: Gather) -> Function:
+    """``name(x, index, out, error, check)`` for `Gather`."""
+    f = Function(name, PARAMS, noalias=False)
+    outer, size, inner = each.x.shape
+    count = each.out.shape[1]
+    with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
+        at = _checked(f, i, each.index.dtype, size)
+        source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
+        target = _slab(f, f.param("out"), o, count, i, inner, each.x.dtype)
+        nbytes = inner * _itemsize(each.x.dtype)
+        f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
+    return f
+
+
+def scatter_function(name: str, each: ScatterAdd) -> Function:
+    """``name(x, index, out, error, check)`` for `ScatterAdd`; `out` holds zeros already."""
+    f = Function(name, PARAMS, noalias=False)
+    outer, size, inner = each.out.shape
+    count = each.x.shape[1]
+    dtype = each.x.dtype
+    width = min(lanes(dtype), inner)
+    add = "fadd" if dtype.startswith("float") else "add"
+    with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
+        at = _checked(f, i, each.index.dtype, size)
+        target = _slab(f, f.param("out"), o, size, at, inner, dtype)
+        source = _slab(f, f.param("x"), o, count, i, inner, dtype)
+        whole = inner // width * width
+        for start, end, step in ((0, whole, width), (whole, inner, 1)):
+            if start == end:
+                continue
+            with f.loop(I64(start), I64(end), step) as j:
+                here = f.at(target, j, dtype)
+                more = f.load(f.at(source, j, dtype), dtype, step)
+                f.store(f.binary(add, f.load(here, dtype, step), more), here)
+    return f
+
+
+def _checked(f: Function, i: Value, dtype: str, size: int) -> Value:
+    """Index number i counted from the front, or 0 and an error."""
+    raw = f.convert(f.load(f.at(f.param("index"), i, dtype), dtype), "int64")
+    wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
+    fine = f.compare("icmp ult", wrapped, I64(size))
+    with f.when(f.op(f"xor {fine}, true", "bool")):
+        f.store(f.param("check"), f.param("error"))
+    return f.select(fine, wrapped, literal(0, "int64"))
+
+
+def _slab(f: Function, base: Value, outer: Value, size: int, at: Value, inner: int, dtype: str) -> Value:
+    """The address of row (outer, at) of an array [., size, inner]."""
+    first = f.op(f"mul nsw {outer}, {size}", "int64")
+    row = f.op(f"add nsw {first}, {at.name}", "int64")
+    return f.at(base, f.op(f"mul nsw {row}, {inner}", "int64"), dtype)
+
+
+def _itemsize(dtype: str) -> int:
+    return {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "float32": 4}.get(dtype, 8)

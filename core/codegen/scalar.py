@@ -1,0 +1,341 @@
+"""Elementwise kernels, traced: what an op computes for one element, as LLVM instructions for a vector of them.
+
+A kernel is called as always, ``kernel(xp, *inputs, **attrs)``, with `Elements` as `xp` and `Element`s as inputs. So an
+op's code here is its declaration, and a new elementwise op needs nothing more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from core.codegen import vmath
+from core.codegen.llvm import Function, Value, literal
+from core.registry import lookup
+
+__all__ = ["NotTraceable", "apply", "traceable"]
+
+NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"})
+"""Dtypes that machine code computes in; the half-precision ones are left to the reference executor."""
+
+
+class NotTraceable(Exception):
+    """The kernel does something that has no translation."""
+
+
+def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[Value]) -> Value:
+    """The output of elementwise op `op`, appended to `f`. Raises NotTraceable."""
+    if op in BY_OP:
+        return BY_OP[op](f, *inputs)
+    try:
+        result = lookup(op).body(Elements(f), *[Element(f, v) for v in inputs], **attrs)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise NotTraceable(f"{op}: {error}") from error
+    if not isinstance(result, Element):
+        raise NotTraceable(f"{op} gives no element")
+    return result.value
+
+
+@functools.cache
+def _traceable(op: str, attrs: tuple[tuple[str, Any], ...], dtypes: tuple[str, ...], out: str) -> bool:
+    f = Function("trial", [(f"x{i}", dtype) for i, dtype in enumerate(dtypes)])
+    try:
+        return apply(f, op, dict(attrs), [f.param(f"x{i}") for i in range(len(dtypes))]).dtype == out
+    except NotTraceable:
+        return False
+
+
+def traceable(op: str, attrs: Mapping[str, Any], dtypes: Sequence[str], out: str) -> bool:
+    """Whether machine code exists for this elementwise op on these dtypes."""
+    return NATIVE.issuperset((*dtypes, out)) and _traceable(op, tuple(sorted(attrs.items())), tuple(dtypes), out)
+
+
+class Element:
+    """One element (or a vector of them), to a kernel an array: it has a dtype and can be computed with."""
+
+    __slots__ = ("f", "value")
+    __array_ufunc__ = None  # numpy scalars leave their operators to this class
+
+    def __init__(self, f: Function, value: Value) -> None:
+        self.f, self.value = f, value
+
+    ndim = 1  # a kernel may ask whether it needs to broadcast; elements never do
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.value.dtype)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Element:
+        name = np.dtype(dtype).name
+        if name not in NATIVE:
+            raise NotTraceable(f"no native {name}")
+        return Element(self.f, self.f.convert(self.value, name))
+
+    def _with(self, name: str, *others: Any) -> Element:
+        return getattr(Elements(self.f), name)(*others)
+
+    def __add__(self, other: Any) -> Element:
+        return self._with("add", self, other)
+
+    def __sub__(self, other: Any) -> Element:
+        return self._with("subtract", self, other)
+
+    def __mul__(self, other: Any) -> Element:
+        return self._with("multiply", self, other)
+
+    def __truediv__(self, other: Any) -> Element:
+        return self._with("divide", self, other)
+
+    def __radd__(self, other: Any) -> Element:
+        return self._with("add", other, self)
+
+    def __rsub__(self, other: Any) -> Element:
+        return self._with("subtract", other, self)
+
+    def __rmul__(self, other: Any) -> Element:
+        return self._with("multiply", other, self)
+
+    def __rtruediv__(self, other: Any) -> Element:
+        return self._with("divide", other, self)
+
+    def __neg__(self) -> Element:
+        return self._with("negative", self)
+
+    def __gt__(self, other: Any) -> Element:
+        return self._with("greater", self, other)
+
+    def __ge__(self, other: Any) -> Element:
+        return self._with("greater_equal", self, other)
+
+    def __lt__(self, other: Any) -> Element:
+        return self._with("less", self, other)
+
+    def __le__(self, other: Any) -> Element:
+        return self._with("less_equal", self, other)
+
+    def __eq__(self, other: object) -> Element:  # type: ignore[override]
+        return self._with("equal", self, other)
+
+    def __ne__(self, other: object) -> Element:  # type: ignore[override]
+        return self._with("not_equal", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __and__(self, other: Any) -> Element:
+        return self._with("bitwise_and", self, other)
+
+    def __or__(self, other: Any) -> Element:
+        return self._with("bitwise_or", self, other)
+
+    def __invert__(self) -> Element:
+        return self._with("invert", self)
+
+    def __bool__(self) -> bool:
+        raise NotTraceable("a kernel decides by the value of an element")
+
+
+class Elements:
+    """The array module that a kernel is traced with: the functions of numpy that have a translation."""
+
+    __name__ = "native"
+
+    def __init__(self, f: Function) -> None:
+        self.f = f
+
+    def __getattr__(self, name: str) -> Callable[..., Element]:
+        if name not in FUNCTIONS:
+            raise NotTraceable(f"xp.{name}")
+        return functools.partial(self._call, FUNCTIONS[name])
+
+    def _call(self, function: Callable[..., Value], *args: Any) -> Element:
+        return Element(self.f, function(self.f, *self._alike(args)))
+
+    def _alike(self, args: Sequence[Any]) -> list[Value]:
+        """Numbers become literals of the dtype of the elements beside them, as numpy has it."""
+        dtype = next(a.value.dtype for a in args if isinstance(a, Element) and a.value.dtype != "bool" or len(args) == 1
+                     ) if any(isinstance(a, Element) and a.value.dtype != "bool" for a in args) else "bool"  # fmt: skip
+        return [a.value if isinstance(a, Element) else literal(a, dtype) for a in args]
+
+
+# --- what each function of numpy becomes ---------------------------------------------------------------------------
+
+
+def _arithmetic(name: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.dtype == "bool":
+            raise NotTraceable("arithmetic of bools")
+        return f.binary(("f" if a.is_float else "") + name, a, b)
+
+    return emit
+
+
+def _divide(f: Function, a: Value, b: Value) -> Value:
+    _floating(a, b)
+    return f.binary("fdiv", a, b)
+
+
+def _negative(f: Function, a: Value) -> Value:
+    if a.is_float:
+        return f.op(f"fneg {a}", a.dtype, a.lanes)
+    return f.binary("sub", f.constant(0, a), a)
+
+
+def _abs(f: Function, a: Value) -> Value:
+    if a.is_float:
+        return f.intrinsic("fabs", a)
+    return f.select(f.compare("icmp slt", a, f.constant(0, a)), _negative(f, a), a) if a.is_signed else a
+
+
+def _sign(f: Function, a: Value) -> Value:
+    zero, one = f.constant(0, a), f.constant(1, a)
+    if not a.is_float:
+        below = f.constant(-1, a) if a.is_signed else one
+        positive = f.select(_less(f, zero, a), one, zero)
+        return f.select(_less(f, a, zero), below, positive)
+    nonzero = f.select(f.compare("fcmp ogt", a, zero), one, f.constant(-1, a))
+    result = f.select(f.compare("fcmp oeq", a, zero), zero, nonzero)
+    return f.select(f.compare("fcmp uno", a, a), a, result)
+
+
+def _extreme(larger: bool) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if not a.is_float:
+            first = _less(f, b, a) if larger else _less(f, a, b)
+            return f.select(first, a, b)
+        if not b.name.startswith("%"):  # a number: only a can be NaN, and an unordered comparison keeps it
+            return f.select(f.compare("fcmp uge" if larger else "fcmp ule", a, b), a, b)
+        first = f.compare("fcmp oge" if larger else "fcmp ole", a, b)
+        return f.select(f.binary("or", first, f.compare("fcmp uno", a, a)), a, b)
+
+    return emit
+
+
+def _comparison(float_predicate: str, signed: str, unsigned: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.is_float:
+            return f.compare(f"fcmp {float_predicate}", a, b)
+        return f.compare(f"icmp {signed if a.is_signed else unsigned}", a, b)
+
+    return emit
+
+
+_less = _comparison("olt", "slt", "ult")
+
+
+def _logical(opcode: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        return f.binary(opcode, f.convert(a, "bool"), f.convert(b, "bool"))
+
+    return emit
+
+
+def _bitwise(opcode: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.is_float:
+            raise NotTraceable("bits of floats")
+        return f.binary(opcode, a, b)
+
+    return emit
+
+
+def _not(f: Function, a: Value) -> Value:
+    if a.is_float:
+        raise NotTraceable("bits of floats")
+    return f.binary("xor", a, f.constant(1 if a.dtype == "bool" else -1, a))
+
+
+def _where(f: Function, condition: Value, a: Value, b: Value) -> Value:
+    _same(a, b)
+    return f.select(f.convert(condition, "bool"), a, b)
+
+
+def _rounding(intrinsic: str) -> Callable[..., Value]:
+    return lambda f, a: f.intrinsic(intrinsic, a) if a.is_float else a
+
+
+def _class(float_test: Callable[[Function, Value], Value], otherwise: bool) -> Callable[..., Value]:
+    return lambda f, a: float_test(f, a) if a.is_float else f.splat(literal(otherwise, "bool"), a.lanes)
+
+
+def _is_inf(f: Function, a: Value) -> Value:
+    return f.compare("fcmp oeq", f.intrinsic("fabs", a), f.constant(np.inf, a))
+
+
+def _is_finite(f: Function, a: Value) -> Value:
+    return f.compare("fcmp olt", f.intrinsic("fabs", a), f.constant(np.inf, a))
+
+
+def _sqrt(f: Function, a: Value) -> Value:
+    _floating(a)
+    return f.intrinsic("sqrt", a)
+
+
+def _special(function: Callable[..., Value]) -> Callable[..., Value]:
+    def emit(f: Function, *args: Value) -> Value:
+        _floating(*args)
+        lanes = max(a.lanes for a in args)
+        return function(f, *[f.splat(a, lanes) for a in args])
+
+    return emit
+
+
+def _same(a: Value, b: Value) -> None:
+    if a.dtype != b.dtype:
+        raise NotTraceable(f"{a.dtype} with {b.dtype}")
+
+
+def _floating(*args: Value) -> None:
+    for a in args:
+        if not a.is_float or a.dtype != args[0].dtype:
+            raise NotTraceable(f"a function of {a.dtype}")
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {name: _special(each) for name, each in vmath.FUNCTIONS.items()}
+FUNCTIONS |= {
+    "add": _arithmetic("add"),
+    "subtract": _arithmetic("sub"),
+    "multiply": _arithmetic("mul"),
+    "divide": _divide,
+    "negative": _negative,
+    "abs": _abs,
+    "absolute": _abs,
+    "sign": _sign,
+    "sqrt": _sqrt,
+    "square": lambda f, a: _arithmetic("mul")(f, a, a),
+    "maximum": _extreme(larger=True),
+    "minimum": _extreme(larger=False),
+    "equal": _comparison("oeq", "eq", "eq"),
+    "not_equal": _comparison("une", "ne", "ne"),
+    "less": _less,
+    "less_equal": _comparison("ole", "sle", "ule"),
+    "greater": _comparison("ogt", "sgt", "ugt"),
+    "greater_equal": _comparison("oge", "sge", "uge"),
+    "logical_and": _logical("and"),
+    "logical_or": _logical("or"),
+    "logical_xor": _logical("xor"),
+    "logical_not": lambda f, a: _not(f, f.convert(a, "bool")),
+    "bitwise_and": _bitwise("and"),
+    "bitwise_or": _bitwise("or"),
+    "bitwise_xor": _bitwise("xor"),
+    "invert": _not,
+    "where": _where,
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "trunc": _rounding("trunc"),
+    "rint": _rounding("rint"),
+    "isnan": _class(lambda f, a: f.compare("fcmp uno", a, a), otherwise=False),
+    "isinf": _class(_is_inf, otherwise=False),
+    "isfinite": _class(_is_finite, otherwise=True),
+}
+
+BY_OP: dict[str, Callable[..., Value]] = {
+    name: FUNCTIONS[name] for name in ("erf", "erfc", "lgamma", "log2", "log10") if name in FUNCTIONS
+}
+"""Ops whose kernel leaves numpy for another library, by name."""

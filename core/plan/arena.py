@@ -1,0 +1,86 @@
+"""Where everything lies: offsets for the arena's roots, from when each is first written and last read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from core.plan.data import Branch, Instruction, Loop, Root, Sequence
+
+__all__ = ["Arena", "arrange"]
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """offsets: of each root, in bytes. size: of the whole, in bytes: the predicted peak is exact."""
+
+    offsets: Mapping[Root, int]
+    size: int
+
+
+def arrange(body: Sequence) -> Arena:
+    """An offset for every arena root in `body`, such that no two that are alive together overlap."""
+    offsets: dict[Root, int] = {}
+    size = _place(body, 0, offsets)
+    return Arena(offsets, size)
+
+
+def _place(body: Sequence, base: int, offsets: dict[Root, int]) -> int:
+    """Give offsets from `base` on to what `body` uses and nothing outside it has placed; the end of it all."""
+    spans: dict[Root, list[int]] = {}
+    for at, each in enumerate(body.instructions):
+        for root in _touched(each):
+            if root.place == "arena" and root not in offsets:
+                spans.setdefault(root, [at, at])[1] = at
+    for root in body.kept:
+        if root in spans:
+            spans[root][1] = len(body.instructions)
+    end = _fit(spans, base, offsets)
+    for each in body.instructions:
+        for inner in _inside(each):
+            end = max(end, _place(inner, _free_from(each, body, spans, offsets, base), offsets))
+    return end
+
+
+def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -> int:
+    """First fit, the largest first: good packings come from placing what is hard to place early."""
+    placed: list[tuple[int, int, int, int]] = []  # first, last, start, end
+    end = base
+    for root in sorted(spans, key=lambda r: (-r.nbytes, spans[r])):
+        first, last = spans[root]
+        size = max(-(-root.nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+        start = base
+        for lower, upper in sorted((s, e) for f, l, s, e in placed if f <= last and first <= l):
+            if start + size <= lower:
+                break
+            start = max(start, upper)
+        offsets[root] = start
+        placed.append((first, last, start, start + size))
+        end = max(end, start + size)
+    return end
+
+
+def _free_from(
+    each: Instruction, body: Sequence, spans: Mapping[Root, list[int]], offsets: Mapping[Root, int], base: int
+) -> int:
+    """Where nothing lies any more that is alive while `each` runs."""
+    at = body.instructions.index(each)
+    ends = [
+        offsets[root] + -(-root.nbytes // ALIGNMENT) * ALIGNMENT
+        for root, (first, last) in spans.items()
+        if first <= at <= last
+    ]
+    return max([base, *ends])
+
+
+def _inside(each: Instruction) -> Iterator[Sequence]:
+    if isinstance(each, Loop):
+        yield each.body
+    elif isinstance(each, Branch):
+        yield from (each.yes, each.no)
+
+
+def _touched(each: Instruction) -> Iterable[Root]:
+    return (*each.reads(), *each.writes())

@@ -1,0 +1,352 @@
+"""A plan, as data: what a code generator reads, for a CPU or a GPU.
+
+A plan is a list of instructions over views of buffers. Nothing in it holds an address; a `Root` says how its address is
+found, and where it is `Arena`, the arena map gives the offset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from core.errors import Location
+
+__all__ = [
+    "Branch",
+    "Check",
+    "Gather",
+    "Gemm",
+    "Instr",
+    "Instruction",
+    "Kernel",
+    "Loop",
+    "Operand",
+    "Place",
+    "Plan",
+    "Root",
+    "RowKernel",
+    "Rows",
+    "ScatterAdd",
+    "Run",
+    "Sequence",
+    "Stack",
+    "State",
+    "View",
+    "bytes_of",
+    "contiguous",
+]
+
+Place = Literal["arena", "given", "carried", "element"]
+
+
+def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """A piece of memory, of `nbytes` bytes.
+
+    place: "arena", where the arena map puts it; "given", an array that the caller passes; "carried", one of a loop's
+    states, whose address changes from trip to trip; "element", one element of a stack that a loop records or reads.
+    """
+
+    nbytes: int
+    place: Place = "arena"
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.place} {self.name or hex(id(self))[-5:]} {self.nbytes}>"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array in memory. strides and offset count elements."""
+
+    root: Root
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.offset == 0 and self.strides == contiguous(self.shape)
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a row-major array."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return tuple(strides)
+
+
+# --- fused rows --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """How a row kernel walks through one array: a stride for each outer axis, and one along the row."""
+
+    dtype: str
+    outer: tuple[int, ...]
+    inner: int
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Instr:
+    """One instruction of a row kernel; its value is known by its position.
+
+    kind: "constant" (value), "load" (operand), "iota" (position along the row, int64), "apply" (op, attrs, args),
+    "reduce" (op: sum, max, ...; one value of a row from a full one), "store" (operand, args), "accumulate" (op, operand,
+    args: into what the operand holds), "check" (args: a bool that must hold everywhere; value: number of the check).
+    full: whether the value differs along the row.
+    """
+
+    kind: str
+    dtype: str = ""
+    full: bool = False
+    args: tuple[int, ...] = ()
+    op: str = ""
+    attrs: tuple[tuple[str, Any], ...] = ()
+    operand: int = -1
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernel:
+    """The same instructions for every row of a domain: `outer` axes of rows, each of `inner` elements."""
+
+    outer: tuple[int, ...]
+    inner: int
+    operands: tuple[Operand, ...]
+    code: tuple[Instr, ...]
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.outer)
+
+
+# --- instructions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One thing to do. location: the client's op, the first of them where several are fused."""
+
+    location: Location | None = field(default=None, kw_only=True)
+
+    def reads(self) -> Iterator[Root]:
+        yield from ()
+
+    def writes(self) -> Iterator[Root]:
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows(Instruction):
+    """A row kernel and its arrays: views in the order of the kernel's operands, whose offsets alone still matter.
+
+    ops: the client's ops in it, for people.
+    """
+
+    kernel: RowKernel
+    views: tuple[View, ...]
+    ops: tuple[str, ...] = ()
+
+    def reads(self) -> Iterator[Root]:
+        return (v.root for v in self.views)
+
+    def writes(self) -> Iterator[Root]:
+        return (v.root for v, o in zip(self.views, self.kernel.operands, strict=True) if o.written)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gemm(Instruction):
+    """``c = a b``, or ``c += scale a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n]."""
+
+    a: View
+    b: View
+    c: View
+    accumulate: bool = False
+    scale: float = 1.0
+
+    def reads(self) -> Iterator[Root]:
+        yield from (self.a.root, self.b.root)
+        if self.accumulate:
+            yield self.c.root
+
+    def writes(self) -> Iterator[Root]:
+        yield self.c.root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather(Instruction):
+    """``out[o, i, :] = x[o, index[i], :]``, x [outer, size, inner]; an index below 0 counts from the end."""
+
+    x: View
+    index: View
+    out: View
+    check: int
+
+    def reads(self) -> Iterator[Root]:
+        yield from (self.x.root, self.index.root)
+
+    def writes(self) -> Iterator[Root]:
+        yield self.out.root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScatterAdd(Instruction):
+    """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i."""
+
+    x: View
+    index: View
+    out: View
+    check: int
+
+    def reads(self) -> Iterator[Root]:
+        yield from (self.x.root, self.index.root)
+
+    def writes(self) -> Iterator[Root]:
+        yield self.out.root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel(Instruction):
+    """Any other kernel: `kind` names its code generator, `spec` is all it must know beside its arrays.
+
+    views: what it reads, then what it writes (the last `written` ones).
+    """
+
+    kind: str
+    spec: Any
+    views: tuple[View, ...]
+    written: int = 1
+    check: int = 0
+
+    def reads(self) -> Iterator[Root]:
+        return (v.root for v in self.views[: -self.written])
+
+    def writes(self) -> Iterator[Root]:
+        return (v.root for v in self.views[-self.written :])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """What a loop records of one value while it runs. slot_bytes: of one element. lead: slots before the first trip's.
+
+    nested: the stack that each element is a run of, where the value is itself a stack.
+    """
+
+    slot_bytes: int
+    lead: int = 0
+    nested: Stack | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A stack value in hand: elements [start, start + length) of `stack`, shifted by `shift` slots."""
+
+    stack: Stack
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A carried value of a loop.
+
+    now:     where a trip reads it.
+    following: where a trip writes it; the same root where it is updated in place.
+    initial, final: where it comes from, and where it is left.
+    stack:   the stack whose slots hold it, if it is recorded: trip t reads slot t and writes slot t + 1.
+    """
+
+    now: Root
+    following: Root
+    initial: View
+    final: View | None
+    stack: Run | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop(Instruction):
+    """Trips of `body`.
+
+    condition: a bool among the states that is asked before each trip, or None: as many trips as `over` has elements.
+    over:      (run, root of the element) for each stack it reads; from the last element to the first if `reverse`.
+    records:   (run, root of the element, the stack in hand if the element is a stack) for each stack that it writes.
+    """
+
+    body: Sequence
+    states: tuple[State, ...]
+    condition: int | None
+    over: tuple[tuple[Run, Root | Run], ...]
+    records: tuple[tuple[Run, Root | Run], ...]
+    reverse: bool
+    ops: int
+    outside: tuple[Root, ...] = ()
+
+    def reads(self) -> Iterator[Root]:
+        yield from (s.initial.root for s in self.states)
+        yield from self.outside
+
+    def writes(self) -> Iterator[Root]:
+        yield from (s.final.root for s in self.states if s.final)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch(Instruction):
+    """One of two lists of instructions, by a bool."""
+
+    condition: View
+    yes: Sequence
+    no: Sequence
+    outside: tuple[Root, ...] = ()
+    results: tuple[Root, ...] = ()
+
+    def reads(self) -> Iterator[Root]:
+        yield self.condition.root
+        yield from self.outside
+
+    def writes(self) -> Iterator[Root]:
+        yield from self.results
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """Instructions in the order they run. kept: roots that are read after the last of them."""
+
+    instructions: tuple[Instruction, ...]
+    kept: tuple[Root, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that generated code asks: what is said if it does not hold, and of which op of the client's."""
+
+    code: str
+    message: str
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A block, ready to become machine code.
+
+    given:   the arrays that the caller passes: parameters of the block, then results.
+    checks:  what can go wrong, by number; 0 is nothing.
+    """
+
+    body: Sequence
+    params: tuple[View, ...]
+    results: tuple[View, ...]
+    error: View
+    checks: tuple[Check, ...]
+    stacks: tuple[Stack, ...] = ()

@@ -1,0 +1,262 @@
+"""Fusing: a group of elementwise ops, broadcasts and reductions that becomes one pass over the data.
+
+A group has a domain, the shape of its largest values. A value inside it lives in registers; it is written to memory only
+if something outside the group reads it. Each value knows which axis of the domain each of its own axes is; an axis
+along which it does not vary is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.errors import Location
+from core.plan.data import Instr, Operand, RowKernel, Rows, View
+
+__all__ = ["Group", "Member"]
+
+Axes = tuple[int | None, ...]
+
+LONGEST_ROW = 16384
+"""Elements of a row over which a reduction may be used inside its own group: they stay in the nearest cache."""
+
+SPLIT_ROW = 8192
+"""A domain without axes to walk along is cut into rows of at most so many elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A value inside a group. number: its instruction. axes: for each axis of `shape` that of the domain, or None."""
+
+    group: Group
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    axes: Axes
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """An instruction before the domain's axes are merged. strides: of its array, for each axis of the domain."""
+
+    instr: Instr
+    view: View | None = None
+    strides: tuple[int, ...] = ()
+    varies: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A fused pass in the making.
+
+    shape:    the domain.
+    position: of the pass among all instructions.
+    row:      how many trailing axes of the domain are the row, once a reduction along it is used inside.
+    """
+
+    shape: tuple[int, ...]
+    position: int
+    row: int | None = None
+    drafts: list[Draft] = field(default_factory=list)
+    ops: list[str] = field(default_factory=list)
+    location: Location | None = None
+    _loads: dict[Any, int] = field(default_factory=dict)
+
+    # --- what can be added ---------------------------------------------------------------------------------------
+
+    def aligned(self, shape: tuple[int, ...], members: Iterable[Member]) -> Axes | None:
+        """For a result of `shape` computed from `members` and others: the domain's axis of each of its axes.
+
+        None if it does not fit this domain.
+        """
+        axes: list[int | None] = [None] * len(shape)
+        for member in members:
+            shift = len(shape) - len(member.shape)
+            for i, axis in enumerate(member.axes):
+                if axis is None or member.shape[i] == 1:
+                    continue
+                if axes[i + shift] not in (None, axis):
+                    return None
+                axes[i + shift] = axis
+        used = {a for a in axes if a is not None}
+        if len(used) != sum(a is not None for a in axes):
+            return None
+        for i, size in enumerate(shape):
+            if axes[i] is None and size > 1:
+                axis = i - len(shape) + len(self.shape)
+                if not 0 <= axis < len(self.shape) or axis in used or self.shape[axis] != size:
+                    return None
+                axes[i] = axis
+                used.add(axis)
+        return tuple(axes)
+
+    def can_load(self, strides: Sequence[int]) -> bool:
+        """Whether an array with these strides along the domain can be walked along the row as it is."""
+        return self.row is None or _mergeable(self.shape, [strides], len(self.shape) - self.row)
+
+    def can_reduce(self, axes: frozenset[int]) -> bool:
+        """Whether a reduction over these axes of the domain gives a value that the group itself can use."""
+        rank = len(self.shape)
+        first = min(axes, default=rank)
+        if any(self.shape[i] > 1 and i not in axes for i in range(first, rank)):
+            return False
+        row = rank - first
+        if self.row is not None:
+            return self._trimmed(self.row) == self._trimmed(row)
+        size, total = math.prod(self.shape[first:]), math.prod(self.shape)
+        if size > LONGEST_ROW or (size == total and total > 4096):
+            return False
+        return _mergeable(self.shape, [d.strides for d in self.drafts if d.view], first)
+
+    def _trimmed(self, row: int) -> int:
+        """The row without axes of size 1 in front."""
+        while row and self.shape[len(self.shape) - row] == 1:
+            row -= 1
+        return row
+
+    # --- adding --------------------------------------------------------------------------------------------------
+
+    def load(self, view: View, axes: Axes) -> int:
+        """The array `view`, whose axes are `axes` of the domain."""
+        strides = self.strides(view, axes)
+        key = (view.root, view.offset, view.dtype, strides)
+        if key not in self._loads:
+            varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1)
+            self._loads[key] = self._add(Draft(Instr("load", view.dtype), view, strides, varies))
+        return self._loads[key]
+
+    def strides(self, view: View, axes: Axes) -> tuple[int, ...]:
+        """The strides of `view` along the axes of the domain."""
+        strides = [0] * len(self.shape)
+        for axis, stride, size in zip(axes, view.strides, view.shape, strict=True):
+            if axis is not None and size > 1:
+                strides[axis] = stride
+        return tuple(strides)
+
+    def constant(self, value: Any, dtype: str) -> int:
+        return self._add(Draft(Instr("constant", dtype, value=value)))
+
+    def iota(self, axis: int) -> int:
+        """The position along `axis`, which must be the whole row."""
+        return self._add(Draft(Instr("iota", "int64"), varies=frozenset({axis})))
+
+    def apply(self, op: str, attrs: Iterable[tuple[str, Any]], args: Sequence[int], dtype: str) -> int:
+        varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
+        return self._add(Draft(Instr("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs)), varies=varies))
+
+    def reduce(self, op: str, arg: int, axes: frozenset[int], dtype: str) -> int:
+        """A reduction over `axes`, the row, which the group itself may use."""
+        self.row = max(self.row or 0, len(self.shape) - min(axes, default=len(self.shape)))
+        varies = self.drafts[arg].varies - axes
+        return self._add(Draft(Instr("reduce", dtype, args=(arg,), op=op), varies=varies))
+
+    def store(self, arg: int, view: View, axes: Axes) -> None:
+        strides = self.strides(view, axes)
+        self._add(Draft(Instr("store", view.dtype, args=(arg,)), view, strides))
+
+    def covers(self, gone: frozenset[int], kept: Axes) -> bool:
+        """Whether a value with these axes, reduced or kept, is met once for each of its elements.
+
+        Axes along which it does not vary, and which are not its own, must all be part of the row.
+        """
+        others = {i for i, n in enumerate(self.shape) if n > 1} - gone - {a for a in kept if a is not None}
+        first = len(self.shape) - (self.row or 0)
+        return not others or (all(i >= first for i in others) and not any(a >= first for a in gone))
+
+    def accumulate(self, op: str, arg: int, view: View, axes: Axes, gone: frozenset[int]) -> None:
+        """Reduce over the axes `gone` into `view`; a value that is the same along the row counts once unless it is gone."""
+        strides = self.strides(view, axes)
+        along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
+        self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
+
+    def check(self, arg: int, view: View, number: int) -> None:
+        """`arg`, a bool, must hold everywhere; else `number` is written to `view`."""
+        self._add(Draft(Instr("check", args=(arg,), value=number), view, (0,) * len(self.shape)))
+
+    def _add(self, draft: Draft) -> int:
+        self.drafts.append(draft)
+        return len(self.drafts) - 1
+
+    # --- done ----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Rows:
+        """The group as an instruction: axes merged where every array allows it, and a row chosen."""
+        first = len(self.shape) - self.row if self.row is not None else None
+        arrays = [d.strides for d in self.drafts if d.view]
+        iotas = [d for d in self.drafts if d.instr.kind == "iota"]
+        merged, columns = _merged(self.shape, arrays, first)
+        if first is None and len(merged) == 1 and not iotas:
+            merged, columns = _cut(merged, columns)
+        outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
+        operands: list[Operand] = []
+        views: list[View] = []
+        code: list[Instr] = []
+        at = iter(columns)
+        full: list[bool] = []
+        for draft in self.drafts:
+            instr = draft.instr
+            operand, wide = -1, any(full[a] for a in instr.args)
+            if draft.view:
+                column = next(at)
+                operand = len(operands)
+                along = column[-1] if column else 0
+                written = instr.kind != "load"
+                operands.append(Operand(draft.view.dtype, tuple(column[:-1]), along, written))
+                views.append(draft.view)
+                wide = wide or along != 0
+            wide = (wide or instr.kind == "iota") and instr.kind != "reduce" and inner > 1
+            full.append(wide)
+            code.append(
+                Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, instr.attrs, operand, instr.value)
+            )
+        kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
+        return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
+
+
+def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int) -> bool:
+    """Whether the axes from `first` on are one walk of equal strides in each of `arrays`."""
+    axes = [i for i in range(first, len(shape)) if shape[i] > 1]
+    return all(
+        strides[i] == strides[j] * shape[j] for strides in arrays for i, j in zip(axes, axes[1:], strict=False)
+    )
+
+
+def _merged(
+    shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int | None
+) -> tuple[list[int], list[list[int]]]:
+    """The domain with neighbouring axes merged where all arrays allow it, not across `first`; and the strides then."""
+    sizes: list[int] = []
+    columns: list[list[int]] = [[] for _ in arrays]
+    fixed = False
+    for i, size in enumerate(shape):
+        if i == first:
+            fixed = True
+        if size == 1:
+            continue
+        if sizes and not fixed and all(c[-1] == a[i] * size for c, a in zip(columns, arrays, strict=True)):
+            sizes[-1] *= size
+            for column, strides in zip(columns, arrays, strict=True):
+                column[-1] = strides[i]
+        else:
+            sizes.append(size)
+            for column, strides in zip(columns, arrays, strict=True):
+                column.append(strides[i])
+            fixed = False
+    if first is not None and math.prod(shape[first:]) == 1:  # the row is a single element
+        sizes.append(1)
+        for column in columns:
+            column.append(0)
+    return sizes, columns
+
+
+def _cut(sizes: list[int], columns: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """One long axis as rows of a length that divides it."""
+    size = sizes[0]
+    if size <= SPLIT_ROW:
+        return sizes, columns
+    row = next((n for n in range(SPLIT_ROW, 255, -16) if size % n == 0), None)
+    if row is None:
+        return sizes, columns
+    return [size // row, row], [[c[0] * row, c[0]] for c in columns]

@@ -1,0 +1,180 @@
+"""Reading and adding at positions that are data. Every position is checked before it is used."""
+
+from __future__ import annotations
+
+import math
+
+from core.ir import Op, TensorType
+from core.plan.data import Gather, ScatterAdd, View
+from core.plan.group import Member
+from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.reduce import reduced
+from core.plan.shapes import reshaped
+
+__all__: list[str] = []
+
+
+@lowers("class_index")
+def lower_class_index(low: Lowering, op: Op) -> None:
+    """Labels as positions: three comparisons, and a check."""
+    index, counted = op.outputs
+    label, x = (low.type(n) for n in op.inputs)
+    type = low.type(index)
+    flag = TensorType(type.shape, "bool")
+    axis = op.attrs["axis"] % len(low.types[op.inputs[1]].shape)  # type: ignore[union-attr]
+    column = reshaped(low, low.entry(op.inputs[0]), type.shape)
+
+    def number(value: int) -> Uniform:
+        return Uniform(value, label.dtype, ())
+
+    two = [label.dtype] * 2
+    counts = low.apply("not_equal", {}, [column, number(op.attrs["ignore_index"])], two, flag)
+    at = low.apply("where", {}, [counts, column, number(0)], ["bool", *two], type)
+    _check_range(low, op, at, type, x.shape[axis], f"a label is outside 0 to {x.shape[axis] - 1}")
+    low.define(index, at)
+    low.define(counted, counts)
+
+
+def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, message: str, below: int = 0) -> None:
+    """`at` must be from -`below` to under `size` everywhere."""
+    flag = TensorType(type.shape, "bool")
+    two = [type.dtype] * 2
+    bounds = [Uniform(-below, type.dtype, ()), Uniform(size, type.dtype, ())]
+    above = low.apply("greater_equal", {}, [at, bounds[0]], two, flag)
+    under = low.apply("less_than", {}, [at, bounds[1]], two, flag)
+    fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
+    if isinstance(fine, Uniform):
+        raise Unsupported("a constant label")
+    group, axes = low.join(type.shape, [fine])
+    number = low.shared.check("index_out_of_range", message, op.location)
+    group.check(low.argument(group, fine, type.shape, axes), low.shared.error, number)
+
+
+@lowers("positions_along")
+def lower_positions(low: Lowering, op: Op) -> None:
+    """Nothing yet: `gather` and `scatter_add_like` read the declaration where they can."""
+    low.type(op.outputs[0])
+    low.define(op.outputs[0], _Positions())
+
+
+class _Positions:
+    """Positions that were never computed."""
+
+
+def _picked(low: Lowering, op: Op, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
+    """If `index` holds the position of one element in each row of `source` (flattened): who said so, and the rows."""
+    positions, flat = low.producers.get(index), low.producers.get(source)
+    if positions is None or positions.type != "positions_along" or flat is None or flat.type != "reshape":
+        return None
+    shape = low.type(positions.inputs[1]).shape
+    column = low.type(positions.inputs[0]).shape
+    rank = len(shape)
+    if positions.attrs["axis"] % rank != rank - 1 or column != (*shape[:-1], 1):
+        return None
+    if low.type(flat.inputs[0]).shape != shape:
+        return None
+    return positions, shape
+
+
+def _hits(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
+    """A bool of `shape`: whether the position along the row is the wanted one. The position is checked."""
+    type = low.type(positions.inputs[0])
+    at = low.entry(positions.inputs[0])
+    size = shape[-1]
+    maker = low.producers.get(positions.inputs[0])
+    if maker is None or maker.type != "class_index":  # a label is checked already
+        _check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
+        two = [type.dtype] * 2
+        negative = low.apply("less_than", {}, [at, Uniform(0, type.dtype, ())], two, TensorType(type.shape, "bool"))
+        wrapped = low.apply("add", {}, [at, Uniform(size, type.dtype, ())], two, type)
+        at = low.apply("where", {}, [negative, wrapped, at], ["bool", *two], type)
+    flag = TensorType(shape, "bool")
+    group, axes = low.join(shape, [at, other])
+    last = axes[-1]
+    row = frozenset() if last is None else frozenset({last})
+    if last is None or not group.can_reduce(row):
+        group = low.new_group(shape)
+        axes = tuple(range(len(shape)))
+        last, row = len(shape) - 1, frozenset({len(shape) - 1})
+        if not group.can_reduce(row):
+            raise Unsupported(f"picking from rows of {shape[-1]}")
+    group.row = max(group.row or 0, len(group.shape) - min(row))
+    position = group.iota(last)
+    wanted = low.argument(group, at, shape, axes)
+    if type.dtype != "int64":
+        wanted = group.apply("cast", [("dtype", "int64")], [wanted], "int64")
+    hit = group.apply("equal", [], [position, wanted], "bool")
+    return Member(group, hit, "bool", flag.shape, axes)
+
+
+@lowers("gather", "index_select")
+def lower_gather(low: Lowering, op: Op) -> None:
+    out = low.type(op.outputs[0])
+    source, index = op.inputs
+    picked = _picked(low, op, source, index) if op.attrs["axis"] == 0 else None
+    if picked:
+        positions, shape = picked
+        assert shape is not None
+        values = low.entry(low.producers[source].inputs[0])
+        hit = _hits(low, op, positions, shape, values)
+        type = TensorType(shape, out.dtype)
+        zero = Uniform(0, out.dtype, ())
+        only = low.apply("where", {}, [hit, values, zero], ["bool", out.dtype, out.dtype], type)
+        result = reduced(low, "sum", only, frozenset({len(shape) - 1}), TensorType((*shape[:-1], 1), out.dtype))
+        low.define(op.outputs[0], reshaped(low, result, out.shape))
+        return
+    if isinstance(low.entry(index), _Positions):
+        raise Unsupported("positions of several elements in a row")
+    x = low.type(source)
+    axis = op.attrs["axis"] % x.rank
+    where = low.type(index)
+    view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
+    number = low.shared.check("index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location)
+    target = low.place(op.outputs[0])
+    low.add(
+        Gather(_slabs(view, x.shape, axis), _flat(at), _slabs(target, _with(x.shape, axis, where), axis), number, location=op.location)
+    )
+    low.define(op.outputs[0], target)
+
+
+@lowers("scatter_add_like")
+def lower_scatter(low: Lowering, op: Op) -> None:
+    out = low.type(op.outputs[0])
+    given, index, like = op.inputs
+    picked = _picked(low, op, like, index) if op.attrs["axis"] == 0 else None
+    if picked:
+        positions, shape = picked
+        value = reshaped(low, low.entry(given), (*shape[:-1], 1))
+        hit = _hits(low, op, positions, shape, value)
+        zero = Uniform(0, out.dtype, ())
+        whole = low.apply("where", {}, [hit, value, zero], ["bool", out.dtype, out.dtype], TensorType(shape, out.dtype))
+        only_reshaped = all(reader and reader.type == "reshape" for reader in low.readers(op.outputs[0]))
+        low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
+        return
+    if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
+        raise Unsupported("positions of several elements in a row")
+    axis = op.attrs["axis"] % len(out.shape)
+    where = low.type(index)
+    x, at = low.dense(low.entry(given)), low.dense(low.entry(index))
+    number = low.shared.check("index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location)
+    target = low.place(op.outputs[0])
+    low.add(
+        ScatterAdd(_slabs(x, _with(out.shape, axis, where), axis), _flat(at), _slabs(target, out.shape, axis), number, location=op.location)
+    )
+    low.define(op.outputs[0], target)
+
+
+def _with(shape: tuple[int, ...], axis: int, index: TensorType) -> tuple[int, ...]:
+    """`shape` with as many elements along `axis` as `index` has."""
+    return (*shape[:axis], math.prod(index.shape), *shape[axis + 1 :])
+
+
+def _slabs(view: View, shape: tuple[int, ...], axis: int) -> View:
+    """A dense array as [outer, size, inner] around `axis`."""
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    size = shape[axis]
+    return View(view.root, view.dtype, (outer, size, inner), (size * inner, inner, 1), view.offset)
+
+
+def _flat(view: View) -> View:
+    return View(view.root, view.dtype, (math.prod(view.shape),), (1,), view.offset)

@@ -1,0 +1,96 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.ir import Op
+from core.plan.data import Gemm, View
+from core.plan.lowering import Lowering, Unsupported, lowers
+from core.plan.shapes import reshaped_view
+
+__all__: list[str] = []
+
+
+@lowers("matmul")
+def lower_matmul(low: Lowering, op: Op) -> None:
+    """Operands of rank 2 and more; leading axes of the first are rows where the second is a plain matrix."""
+    x, y = (low.type(n) for n in op.inputs)
+    low.type(op.outputs[0])
+    if not x.is_float:
+        raise Unsupported(f"matmul of {x.dtype}")
+    a, b = (low.stored(low.entry(n)) for n in op.inputs)
+    a = _matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
+    b = _matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
+    out = low.place(op.outputs[0])
+    c = out
+    if len(a.shape) == 1:
+        a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
+        c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:])) if len(
+            b.shape) > 1 else replace(c, shape=(1,), strides=(0,))  # fmt: skip
+    if len(b.shape) == 1:
+        b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
+        c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
+    if len(b.shape) == 2 and len(a.shape) > 2:
+        rows = a.shape[:-1]
+        m = 1
+        for n in rows:
+            m *= n
+        flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
+        if flat and flat_c:
+            a, c = flat, flat_c
+    _gemm(low, op, a, b, c)
+    low.define(op.outputs[0], out)
+
+
+def _gemm(low: Lowering, op: Op, a: View, b: View, c: View) -> None:
+    batch = c.shape[:-2]
+    a, b = (_batched(v, batch) for v in (a, b))
+    low.add(Gemm(a, b, c, location=op.location))
+
+
+def _batched(view: View, batch: tuple[int, ...]) -> View:
+    """`view` with the leading axes `batch`, those it lacks or has as 1 repeated."""
+    extra = len(batch) - (len(view.shape) - 2)
+    shape = (1,) * extra + view.shape[:-2]
+    strides = (0,) * extra + view.strides[:-2]
+    strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+    return replace(view, shape=(*batch, *view.shape[-2:]), strides=(*strides, *view.strides[-2:]))
+
+
+def _turned(view: View) -> View:
+    return replace(
+        view,
+        shape=(*view.shape[:-2], view.shape[-1], view.shape[-2]),
+        strides=(*view.strides[:-2], view.strides[-1], view.strides[-2]),
+    )
+
+
+def _matrix(low: Lowering, view: View) -> View:
+    """`view` if its rows or its columns lie without gaps, else a copy."""
+    if len(view.shape) == 1 or 1 in view.strides[-2:] or view.shape[-1] == 1 or view.shape[-2] == 1:
+        return view
+    return low.dense(view)
+
+
+@lowers("einsum")
+def lower_einsum(low: Lowering, op: Op) -> None:
+    """The weight gradient of a matmul over many axes, ``...ij,...ik->jk``."""
+    if op.attrs["equation"].replace(" ", "") != "...ij,...ik->jk":
+        raise Unsupported(f"einsum {op.attrs['equation']}")
+    for n in (*op.inputs, *op.outputs):
+        if not low.type(n).is_float:
+            raise Unsupported("einsum of whole numbers")
+    x, y = (low.stored(low.entry(n)) for n in op.inputs)
+    if x.shape[:-1] != y.shape[:-1]:
+        raise Unsupported("einsum that broadcasts")
+    k = 1
+    for n in x.shape[:-1]:
+        k *= n
+    a, b = (
+        reshaped_view(v, (k, v.shape[-1])) or reshaped_view(low.dense(v), (k, v.shape[-1])) for v in (x, y)
+    )
+    assert a and b
+    out = low.place(op.outputs[0])
+    low.add(Gemm(_matrix(low, _turned(a)), _matrix(low, b), out, location=op.location))
+    low.define(op.outputs[0], out)

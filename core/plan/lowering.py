@@ -1,0 +1,342 @@
+"""From a block to instructions: what every op's lowering shares.
+
+A variable of the block is one of three things while its block is lowered: a `Uniform`, the same number everywhere; a
+`Member` of a group that is still growing; or a `View` of memory. Lowerings ask for the form they need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from core.codegen.scalar import NATIVE, traceable
+from core.errors import Location
+from core.ir import HOLE, Block, Op, TensorType
+from core.plan.data import Check, Instruction, Root, View, bytes_of, contiguous
+from core.plan.group import Group, Member
+from core.registry import lookup
+
+__all__ = ["LOWERINGS", "Lowering", "Shared", "Uniform", "Unsupported", "lowers"]
+
+LARGEST_GROUP = 8000
+"""Instructions of one group; compiling a function takes longer than linear in its length."""
+
+LOOKBACK = 24
+"""How many of the last groups an op without a producer in any of them is offered to."""
+
+
+class Unsupported(Exception):
+    """An op that machine code does not take; the reference executor runs it. op: its position in the block."""
+
+    def __init__(self, reason: str, index: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """The same number everywhere."""
+
+    number: Any
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Entry = Uniform | Member | View
+LOWERINGS: dict[str, Callable[[Lowering, Op], None]] = {}
+
+
+def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[Lowering, Op], None]]:
+    """Decorator: how the ops `names` become instructions."""
+
+    def register(function: Callable[[Lowering, Op], None]) -> Callable[[Lowering, Op], None]:
+        LOWERINGS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the blocks of one plan have in common. error: where generated code writes the number of a failed check."""
+
+    checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
+    error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))
+
+    def check(self, code: str, message: str, location: Location | None) -> int:
+        self.checks.append(Check(code, message, location))
+        return len(self.checks) - 1
+
+
+class Lowering:
+    """Lowers one block, op by op.
+
+    wanted: variable -> where its value must be left; the first that asks for a place for it gets that one.
+    """
+
+    def __init__(self, block: Block, shared: Shared, wanted: Mapping[str, View] | None = None) -> None:
+        self.block = block
+        self.types = block.types
+        self.shared = shared
+        self.wanted = dict(wanted or {})
+        self.placed: set[str] = set()
+        self.env: dict[str, Any] = {}
+        self.schedule: list[Group | Instruction] = []
+        self.ready: dict[Root, int] = {}
+        self.producers: dict[str, Op] = {}
+        self._saved: dict[tuple[Group, int, tuple[int | None, ...], tuple[int, ...]], View] = {}
+        self._homes: dict[tuple[Group, int], tuple[str, View]] = {}
+        self._readers: dict[str, list[Op | None]] = {}
+        self.op: Op | None = None
+
+    # --- the walk ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Lower every op of the block. Raises Unsupported, naming the op's position."""
+        for index, op in enumerate(self.block.ops):
+            self.op = op
+            for name in op.outputs:
+                self.producers[name] = op
+            try:
+                self._lower(op)
+            except Unsupported as refusal:
+                raise Unsupported(refusal.reason, index) from None
+
+    def _lower(self, op: Op) -> None:
+        lowering = LOWERINGS.get(op.type)
+        if lowering:
+            lowering(self, op)
+        elif lookup(op.type).elementwise:
+            self.elementwise(op)
+        else:
+            raise Unsupported(f"{op.type} has no machine code")
+
+    def finish(self) -> tuple[Instruction, ...]:
+        """Leave the wanted values where they are wanted, and close all groups."""
+        for name, target in self.wanted.items():
+            if name not in self.placed:
+                self.leave(self.env[name], target)
+        return tuple(each.finish() if isinstance(each, Group) else each for each in self.schedule)
+
+    def readers(self, name: str) -> list[Op | None]:
+        """The ops of the block that read `name`; None among them stands for the block's results."""
+        if not self._readers:
+            for op in self.block.ops:
+                for each in op.inputs:
+                    self._readers.setdefault(each, []).append(op)
+            for each in self.block.results:
+                self._readers.setdefault(each, []).append(None)
+        return self._readers.get(name, [])
+
+    # --- types ---------------------------------------------------------------------------------------------------
+
+    def type(self, name: str) -> TensorType:
+        """The type of a variable, which must be an array of known size and native dtype, and not empty."""
+        type = self.types[name]
+        if not isinstance(type, TensorType) or not type.is_static:
+            raise Unsupported(f"the size of {name} is known only when it runs")
+        if type.dtype not in NATIVE:
+            raise Unsupported(f"no machine code for {type.dtype}")
+        if 0 in type.shape:
+            raise Unsupported("empty arrays")
+        return type
+
+    def entry(self, name: str) -> Any:
+        return self.env[name]
+
+    def define(self, name: str, entry: Any) -> None:
+        """`name` is this value from now on."""
+        self.env[name] = entry
+        if name in self.wanted and isinstance(entry, Member):
+            self._homes.setdefault((entry.group, entry.number), (name, self.wanted[name]))
+
+    # --- memory --------------------------------------------------------------------------------------------------
+
+    def place(self, name: str) -> View:
+        """Memory for the variable `name`: where it is wanted, or somewhere."""
+        type = self.type(name)
+        if name in self.wanted and name not in self.placed:
+            self.placed.add(name)
+            return self.wanted[name]
+        return self.room(type.shape, type.dtype, name)
+
+    def room(self, shape: tuple[int, ...], dtype: str, name: str = "") -> View:
+        return View(Root(bytes_of(shape, dtype), "arena", name), dtype, shape, contiguous(shape))
+
+    def add(self, instruction: Instruction) -> None:
+        """Append an instruction; whatever it writes is ready behind it."""
+        for root in instruction.writes():
+            self.written(root, len(self.schedule))
+        self.schedule.append(instruction)
+
+    def written(self, root: Root, position: int) -> None:
+        """`root` holds something new from `position` on."""
+        self.ready[root] = max(self.ready.get(root, -1), position)
+
+    def stored(self, entry: Entry) -> View:
+        """`entry` in memory, in whatever layout it has there."""
+        if isinstance(entry, View):
+            return entry
+        if isinstance(entry, Uniform):
+            return self._filled(entry)
+        key = (entry.group, entry.number, entry.axes, entry.shape)
+        if key not in self._saved:
+            self._saved[key] = self._save(entry)
+        return self._saved[key]
+
+    def _save(self, member: Member) -> View:
+        group = member.group
+        home = self._homes.get((group, member.number))
+        if home and home[0] not in self.placed and self._fits(member, home[1]):
+            self.placed.add(home[0])
+            self._store(member, home[1])
+            return home[1]
+        varies = group.drafts[member.number].varies
+        sizes = tuple(n if i in varies else 1 for i, n in enumerate(group.shape))
+        steps = contiguous(sizes)
+        strides = tuple(
+            steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes
+        )
+        view = View(Root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
+        self._store(member, view)
+        return view
+
+    def _store(self, member: Member, view: View) -> None:
+        member.group.store(member.number, view, member.axes)
+        self.written(view.root, member.group.position)
+
+    def _fits(self, member: Member, target: View) -> bool:
+        """Whether `member` can be written to `target` by its own group."""
+        varies = member.group.drafts[member.number].varies
+        if any(n > 1 and (axis is None or axis not in varies) for n, axis in zip(member.shape, member.axes, strict=True)):
+            return False
+        if member.shape != target.shape:
+            return False
+        return member.group.can_load(member.group.strides(target, member.axes))
+
+    def _filled(self, uniform: Uniform) -> View:
+        """One element that stands for all."""
+        group = self.new_group(())
+        view = View(Root(bytes_of((), uniform.dtype)), uniform.dtype, (), ())
+        group.store(group.constant(uniform.number, uniform.dtype), view, ())
+        self.written(view.root, group.position)
+        return View(view.root, uniform.dtype, uniform.shape, (0,) * len(uniform.shape))
+
+    def dense(self, entry: Entry) -> View:
+        """`entry` in memory, row-major and without gaps."""
+        if not isinstance(entry, Uniform):
+            view = self.stored(entry)
+            if view.strides == contiguous(view.shape) or math.prod(view.shape) == 1:
+                return View(view.root, view.dtype, view.shape, contiguous(view.shape), view.offset)
+            entry = view
+        target = self.room(entry.shape, entry.dtype)
+        self.leave(entry, target)
+        return target
+
+    def leave(self, entry: Entry, target: View) -> None:
+        """Write `entry` to `target`."""
+        if isinstance(entry, Member) and entry.shape == target.shape and self._fits(entry, target):
+            self._store(entry, target)
+            return
+        self.copy(entry, target)
+
+    def copy(self, entry: Entry, target: View) -> None:
+        """Write `entry` to `target` behind everything that came before."""
+        source = entry if isinstance(entry, Uniform) else self.stored(entry)
+        group = self.new_group(target.shape)
+        axes = tuple(range(len(target.shape)))
+        group.store(self.argument(group, source, target.shape, axes), target, axes)
+        self.written(target.root, group.position)
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    def new_group(self, shape: tuple[int, ...]) -> Group:
+        group = Group(shape, len(self.schedule), location=self.op.location if self.op else None)
+        self.schedule.append(group)
+        return group
+
+    def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Group, tuple[int | None, ...]]:
+        """A group that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
+        homes = {e.group.position: e.group for e in entries if isinstance(e, Member)}
+        for position in sorted(homes, reverse=True):
+            axes = self._admits(homes[position], shape, entries)
+            if axes is not None:
+                return homes[position], axes
+        seen = 0
+        for each in reversed(self.schedule):
+            if not isinstance(each, Group):
+                continue
+            seen += 1
+            if seen > LOOKBACK:
+                break
+            if math.prod(each.shape) == math.prod(shape) and each.position not in homes:
+                axes = self._admits(each, shape, entries)
+                if axes is not None:
+                    return each, axes
+        return self.new_group(shape), tuple(range(len(shape)))
+
+    def _admits(self, group: Group, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[int | None, ...] | None:
+        if len(group.drafts) > LARGEST_GROUP:
+            return None
+        inside = [e for e in entries if isinstance(e, Member) and e.group is group]
+        axes = group.aligned(shape, inside)
+        if axes is None:
+            return None
+        for entry in entries:
+            if isinstance(entry, View):
+                if self.ready.get(entry.root, -1) >= group.position:
+                    return None
+                own = axes[len(shape) - len(entry.shape) :]
+                if not group.can_load(group.strides(entry, own)):
+                    return None
+            elif isinstance(entry, Member) and entry.group is not group:
+                if entry.group.position >= group.position:
+                    return None
+                if group.row is not None and not isinstance(self._saved.get(_key(entry)), View):
+                    view = self.stored(entry)
+                    if not group.can_load(group.strides(view, axes[len(shape) - len(entry.shape) :])):
+                        return None
+        return axes
+
+    def argument(self, group: Group, entry: Entry, shape: tuple[int, ...], axes: tuple[int | None, ...]) -> int:
+        """`entry` as a value of `group`, for a result of `shape` along `axes`."""
+        if isinstance(entry, Uniform):
+            return group.constant(entry.number, entry.dtype)
+        if isinstance(entry, Member) and entry.group is group:
+            return entry.number
+        view = self.stored(entry)
+        return group.load(view, axes[len(shape) - len(view.shape) :])
+
+    def elementwise(self, op: Op) -> None:
+        """Any elementwise op that can be traced."""
+        (out,) = op.outputs
+        type = self.type(out)
+        names = [n for n in op.inputs if n != HOLE]
+        dtypes = [self.type(n).dtype for n in names]
+        self.define(out, self.apply(op.type, op.attrs, [self.entry(n) for n in names], dtypes, type))
+
+    def apply(
+        self, op: str, attrs: Mapping[str, Any], entries: Sequence[Entry], dtypes: Sequence[str], type: TensorType
+    ) -> Entry:
+        """The value of elementwise op `op` on `entries`."""
+        if all(isinstance(e, Uniform) for e in entries):
+            with np.errstate(all="ignore"):
+                numbers = [np.asarray(e.number, e.dtype) for e in entries]
+                result = np.asarray(lookup(op).body(np, *numbers, **attrs))
+            return Uniform(result[()], type.dtype, type.shape)
+        if not traceable(op, attrs, dtypes, type.dtype):
+            raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code")
+        group, axes = self.join(type.shape, entries)
+        args = [self.argument(group, e, type.shape, axes) for e in entries]
+        group.ops.append(op)
+        number = group.apply(op, sorted(attrs.items()), args, type.dtype)
+        return Member(group, number, type.dtype, type.shape, axes)
+
+
+def _key(member: Member) -> tuple[Group, int, tuple[int | None, ...], tuple[int, ...]]:
+    return (member.group, member.number, member.axes, member.shape)

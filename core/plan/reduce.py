@@ -1,0 +1,100 @@
+"""Reductions: inside their group where they run along its row, else into memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import Op, TensorType
+from core.plan.group import Member
+from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.registry import lookup
+
+__all__ = ["reduced"]
+
+KINDS = {
+    "reduce_sum": "sum",
+    "reduce_mean": "sum",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_prod": "prod",
+    "sum_to": "sum",
+    "sum_to_like": "sum",
+    "reduce_all": "and",
+    "reduce_any": "or",
+}
+
+
+@lowers("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_all", "reduce_any")
+def lower_reduce(low: Lowering, op: Op) -> None:
+    entry, axes = low.entry(op.inputs[0]), op.attrs["axes"]
+    rank = len(entry.shape)
+    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
+    _reduce(low, op, entry, over)
+
+
+@lowers("sum_to", "sum_to_like")
+def lower_sum_to(low: Lowering, op: Op) -> None:
+    entry, shape = low.entry(op.inputs[0]), low.type(op.outputs[0]).shape
+    extra = len(entry.shape) - len(shape)
+    over = {*range(extra)} | {i for i, n in enumerate(shape, start=extra) if n == 1 and entry.shape[i] != 1}
+    _reduce(low, op, entry, frozenset(over))
+
+
+def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
+    name = op.outputs[0]
+    type, given = low.type(name), low.type(op.inputs[0])
+    if type.dtype != given.dtype:
+        raise Unsupported(f"{op.type} of {given.dtype} gives {type.dtype}")
+    if isinstance(entry, Uniform):
+        with np.errstate(all="ignore"):
+            number = lookup(op.type).body(np, np.broadcast_to(np.asarray(entry.number, entry.dtype), entry.shape),
+                                          *([np.empty(type.shape)] if op.type == "sum_to_like" else []), **op.attrs)  # fmt: skip
+        low.define(name, Uniform(np.ravel(number)[0], type.dtype, type.shape))
+        return
+    kind = KINDS[op.type]
+    count = int(np.prod([entry.shape[i] for i in over], dtype=np.int64))
+    result = reduced(low, kind, entry, over, type, None if op.type == "reduce_mean" else name)
+    if op.type == "reduce_mean":
+        if not type.is_float:
+            raise Unsupported("a mean of whole numbers")
+        divisor = Uniform(np.dtype(type.dtype).type(count), type.dtype, ())
+        result = low.apply("div", {}, [result, divisor], [type.dtype] * 2, type)
+    low.define(name, result)
+
+
+def reduced(
+    low: Lowering, kind: str, entry: Entry, over: frozenset[int], type: TensorType, name: str | None = None
+) -> Entry:
+    """`entry` reduced over the axes `over` of its own; `type` is that of the result, whose sizes of 1 may be left out.
+
+    name: the variable this becomes, if it does, so that it is put where that is wanted.
+    """
+    group, axes = low.join(entry.shape, [entry])
+    kept = tuple(a for i, a in enumerate(axes) if i not in over)
+    gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)
+    inner = _spread(entry.shape, over, kept, type.shape)
+    arg = low.argument(group, entry, entry.shape, axes)
+    if not gone:
+        return Member(group, arg, type.dtype, type.shape, inner)
+    group.ops.append(f"reduce_{kind}")
+    if group.can_reduce(gone):
+        return Member(group, group.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
+    view = low.place(name) if name else low.room(type.shape, type.dtype)
+    if not group.can_load(group.strides(view, inner)) or not group.covers(gone, kept):
+        stored = low.stored(Member(group, arg, type.dtype, entry.shape, axes))
+        group = low.new_group(entry.shape)
+        axes = tuple(range(len(entry.shape)))
+        inner = _spread(entry.shape, over, tuple(a for a in axes if a not in over), type.shape)
+        gone = over
+        arg = group.load(stored, axes)
+    group.accumulate(kind, arg, view, inner, gone)
+    low.written(view.root, group.position)
+    return view
+
+
+def _spread(
+    shape: tuple[int, ...], over: frozenset[int], kept: tuple[int | None, ...], result: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """The domain's axis for each axis of `result`, which has 1 for axes that are gone, or lacks them."""
+    rest = iter([a for a, n in zip(kept, (n for i, n in enumerate(shape) if i not in over), strict=True) if n != 1])
+    return tuple(None if n == 1 else next(rest) for n in result)

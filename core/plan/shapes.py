@@ -1,0 +1,203 @@
+"""Views: reshape, transpose, slice and the like, without moving anything where strides can say it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.ir import Op
+from core.ops.index import cut
+from core.plan.data import View
+from core.plan.group import Member
+from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+
+__all__ = ["reshaped", "reshaped_view", "transposed"]
+
+
+@lowers("assign", "stop_gradient")
+def lower_alias(low: Lowering, op: Op) -> None:
+    low.type(op.outputs[0])
+    low.define(op.outputs[0], low.entry(op.inputs[0]))
+
+
+@lowers("barrier")
+def lower_barrier(low: Lowering, op: Op) -> None:
+    for out, name in zip(op.outputs, op.inputs, strict=True):
+        low.type(out)
+        low.define(out, low.entry(name))
+
+
+@lowers("reshape", "reshape_as", "unsqueeze", "squeeze")
+def lower_reshape(low: Lowering, op: Op) -> None:
+    out = op.outputs[0]
+    low.define(out, reshaped(low, low.entry(op.inputs[0]), low.type(out).shape))
+
+
+def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
+    """`entry` with another shape of the same number of elements."""
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=shape)
+    if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
+        steps = entry.axes if isinstance(entry, Member) else entry.strides
+        rest = iter([step for step, n in zip(steps, entry.shape, strict=True) if n != 1])
+        if isinstance(entry, Member):
+            return replace(entry, shape=shape, axes=tuple(None if n == 1 else next(rest) for n in shape))
+        return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(rest) for n in shape))
+    view = low.stored(entry)
+    return reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
+
+
+def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
+    """`view` with another shape, or None if no strides can say it."""
+    old = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n != 1]
+    strides: list[int] = []
+    at = 0
+    left, step = (1, 0)
+    sizes = list(shape)
+    for i, size in enumerate(sizes):
+        if size == 1:
+            strides.append(0)
+            continue
+        while left % size or left == 1:  # the next axes of the old shape, merged until this one divides them
+            if at == len(old):
+                return None
+            n, s = old[at]
+            if left == 1:
+                left, step = n, s
+            elif step == n * s:
+                left, step = left * n, s
+            else:
+                return None
+            at += 1
+        left //= size
+        strides.append(step * left)
+        if i == len(sizes) - 1 and left != 1:
+            return None
+    return replace(view, shape=shape, strides=tuple(strides)) if left == 1 and at == len(old) else None
+
+
+@lowers("transpose")
+def lower_transpose(low: Lowering, op: Op) -> None:
+    axes = op.attrs["axes"]
+    entry = low.entry(op.inputs[0])
+    rank = len(entry.shape)
+    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
+    low.type(op.outputs[0])
+    low.define(op.outputs[0], transposed(entry, order))
+
+
+def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
+    shape = tuple(entry.shape[i] for i in order)
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=shape)
+    if isinstance(entry, Member):
+        return replace(entry, shape=shape, axes=tuple(entry.axes[i] for i in order))
+    return replace(entry, shape=shape, strides=tuple(entry.strides[i] for i in order))
+
+
+@lowers("expand", "expand_as")
+def lower_expand(low: Lowering, op: Op) -> None:
+    shape = low.type(op.outputs[0]).shape
+    entry = low.entry(op.inputs[0])
+    low.define(op.outputs[0], _expanded(entry, shape))
+
+
+def _expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=shape)
+    extra = len(shape) - len(entry.shape)
+    kept = [n == m for n, m in zip(entry.shape, shape[extra:], strict=True)]
+    if isinstance(entry, Member):
+        own = tuple(a if k else None for a, k in zip(entry.axes, kept, strict=True))
+        return replace(entry, shape=shape, axes=(None,) * extra + own)
+    steps = tuple(s if k else 0 for s, k in zip(entry.strides, kept, strict=True))
+    return replace(entry, shape=shape, strides=(0,) * extra + steps)
+
+
+@lowers("slice")
+def lower_slice(low: Lowering, op: Op) -> None:
+    out = low.type(op.outputs[0])
+    entry = low.entry(op.inputs[0])
+    if isinstance(entry, Uniform):
+        low.define(op.outputs[0], replace(entry, shape=out.shape))
+        return
+    view = low.stored(entry)
+    offset, strides = view.offset, list(view.strides)
+    for axis, part in cut(len(view.shape), **op.attrs):
+        start, _, step = part.indices(view.shape[axis])
+        offset += start * strides[axis]
+        strides[axis] *= step
+    low.define(op.outputs[0], View(view.root, view.dtype, out.shape, tuple(strides), offset))
+
+
+@lowers("split", "split_like", "unstack")
+def lower_split(low: Lowering, op: Op) -> None:
+    entry = low.entry(op.inputs[0])
+    axis = op.attrs["axis"] % len(entry.shape)
+    start = 0
+    view = entry if isinstance(entry, Uniform) else low.stored(entry)
+    for name in op.outputs:
+        shape = low.type(name).shape
+        if isinstance(view, Uniform):
+            low.define(name, replace(view, shape=shape))
+            continue
+        strides = view.strides
+        length = 1
+        if op.type == "unstack":
+            strides = strides[:axis] + strides[axis + 1 :]
+        else:
+            length = shape[axis]
+        low.define(name, View(view.root, view.dtype, shape, strides, view.offset + start * view.strides[axis]))
+        start += length
+
+
+@lowers("concat")
+def lower_concat(low: Lowering, op: Op) -> None:
+    axis = op.attrs["axis"] % len(low.type(op.outputs[0]).shape)
+    whole = low.place(op.outputs[0])
+    offset = whole.offset
+    for name in op.inputs:
+        shape = low.type(name).shape
+        low.leave(low.entry(name), View(whole.root, whole.dtype, shape, whole.strides, offset))
+        offset += shape[axis] * whole.strides[axis]
+    low.define(op.outputs[0], whole)
+
+
+@lowers("pad_constant", "slice_into")
+def lower_pad(low: Lowering, op: Op) -> None:
+    """A filled array, then the operand written into the middle of it."""
+    whole = low.place(op.outputs[0])
+    entry = low.entry(op.inputs[0])
+    low.copy(Uniform(op.attrs.get("value", 0), whole.dtype, whole.shape), whole)
+    offset, strides = whole.offset, list(whole.strides)
+    if op.type == "pad_constant":
+        for before, stride in zip(op.attrs["paddings"][::2], whole.strides, strict=True):
+            offset += before * stride
+    else:
+        for axis, part in cut(len(whole.shape), **op.attrs):
+            start, _, step = part.indices(whole.shape[axis])
+            offset += start * strides[axis]
+            strides[axis] *= step
+    low.copy(entry, View(whole.root, whole.dtype, entry.shape, tuple(strides), offset))
+    low.define(op.outputs[0], whole)
+
+
+@lowers("fill_constant")
+def lower_fill(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    low.define(op.outputs[0], Uniform(op.attrs["value"], type.dtype, type.shape))
+
+
+@lowers("fill_zeros_like", "full_like")
+def lower_fill_like(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    low.define(op.outputs[0], Uniform(op.attrs.get("value", 0), type.dtype, type.shape))
+
+
+@lowers("assign_value")
+def lower_value(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    values = op.attrs.get("values")
+    if values is None or len(set(values)) != 1:
+        raise Unsupported("a list of numbers")
+    low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))
+
