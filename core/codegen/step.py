@@ -1,6 +1,6 @@
 """The function that runs a plan: it calls one kernel after another.
 
-``step(given, arena, control)``: the addresses of the arrays the caller passes, the arena, and words for what must be
+``step(given, arena, control)``: the addresses of the numpy arrays the caller passes, the arena, and words for what must be
 known on both sides while it runs.
 """
 
@@ -18,7 +18,10 @@ from core.codegen.rows import identity, row_function
 from core.plan.arena import Arena
 from core.plan.data import Gather, Gemm, Instruction, Plan, Root, RowKernel, Rows, ScatterAdd, Sequence, View
 
-__all__ = ["CONTROL", "Module", "write_step"]
+__all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
+
+ARRAY_DATA = 16
+"""Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
 
 CONTROL = ("error", "stop", "trips_left", "ops_left")
 """The words of `control`, int64 each. error: number of the check that failed. stop: not 0 asks the step to end."""
@@ -58,7 +61,8 @@ class _Step:
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
         for i, view in enumerate((*plan.params, *plan.results)):
             slot = f.at(f.param("given"), I64(i), "ptr")
-            self.roots[view.root] = f.load(slot, "ptr")
+            header = f.load(slot, "ptr")  # of a numpy array, which holds the address of its data
+            self.roots[view.root] = f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")
 
     def sequence(self, body: Sequence) -> None:
         for each in body.instructions:

@@ -200,9 +200,9 @@ def slice_(
 @slice_.infer
 def slice_infer(x, *, axes, starts, ends, steps):
     shape = list(x.shape)
-    for axis, cut in cut(x.rank, axes, starts, ends, steps):
+    for axis, part in cut(x.rank, axes, starts, ends, steps):
         if shape[axis] != -1:
-            shape[axis] = len(range(*cut.indices(shape[axis])))
+            shape[axis] = len(range(*part.indices(shape[axis])))
     return TensorType(tuple(shape), x.dtype)
 
 

@@ -52,16 +52,27 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
 
 @lowers("positions_along")
 def lower_positions(low: Lowering, op: Op) -> None:
-    """Nothing yet: `gather` and `scatter_add_like` read the declaration where they can."""
-    low.type(op.outputs[0])
-    low.define(op.outputs[0], _Positions())
+    """Nothing, where those who read them pick one element of each row: they read the declaration instead."""
+    name = op.outputs[0]
+    low.type(name)
+    for reader in low.readers(name):
+        if reader is None or reader.type not in PICKING or reader.attrs["axis"] != 0:
+            raise Unsupported("positions that are computed")
+        source = reader.inputs[PICKING[reader.type]]
+        if reader.inputs[1] != name or _picked(low, source, name) is None:
+            raise Unsupported("positions that are computed")
+    low.define(name, _Positions())
+
+
+PICKING = {"gather": 0, "scatter_add_like": 2}
+"""Ops that may pick one element of each row, and the slot of the flattened rows."""
 
 
 class _Positions:
     """Positions that were never computed."""
 
 
-def _picked(low: Lowering, op: Op, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
+def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
     """If `index` holds the position of one element in each row of `source` (flattened): who said so, and the rows."""
     positions, flat = low.producers.get(index), low.producers.get(source)
     if positions is None or positions.type != "positions_along" or flat is None or flat.type != "reshape":
@@ -111,7 +122,7 @@ def _hits(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: E
 def lower_gather(low: Lowering, op: Op) -> None:
     out = low.type(op.outputs[0])
     source, index = op.inputs
-    picked = _picked(low, op, source, index) if op.attrs["axis"] == 0 else None
+    picked = _picked(low, source, index) if op.attrs["axis"] == 0 else None
     if picked:
         positions, shape = picked
         assert shape is not None
@@ -141,7 +152,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
 def lower_scatter(low: Lowering, op: Op) -> None:
     out = low.type(op.outputs[0])
     given, index, like = op.inputs
-    picked = _picked(low, op, like, index) if op.attrs["axis"] == 0 else None
+    picked = _picked(low, like, index) if op.attrs["axis"] == 0 else None
     if picked:
         positions, shape = picked
         value = reshaped(low, low.entry(given), (*shape[:-1], 1))

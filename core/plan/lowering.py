@@ -88,7 +88,7 @@ class Lowering:
         self.env: dict[str, Any] = {}
         self.schedule: list[Group | Instruction] = []
         self.ready: dict[Root, int] = {}
-        self.producers: dict[str, Op] = {}
+        self.producers = {name: op for op in block.ops for name in op.outputs}
         self._saved: dict[tuple[Group, int, tuple[int | None, ...], tuple[int, ...]], View] = {}
         self._homes: dict[tuple[Group, int], tuple[str, View]] = {}
         self._readers: dict[str, list[Op | None]] = {}
@@ -100,8 +100,6 @@ class Lowering:
         """Lower every op of the block. Raises Unsupported, naming the op's position."""
         for index, op in enumerate(self.block.ops):
             self.op = op
-            for name in op.outputs:
-                self.producers[name] = op
             try:
                 self._lower(op)
             except Unsupported as refusal:
@@ -297,7 +295,7 @@ class Lowering:
             elif isinstance(entry, Member) and entry.group is not group:
                 if entry.group.position >= group.position:
                     return None
-                if group.row is not None and not isinstance(self._saved.get(_key(entry)), View):
+                if group.row is not None:
                     view = self.stored(entry)
                     if not group.can_load(group.strides(view, axes[len(shape) - len(entry.shape) :])):
                         return None
@@ -337,6 +335,3 @@ class Lowering:
         number = group.apply(op, sorted(attrs.items()), args, type.dtype)
         return Member(group, number, type.dtype, type.shape, axes)
 
-
-def _key(member: Member) -> tuple[Group, int, tuple[int | None, ...], tuple[int, ...]]:
-    return (member.group, member.number, member.axes, member.shape)

@@ -21,7 +21,10 @@ from core.ir import HOLE, Block, Op
 from core.ops.types import byte_size
 from core.registry import as_tuple, lookup
 
-__all__ = ["Message", "Plan", "Run", "RunLimits", "plan"]
+__all__ = ["NATIVE", "Message", "Plan", "Run", "RunLimits", "plan"]
+
+NATIVE = "native"
+"""The type of an op that stands for a compiled region of the block, its attribute `region`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Instruction:
     """One op, ready to call, and the variables nobody reads after it."""
 
     op: Op
-    call: partial[Any]
+    call: Callable[..., Any]
     inputs: tuple[str, ...]
     dead: tuple[str, ...]
     control: bool
@@ -190,21 +193,24 @@ def _tell(watch: Mapping[str, Callable[[Any], None]], names: Iterable[str], env:
 
 def plan(block: Block) -> Plan:
     """Bind kernels, plan inner blocks, and free every variable after its last use. Composites must be expanded."""
-    instructions = []
+    instructions: list[Instruction] = []
+    inner: list[int] = []
     needed = {*block.results, HOLE}
     for op in reversed(block.ops):
         dead = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name not in needed]
         needed.update(dead)
+        grows = not all(block.types[n].is_static for n in op.outputs)
+        if op.type == NATIVE:
+            instructions.append(Instruction(op, op.attrs["region"], op.inputs, tuple(dead), True, False))
+            continue
         spec = lookup(op.type)
         attrs = {k: plan(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
+        inner += [v.largest for v in attrs.values() if isinstance(v, Plan)]
         call = partial(spec.body, **attrs)
         if spec.reports:
             call = partial(_reporting, op, call)
-        grows = not all(block.types[n].is_static for n in op.outputs)
-        instructions.append(
-            Instruction(op, call, op.inputs, tuple(dead), spec.kind == "control" or spec.reports, grows)
-        )
-    inner = [v.largest for each in instructions for v in each.call.keywords.values() if isinstance(v, Plan)]
+        control = spec.kind == "control" or spec.reports
+        instructions.append(Instruction(op, call, op.inputs, tuple(dead), control, grows))
     largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
     return Plan(block, tuple(reversed(instructions)), largest)
 

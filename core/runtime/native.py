@@ -1,0 +1,138 @@
+"""Machine code at work: regions of a block compiled, and called between the ops that the reference executor runs."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from core.codegen.machine import Library, load
+from core.codegen.scalar import NATIVE as NATIVE_DTYPES
+from core.codegen.step import ARRAY_DATA, CONTROL, write_step
+from core.errors import ExecutionError
+from core.ir import Block, Op, StackType, TensorType
+from core.plan import Plan as NativePlan
+from core.plan import Unsupported, arrange, plan_block
+from core.plan.partition import partition
+from core.runtime.reference import Plan, Run, plan
+
+__all__ = ["Region", "compile_region", "native_plan", "refusals"]
+
+assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
+
+
+@dataclass(eq=False)
+class Region:
+    """A compiled block. Call it with a run and the block's arguments.
+
+    arena_bytes: what it needs beside its arguments and results.
+    """
+
+    block: Block
+    plan: NativePlan
+    library: Library
+    arena_bytes: int
+    _entry: Callable[[int, int, int], None] = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _arena: np.ndarray = field(init=False)
+    _reference: Plan | None = None
+
+    def __post_init__(self) -> None:
+        words = [ctypes.c_void_p] * 3
+        self._entry = self.library.function("step", *words)
+        room = np.empty(self.arena_bytes + 64, np.uint8)
+        self._arena = room[-room.ctypes.data % 64 :]
+        self._control = np.zeros(len(CONTROL), np.int64)
+        self._shapes = [v.shape for v in self.plan.params]
+        self._results = [(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
+        self._given = (ctypes.c_void_p * (len(self._shapes) + len(self._results)))()
+
+    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+        if run.xp is not np:
+            return self.reference(run, *args)
+        arrays = [np.asarray(a, order="C") for a in args]
+        if any(a.shape != s for a, s in zip(arrays, self._shapes, strict=True)):
+            return self.reference(run, *args)  # a size turned out different from what was declared
+        results = [np.empty(shape, dtype) for shape, dtype in self._results]
+        with self._lock:
+            self._given[:] = [id(a) for a in arrays] + [id(r) for r in results]
+            self._control[:] = (0, 0, run.limits.max_trips, run.ops_left)
+            self._entry(ctypes.addressof(self._given), self._arena.ctypes.data, self._control.ctypes.data)
+            failed = int(self._control[0])
+            run.ops_left = int(self._control[3])
+        if failed:
+            check = self.plan.checks[failed]
+            raise ExecutionError(check.message, check.code, location=check.location)
+        return tuple(results)
+
+    @property
+    def reference(self) -> Plan:
+        """The same block for the reference executor."""
+        if self._reference is None:
+            self._reference = plan(self.block)
+        return self._reference
+
+
+def compile_region(block: Block) -> Region:
+    """Machine code for a block. Raises Unsupported."""
+    native = plan_block(block)
+    arena = arrange(native.body)
+    module = write_step(native, arena)
+    return Region(block, native, load(module.text(), module.symbols), arena.size)
+
+
+def refusals(block: Block) -> dict[int, str]:
+    """The ops of `block`, by position, that have no machine code, and why."""
+    refused = {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op))}
+    while True:
+        again = False
+        for part in partition(block, frozenset(refused)):
+            if isinstance(part, Op):
+                continue
+            try:
+                plan_block(part)
+            except Unsupported as refusal:
+                assert refusal.index is not None, refusal.reason
+                at = next(i for i, op in enumerate(block.ops) if op is part.ops[refusal.index])
+                refused[at] = refusal.reason
+                again = True
+        if not again:
+            return refused
+
+
+STACKING = frozenset({"loop", "if_else"})
+"""Ops of which machine code handles what loops record."""
+
+
+def _unfit(block: Block, op: Op) -> str | None:
+    """Why machine code cannot take the arrays of `op`, if it cannot."""
+    for name in (*op.inputs, *op.outputs):
+        type = block.types[name] if name else None
+        if isinstance(type, StackType) and op.type not in STACKING:
+            return "stacks"
+        if isinstance(type, TensorType):
+            if not type.is_static:
+                return f"the size of {name} is known only when it runs"
+            if type.dtype not in NATIVE_DTYPES:
+                return f"no machine code for {type.dtype}"
+            if 0 in type.shape:
+                return "empty arrays"
+    return None
+
+
+def native_plan(block: Block) -> Plan:
+    """A plan of `block` whose regions are machine code."""
+    refused = refusals(block)
+    ops: list[Op] = []
+    for part in partition(block, frozenset(refused)):
+        if isinstance(part, Op):
+            ops.append(part)
+        else:
+            region = compile_region(part)
+            ops.append(Op("native", part.params, part.results, {"region": region}, part.ops[0].location))
+    return plan(Block(block.params, tuple(ops), block.results, block.types))
+
