@@ -1,7 +1,7 @@
 """The function that runs a plan: it calls one kernel after another.
 
-``step(given, arena, control)``: the addresses of the numpy arrays the caller passes, the arena, and words for what must be
-known on both sides while it runs.
+``step(given, arena, control, stacks)``: the addresses of the numpy arrays the caller passes, the arena, words for what
+must be known on both sides while it runs, and the table of the stacks.
 """
 
 from __future__ import annotations
@@ -11,20 +11,40 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core.codegen import blas
+from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.moves import gather_function, scatter_function
 from core.codegen.rows import identity, row_function
 from core.plan.arena import Arena
-from core.plan.data import Gather, Gemm, Instruction, Plan, Root, RowKernel, Rows, ScatterAdd, Sequence, View
+from core.plan.data import (
+    Branch,
+    Gather,
+    Gemm,
+    Instruction,
+    Loop,
+    Plan,
+    Recording,
+    Root,
+    RowKernel,
+    Rows,
+    ScatterAdd,
+    Sequence,
+    Stack,
+    View,
+)
 
 __all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
 
 ARRAY_DATA = 16
 """Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
 
-CONTROL = ("error", "stop", "trips_left", "ops_left")
-"""The words of `control`, int64 each. error: number of the check that failed. stop: not 0 asks the step to end."""
+CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes")
+"""The words of `control`, int64 each.
+
+error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks the step to end. max_trips: of each loop.
+ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value.
+"""
 
 
 @dataclass(slots=True)
@@ -48,10 +68,12 @@ class Module:
 def write_step(plan: Plan, arena: Arena) -> Module:
     """The module with the function `step` of `plan`."""
     module = Module()
-    f = Function("step", [("given", "ptr"), ("arena", "ptr"), ("control", "ptr")], noalias=False)
+    f = Function("step", [("given", "ptr"), ("arena", "ptr"), ("control", "ptr"), ("stacks", "ptr")], noalias=False)
     writer = _Step(module, f, plan, arena)
     writer.sequence(plan.body)
     module.functions.append(f)
+    if plan.stacks:
+        module.functions.append(grow_function(CONTROL))
     return module
 
 
@@ -59,6 +81,8 @@ class _Step:
     def __init__(self, module: Module, f: Function, plan: Plan, arena: Arena) -> None:
         self.module, self.f, self.plan, self.arena = module, f, plan, arena
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
+        self.recordings: dict[Recording, tuple[Value, Value]] = {}
+        self.cursors: dict[Stack, Value] = {}
         for i, view in enumerate((*plan.params, *plan.results)):
             slot = f.at(f.param("given"), I64(i), "ptr")
             header = f.load(slot, "ptr")  # of a numpy array, which holds the address of its data
@@ -77,6 +101,10 @@ class _Step:
             self.gather(each)
         elif isinstance(each, ScatterAdd):
             self.scatter(each)
+        elif isinstance(each, Loop):
+            write_loop(self, each)
+        elif isinstance(each, Branch):
+            write_branch(self, each)
         else:
             raise TypeError(each)
 
@@ -90,6 +118,21 @@ class _Step:
     def address(self, view: View) -> Value:
         base = self.base(view.root)
         return self.f.at(base, I64(view.offset), view.dtype) if view.offset else base
+
+    def control(self, word: str) -> Value:
+        """The address of a word of `control`."""
+        return self.f.at(self.f.param("control"), I64(CONTROL.index(word)), "int64")
+
+    def stack_entry(self, stack: Stack) -> Value:
+        """The address of a stack's (address, bytes) in the table."""
+        return self.f.at(self.f.param("stacks"), I64(16 * self.plan.stacks.index(stack)), "uint8")
+
+    def cursor(self, stack: Stack) -> Value:
+        """Where the number of the first free slot of a stack is kept."""
+        if stack not in self.cursors:
+            self.cursors[stack] = slot = self.f.slot("int64")
+            self.f.top.append(f"  store i64 0, {slot}")
+        return self.cursors[stack]
 
     # --- kernels -------------------------------------------------------------------------------------------------
 

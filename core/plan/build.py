@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import indexing, linear, reduce, shapes
+from core.plan import control, indexing, linear, reduce, shapes
 from core.plan.data import Plan, Root, Sequence, View, bytes_of, contiguous
 from core.plan.lowering import Lowering, Shared, Unsupported
 
 __all__ = ["plan_block"]
 
-_ = (indexing, linear, reduce, shapes)  # they register their lowerings
+_ = (control, indexing, linear, reduce, shapes)  # they register their lowerings
 
 
 def plan_block(block: Block) -> Plan:
@@ -17,15 +17,11 @@ def plan_block(block: Block) -> Plan:
     shared = Shared()
     params = tuple(_given(block, name) for name in block.params)
     results = tuple(_given(block, name) for name in block.results)
-    wanted = dict(zip(reversed(block.results), reversed(results), strict=True))
-    low = Lowering(block, shared, wanted)
+    low = Lowering(block, shared, list(zip(block.results, results, strict=True)))
     for name, view in zip(block.params, params, strict=True):
         low.define(name, view)
     low.run()
-    for name, view in zip(block.results, results, strict=True):
-        if view is not wanted[name]:
-            low.copy(low.entry(name), view)
-    return Plan(Sequence(low.finish()), params, results, shared.error, tuple(shared.checks))
+    return Plan(Sequence(low.finish()), params, results, shared.error, tuple(shared.checks), tuple(shared.stacks))
 
 
 def _given(block: Block, name: str) -> View:

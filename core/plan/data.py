@@ -31,7 +31,7 @@ __all__ = [
     "RowKernel",
     "Rows",
     "ScatterAdd",
-    "Run",
+    "Recording",
     "Sequence",
     "Stack",
     "State",
@@ -238,59 +238,66 @@ class Kernel(Instruction):
         return (v.root for v in self.views[-self.written :])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Stack:
-    """What a loop records of one value while it runs. slot_bytes: of one element. lead: slots before the first trip's.
+    """Memory for what a loop records of one value: slots of equal size, as many as it turns out to need.
 
-    nested: the stack that each element is a run of, where the value is itself a stack.
+    kept: whether what one run of the loop recorded outlives the next one, because an outer loop records it.
     """
 
     slot_bytes: int
-    lead: int = 0
-    nested: Stack | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """A stack value in hand: elements [start, start + length) of `stack`, shifted by `shift` slots."""
+class Recording:
+    """A stack value: the slots that one run of a loop filled. element: of what, where the elements are stacks."""
 
     stack: Stack
-    shift: int = 0
+    element: Recording | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """A carried value of a loop.
 
-    now:     where a trip reads it.
-    following: where a trip writes it; the same root where it is updated in place.
-    initial, final: where it comes from, and where it is left.
-    stack:   the stack whose slots hold it, if it is recorded: trip t reads slot t and writes slot t + 1.
+    now:       where a trip reads it; one of the two `buffers`.
+    following: where a trip writes it, the other one; the same root where it is updated in place.
     """
 
     now: Root
     following: Root
+    buffers: tuple[Root, ...]
     initial: View
-    final: View | None
-    stack: Run | None = None
+    final: View
+
+    @property
+    def nbytes(self) -> int:
+        return self.now.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop(Instruction):
     """Trips of `body`.
 
-    condition: a bool among the states that is asked before each trip, or None: as many trips as `over` has elements.
-    over:      (run, root of the element) for each stack it reads; from the last element to the first if `reverse`.
-    records:   (run, root of the element, the stack in hand if the element is a stack) for each stack that it writes.
+    condition: whether the first state, a bool, is asked before each trip; else there are as many trips as `over` has
+               elements.
+    over:      each stack it reads, and what an element is called in the body.
+    records:   each stack that it writes, and what the body leaves there.
+    reverse:   from the last element to the first; what is recorded stands where the element stood.
+    ops:       of the client's, in one trip.
+    limits:    numbers of the checks for too many trips and too many ops.
+    outside:   roots that the body reads and that are not its own.
     """
 
     body: Sequence
     states: tuple[State, ...]
-    condition: int | None
-    over: tuple[tuple[Run, Root | Run], ...]
-    records: tuple[tuple[Run, Root | Run], ...]
+    condition: bool
+    over: tuple[tuple[Recording, Root | Recording], ...]
+    records: tuple[tuple[Recording, Root | Recording], ...]
     reverse: bool
     ops: int
+    limits: tuple[int, int]
     outside: tuple[Root, ...] = ()
 
     def reads(self) -> Iterator[Root]:
@@ -298,18 +305,20 @@ class Loop(Instruction):
         yield from self.outside
 
     def writes(self) -> Iterator[Root]:
-        yield from (s.final.root for s in self.states if s.final)
+        for state in self.states:
+            yield state.final.root
+            yield from state.buffers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch(Instruction):
-    """One of two lists of instructions, by a bool."""
+    """One of two lists of instructions, by a bool. results: the roots that both write."""
 
     condition: View
     yes: Sequence
     no: Sequence
-    outside: tuple[Root, ...] = ()
     results: tuple[Root, ...] = ()
+    outside: tuple[Root, ...] = ()
 
     def reads(self) -> Iterator[Root]:
         yield self.condition.root

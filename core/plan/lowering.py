@@ -16,7 +16,7 @@ import numpy as np
 from core.codegen.scalar import NATIVE, traceable
 from core.errors import Location
 from core.ir import HOLE, Block, Op, TensorType
-from core.plan.data import Check, Instruction, Root, View, bytes_of, contiguous
+from core.plan.data import Check, Instruction, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Group, Member
 from core.registry import lookup
 
@@ -66,6 +66,7 @@ class Shared:
     """What the blocks of one plan have in common. error: where generated code writes the number of a failed check."""
 
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
+    stacks: list[Stack] = field(default_factory=list)
     error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))
 
     def check(self, code: str, message: str, location: Location | None) -> int:
@@ -76,15 +77,19 @@ class Shared:
 class Lowering:
     """Lowers one block, op by op.
 
-    wanted: variable -> where its value must be left; the first that asks for a place for it gets that one.
+    wanted: (variable, where its value must be left) pairs. What computes it writes it to the first of them at once.
     """
 
-    def __init__(self, block: Block, shared: Shared, wanted: Mapping[str, View] | None = None) -> None:
+    def __init__(self, block: Block, shared: Shared, wanted: Sequence[tuple[str, View]] = ()) -> None:
         self.block = block
         self.types = block.types
         self.shared = shared
-        self.wanted = dict(wanted or {})
+        self.wanted: dict[str, View] = {}
+        self.also: list[tuple[str, View]] = []
+        for name, view in wanted:
+            self.want(name, view)
         self.placed: set[str] = set()
+        self.own: set[Root] = set()
         self.env: dict[str, Any] = {}
         self.schedule: list[Group | Instruction] = []
         self.ready: dict[Root, int] = {}
@@ -93,6 +98,13 @@ class Lowering:
         self._homes: dict[tuple[Group, int], tuple[str, View]] = {}
         self._readers: dict[str, list[Op | None]] = {}
         self.op: Op | None = None
+
+    def want(self, name: str, view: View) -> None:
+        """The value of `name` must be left in `view`."""
+        if name in self.wanted:
+            self.also.append((name, view))
+        else:
+            self.wanted[name] = view
 
     # --- the walk ------------------------------------------------------------------------------------------------
 
@@ -119,6 +131,8 @@ class Lowering:
         for name, target in self.wanted.items():
             if name not in self.placed:
                 self.leave(self.env[name], target)
+        for name, target in self.also:
+            self.leave(self.env[name], target)
         return tuple(each.finish() if isinstance(each, Group) else each for each in self.schedule)
 
     def readers(self, name: str) -> list[Op | None]:
@@ -164,7 +178,13 @@ class Lowering:
         return self.room(type.shape, type.dtype, name)
 
     def room(self, shape: tuple[int, ...], dtype: str, name: str = "") -> View:
-        return View(Root(bytes_of(shape, dtype), "arena", name), dtype, shape, contiguous(shape))
+        return View(self.root(bytes_of(shape, dtype), name), dtype, shape, contiguous(shape))
+
+    def root(self, nbytes: int, name: str = "") -> Root:
+        """New memory in the arena."""
+        root = Root(nbytes, "arena", name)
+        self.own.add(root)
+        return root
 
     def add(self, instruction: Instruction) -> None:
         """Append an instruction; whatever it writes is ready behind it."""
@@ -200,7 +220,7 @@ class Lowering:
         strides = tuple(
             steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes
         )
-        view = View(Root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
+        view = View(self.root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
         self._store(member, view)
         return view
 
@@ -220,7 +240,7 @@ class Lowering:
     def _filled(self, uniform: Uniform) -> View:
         """One element that stands for all."""
         group = self.new_group(())
-        view = View(Root(bytes_of((), uniform.dtype)), uniform.dtype, (), ())
+        view = View(self.root(bytes_of((), uniform.dtype)), uniform.dtype, (), ())
         group.store(group.constant(uniform.number, uniform.dtype), view, ())
         self.written(view.root, group.position)
         return View(view.root, uniform.dtype, uniform.shape, (0,) * len(uniform.shape))

@@ -36,19 +36,21 @@ class Region:
     plan: NativePlan
     library: Library
     arena_bytes: int
-    _entry: Callable[[int, int, int], None] = field(init=False)
+    _entry: Callable[[int, int, int, int], None] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _arena: np.ndarray = field(init=False)
     _reference: Plan | None = None
 
     def __post_init__(self) -> None:
-        words = [ctypes.c_void_p] * 3
+        words = [ctypes.c_void_p] * 4
         self._entry = self.library.function("step", *words)
         room = np.empty(self.arena_bytes + 64, np.uint8)
         self._arena = room[-room.ctypes.data % 64 :]
+        self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = np.zeros(len(CONTROL), np.int64)
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
+        self._fixed = (self._arena.ctypes.data, self._control.ctypes.data, self._stacks.address)
         self._given = (ctypes.c_void_p * (len(self._shapes) + len(self._results)))()
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
@@ -60,10 +62,13 @@ class Region:
         results = [np.empty(shape, dtype) for shape, dtype in self._results]
         with self._lock:
             self._given[:] = [id(a) for a in arrays] + [id(r) for r in results]
-            self._control[:] = (0, 0, run.limits.max_trips, run.ops_left)
-            self._entry(ctypes.addressof(self._given), self._arena.ctypes.data, self._control.ctypes.data)
+            self._control[:] = (0, 0, run.limits.max_trips, run.ops_left, run.limits.max_bytes)
+            self._entry(ctypes.addressof(self._given), *self._fixed)
             failed = int(self._control[0])
             run.ops_left = int(self._control[3])
+        if failed < 0:
+            run.poll()
+            raise ExecutionError("a loop records more than an array may have", "too_large")
         if failed:
             check = self.plan.checks[failed]
             raise ExecutionError(check.message, check.code, location=check.location)
@@ -75,6 +80,25 @@ class Region:
         if self._reference is None:
             self._reference = plan(self.block)
         return self._reference
+
+
+class _Stacks:
+    """The table of a region's stacks: (address, bytes) of each. Machine code lets them grow; they are freed here."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._libc.aligned_alloc.restype = ctypes.c_void_p
+        self._libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        self._libc.free.argtypes = [ctypes.c_void_p]
+        self._table = (ctypes.c_int64 * (2 * len(slots)))()
+        for i, size in enumerate(slots):
+            room = -(-size // 4096) * 4096
+            self._table[2 * i], self._table[2 * i + 1] = self._libc.aligned_alloc(64, room), room
+        self.address = ctypes.addressof(self._table)
+
+    def __del__(self) -> None:
+        for address in self._table[::2]:
+            self._libc.free(address)
 
 
 def compile_region(block: Block) -> Region:

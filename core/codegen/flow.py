@@ -1,0 +1,201 @@
+"""Loops and branches in the step function.
+
+A stack lives in memory of its own that grows as it must: `stacks` is a table of (address, bytes) pairs, kept from step
+to step, so that only the first ones allocate. A recording is two numbers, its first slot and its length.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.codegen.llvm import I64, Function, Value
+from core.plan.data import Branch, Loop, Recording, Root, Stack
+
+if TYPE_CHECKING:
+    from core.codegen.step import _Step
+
+__all__ = ["STOPPED", "grow_function", "write_branch", "write_loop"]
+
+STOPPED = -1
+"""In the error word: the step was asked to stop."""
+
+TOO_LARGE = -2
+"""In the error word: a recording outgrew the memory it may have."""
+
+
+def write_branch(step: _Step, each: Branch) -> None:
+    f = step.f
+    holds = f.load(step.address(each.condition), "bool")
+    yes, no, after = f.label("then"), f.label("else"), f.label("joined")
+    f.branch(holds, yes, no)
+    for label, side in ((yes, each.yes), (no, each.no)):
+        f.begin(label)
+        step.sequence(side)
+        f.jump(after)
+    f.begin(after)
+
+
+def write_loop(step: _Step, each: Loop) -> None:
+    """The trips. The addresses of the states swap after each; the error word ends all loops."""
+    f = step.f
+    now, following = {}, {}
+    for state in each.states:
+        buffers = [step.base(b) for b in state.buffers]
+        now[state], following[state] = f.slot("ptr"), f.slot("ptr")
+        f.write(buffers[0], now[state])
+        f.write(buffers[-1], following[state])
+        copy(f, buffers[0], step.address(state.initial), state.nbytes)
+    done = f.slot("int64")
+    f.write(I64(0), done)
+    length = None
+    for recording, _ in each.over:  # all of one length, as they were recorded by one loop
+        length = step.recordings[recording][1]
+    starts = {}
+    for recording, _ in each.records:
+        stack = recording.stack
+        cursor = step.cursor(stack)
+        if not stack.kept:
+            f.write(I64(0), cursor)
+        starts[recording] = f.read(cursor, "int64")
+
+    head, body, after = f.label("asked"), f.label("trip"), f.label("ended")
+    f.jump(head)
+    f.begin(head)
+    if length is None:
+        first = f.read(now[each.states[0]], "ptr")
+        go = f.load(first, "bool")
+    else:
+        go = f.compare("icmp slt", f.read(done, "int64"), length)
+    fine = f.compare("icmp eq", f.load(step.control("error"), "int64"), I64(0))
+    f.branch(f.binary("and", go, fine), body, after)
+    f.begin(body)
+    trip = f.read(done, "int64")
+    _limits(step, each, trip)
+    for state in each.states:
+        step.roots[state.now] = f.read(now[state], "ptr")
+        step.roots[state.following] = f.read(following[state], "ptr")
+    at = trip
+    if each.reverse and length is not None:
+        at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
+    for recording, element in each.over:
+        _open_element(step, recording, element, at)
+    slots = {}
+    for recording, element in each.records:
+        slots[recording] = _new_slot(step, recording, starts[recording], at, length)
+        if isinstance(element, Root):
+            step.roots[element] = slots[recording]
+    step.sequence(each.body)
+    for recording, element in each.records:
+        if isinstance(element, Recording):
+            start, count = step.recordings[element]
+            f.store(start, slots[recording])
+            f.store(count, f.at(slots[recording], I64(8), "uint8"))
+        cursor = step.cursor(recording.stack)
+        if length is None:
+            f.write(f.binary("add", f.binary("add", starts[recording], trip), I64(1)), cursor)
+        else:
+            f.write(f.binary("add", starts[recording], length), cursor)
+    for state in each.states:
+        if state.now is not state.following:
+            old = f.read(now[state], "ptr")
+            f.write(f.read(following[state], "ptr"), now[state])
+            f.write(old, following[state])
+    f.write(f.binary("add", trip, I64(1)), done)
+    f.jump(head)
+    f.begin(after)
+    trips = f.read(done, "int64")
+    for recording, _ in each.records:
+        step.recordings[recording] = (starts[recording], trips)
+    for state in each.states:
+        copy(f, step.address(state.final), f.read(now[state], "ptr"), state.nbytes)
+
+
+def _limits(step: _Step, each: Loop, trip: Value) -> None:
+    """Too many trips, too many ops, or a wish that the step should stop: an error, and the next question ends the loop."""
+    f = step.f
+    too_many, too_long = each.limits
+    with f.when(f.compare("icmp sge", trip, f.load(step.control("max_trips"), "int64"))):
+        f.store(I64(too_many), step.control("error"))
+    left = f.binary("sub", f.load(step.control("ops_left"), "int64"), I64(each.ops))
+    f.store(left, step.control("ops_left"))
+    with f.when(f.compare("icmp slt", left, I64(0))):
+        f.store(I64(too_long), step.control("error"))
+    word = f.op(f"load volatile i64, {step.control('stop')}, align 8", "int64")
+    with f.when(f.compare("icmp ne", word, I64(0))):
+        f.store(I64(STOPPED), step.control("error"))
+
+
+def _open_element(step: _Step, recording: Recording, element: Root | Recording, at: Value) -> None:
+    """Element `at` of a recording, as the body calls it."""
+    f = step.f
+    start, _ = step.recordings[recording]
+    address = _slot_address(step, recording.stack, f.binary("add", start, at))
+    if isinstance(element, Root):
+        step.roots[element] = address
+    else:
+        first = f.load(address, "int64")
+        step.recordings[element] = (first, f.load(f.at(address, I64(8), "uint8"), "int64"))
+
+
+def _new_slot(step: _Step, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
+    """The address of slot `at` of a recording that is being made, which there is room for."""
+    f = step.f
+    slot = f.binary("add", start, at)
+    needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
+    nbytes = f.binary("mul", needed, I64(recording.stack.slot_bytes))
+    entry = step.stack_entry(recording.stack)
+    have = f.load(f.at(entry, I64(8), "uint8"), "int64")
+    with f.when(f.compare("icmp sgt", nbytes, have)):
+        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')})")
+    fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
+    return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+
+
+def _slot_address(step: _Step, stack: Stack, slot: Value) -> Value:
+    f = step.f
+    base = f.load(step.stack_entry(stack), "ptr")
+    return f.at(base, f.binary("mul", slot, I64(stack.slot_bytes)), "uint8")
+
+
+def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
+    f.declarations.add("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
+    f.do(f"call void @llvm.memmove.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
+
+
+def grow_function(control: tuple[str, ...]) -> Function:
+    """``grow(stack, needed, control)``: at least `needed` bytes for a stack, twice as many as before, contents kept.
+
+    What cannot be had, or is more than control's `max_bytes`, is an error; the stack stays as it is.
+    """
+    f = Function("grow", [("stack", "ptr"), ("needed", "int64"), ("control", "ptr")], noalias=False)
+    f.declarations |= {
+        "declare ptr @aligned_alloc(i64, i64)",
+        "declare void @free(ptr)",
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    }
+    size = f.at(f.param("stack"), I64(8), "uint8")
+    old = f.load(size, "int64")
+    double = f.binary("mul", f.param("needed"), I64(2))
+    rounded = f.binary("and", f.binary("add", double, I64(4095)), I64(-4096))
+    limit = f.load(f.at(f.param("control"), I64(control.index("max_bytes")), "int64"), "int64")
+    allowed = f.compare("icmp sle", f.param("needed"), limit)
+    fresh = f.slot("ptr")
+    f.write(Value("null", "ptr"), fresh)
+    with f.when(allowed):
+        f.write(f.op(f"call ptr @aligned_alloc(i64 64, {rounded})", "ptr"), fresh)
+    got = f.read(fresh, "ptr")
+    missing = f.compare("icmp eq", got, Value("null", "ptr"))
+    refused, granted, out = f.label("refused"), f.label("granted"), f.label("out")
+    f.branch(missing, refused, granted)
+    f.begin(refused)
+    f.store(I64(TOO_LARGE), f.at(f.param("control"), I64(control.index("error")), "int64"))
+    f.jump(out)
+    f.begin(granted)
+    before = f.load(f.param("stack"), "ptr")
+    f.do(f"call void @llvm.memcpy.p0.p0.i64({got}, {before}, {old}, i1 false)")
+    f.do(f"call void @free({before})")
+    f.store(got, f.param("stack"))
+    f.store(rounded, size)
+    f.jump(out)
+    f.begin(out)
+    return f

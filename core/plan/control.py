@@ -1,0 +1,165 @@
+"""Loops and branches: lists of instructions inside an instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from core.ir import Block, Op, StackType
+from core.plan.data import (
+    Branch,
+    Instruction,
+    Loop,
+    Recording,
+    Root,
+    Sequence,
+    Stack,
+    State,
+    View,
+    bytes_of,
+    contiguous,
+)
+from core.plan.lowering import Lowering, Uniform, Unsupported, lowers
+
+__all__ = ["RECORD_BYTES"]
+
+RECORD_BYTES = 16
+"""Of a slot that holds a recording: where it starts, and how long it is."""
+
+
+@lowers("loop")
+def lower_loop(low: Lowering, op: Op) -> None:
+    body: Block = op.attrs["sub_block"]
+    n, m = op.attrs["carried"], op.attrs["captured"]
+    if op.attrs["condition"] and op.attrs["reverse"]:
+        raise Unsupported("a loop that runs backwards until a condition fails")
+    fixed = [i for i in range(n) if body.results[i] == body.params[i]]
+    moving = [i for i in range(n) if i not in fixed]
+    if op.attrs["condition"] and 0 in fixed:
+        raise Unsupported("a loop whose condition never changes")
+
+    inner = Lowering(body, low.shared)
+    states = []
+    for i in moving:
+        type = inner.type(body.params[i])
+        nbytes = bytes_of(type.shape, type.dtype)
+        now, following = Root(nbytes, "carried", f"{body.params[i]}"), Root(nbytes, "carried", f"{body.params[i]}'")
+        buffers = (low.root(nbytes), low.root(nbytes))
+        initial = low.dense(low.entry(op.inputs[i]))
+        states.append(State(now, following, buffers, initial, low.place(op.outputs[i])))
+        inner.define(body.params[i], View(now, type.dtype, type.shape, contiguous(type.shape)))
+        inner.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
+    for i in (*fixed, *range(n, n + m)):
+        inner.define(body.params[i], _operand(low, op.inputs[i]))
+    over: list[tuple[Recording, Root | Recording]] = []
+    for i in range(n + m, len(op.inputs)):
+        over.append(_element(low, inner, op.inputs[i], body.params[i]))
+    slots = [_slot(inner, name) for name in body.results[n:]]
+
+    inner.run()
+    records: list[tuple[Recording, Root | Recording]] = []
+    for name, root in zip(body.results[n:], slots, strict=True):
+        if root is None:
+            element = inner.entry(name)
+            element.stack.kept = True
+            records.append((Recording(_stack(low, RECORD_BYTES), element), element))
+        else:
+            records.append((Recording(_stack(low, root.nbytes)), root))
+    sequence = Sequence(inner.finish())
+    limits = (
+        low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
+        low.shared.check("too_many_ops", "the run executed more ops than are allowed", op.location),
+    )
+    low.add(
+        Loop(
+            sequence,
+            tuple(states),
+            op.attrs["condition"],
+            tuple(over),
+            tuple(records),
+            op.attrs["reverse"],
+            len(body.ops),
+            limits,
+            tuple(outside(sequence, inner.own)),
+            location=op.location,
+        )
+    )
+    for i, state in zip(moving, states, strict=True):
+        low.define(op.outputs[i], state.final)
+    for i in fixed:
+        low.define(op.outputs[i], low.entry(op.inputs[i]))
+    for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
+        low.define(name, recording)
+
+
+def _operand(low: Lowering, name: str) -> Uniform | View | Recording:
+    """A variable as an inner block sees it: in memory, or a number, or a recording."""
+    entry = low.entry(name)
+    if isinstance(entry, Uniform | Recording):
+        return entry
+    return low.stored(entry)
+
+
+def _element(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Recording, Root | Recording]:
+    """One stack that a loop runs over, and its element in the body."""
+    recording = low.entry(stack)
+    if not isinstance(recording, Recording):
+        raise Unsupported("a stack that no loop recorded")
+    if recording.element is not None:
+        element = Recording(recording.element.stack, recording.element.element)
+        inner.define(param, element)
+        return recording, element
+    type = inner.type(param)
+    root = Root(bytes_of(type.shape, type.dtype), "element", param)
+    inner.define(param, View(root, type.dtype, type.shape, contiguous(type.shape)))
+    return recording, root
+
+
+def _slot(inner: Lowering, name: str) -> Root | None:
+    """Where a trip leaves a value that is recorded; None for one that is a recording itself."""
+    if isinstance(inner.types[name], StackType):
+        return None
+    type = inner.type(name)
+    root = Root(bytes_of(type.shape, type.dtype), "element", name)
+    inner.want(name, View(root, type.dtype, type.shape, contiguous(type.shape)))
+    return root
+
+
+def _stack(low: Lowering, slot_bytes: int) -> Stack:
+    low.shared.stacks.append(Stack(slot_bytes))
+    return low.shared.stacks[-1]
+
+
+@lowers("if_else")
+def lower_if_else(low: Lowering, op: Op) -> None:
+    if any(isinstance(low.types[n], StackType) for n in op.outputs):
+        raise Unsupported("a branch that returns stacks")
+    condition = low.stored(low.entry(op.inputs[0]))
+    operands = [_operand(low, n) for n in op.inputs[1:]]
+    targets = [low.place(n) for n in op.outputs]
+    sides = []
+    own: set[Root] = set()
+    for block in (op.attrs["true_block"], op.attrs["false_block"]):
+        inner = Lowering(block, low.shared)
+        for name, operand in zip(block.params, operands, strict=True):
+            inner.define(name, operand)
+        for name, target in zip(block.results, targets, strict=True):
+            inner.want(name, target)
+        inner.run()
+        sides.append(Sequence(inner.finish()))
+        own |= inner.own
+    results = tuple(t.root for t in targets)
+    reached = [r for side in sides for r in outside(side, own)]
+    low.add(Branch(condition, *sides, results, tuple(dict.fromkeys(reached)), location=op.location))
+    for name, target in zip(op.outputs, targets, strict=True):
+        low.define(name, target)
+
+
+def outside(body: Sequence, own: set[Root]) -> Iterator[Root]:
+    """The roots that `body` touches and that are not its own."""
+    return iter(dict.fromkeys(r for r in _touched(body.instructions) if r not in own))
+
+
+def _touched(instructions: Iterable[Instruction]) -> Iterator[Root]:
+    for each in instructions:
+        yield from each.reads()
+        yield from each.writes()
