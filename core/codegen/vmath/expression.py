@@ -1,0 +1,209 @@
+"""Values with operators, so that a formula of numerics reads as one.
+
+No flags here, not even `contract`: what is fused is written `fma`. So error-free transformations hold, and a result
+has the same bits whatever the lanes and whatever stands beside it in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.codegen import machine
+from core.codegen.llvm import Function, Value
+
+__all__ = ["Number", "fma", "maximum", "minimum", "polynomial", "scale_by_power", "sqrt", "where"]
+
+_INTEGER = {"float32": "int32", "float64": "int64"}
+_FLOAT = {"int32": "float32", "int64": "float64"}
+
+
+class Number:
+    """A value of a function under construction; Python numbers beside it become literals of its dtype."""
+
+    __slots__ = ("function", "value")
+    __hash__ = None  # type: ignore[assignment]  # == writes a comparison
+
+    def __init__(self, function: Function, value: Value) -> None:
+        self.function = function
+        self.value = value
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+    def const(self, number: float | int) -> Number:
+        """A literal like this value."""
+        return Number(self.function, self.function.constant(number, self.value))
+
+    def _like(self, other: Number | float | int) -> Number:
+        return other if isinstance(other, Number) else self.const(other)
+
+    def _op(self, floats: str, integers: str, other: Number | float | int, swap: bool = False) -> Number:
+        a, b = self, self._like(other)
+        if swap:
+            a, b = b, a
+        opcode = floats if self.value.is_float else integers
+        return Number(
+            self.function, self.function.op(f"{opcode} {a.value}, {b.value.name}", self.dtype, self.value.lanes)
+        )
+
+    def __add__(self, other: Number | float | int) -> Number:
+        return self._op("fadd", "add", other)
+
+    def __sub__(self, other: Number | float | int) -> Number:
+        return self._op("fsub", "sub", other)
+
+    def __mul__(self, other: Number | float | int) -> Number:
+        return self._op("fmul", "mul", other)
+
+    def __truediv__(self, other: Number | float | int) -> Number:
+        return self._op("fdiv", "sdiv", other)
+
+    def __radd__(self, other: float | int) -> Number:
+        return self._op("fadd", "add", other, swap=True)
+
+    def __rsub__(self, other: float | int) -> Number:
+        return self._op("fsub", "sub", other, swap=True)
+
+    def __rmul__(self, other: float | int) -> Number:
+        return self._op("fmul", "mul", other, swap=True)
+
+    def __rtruediv__(self, other: float | int) -> Number:
+        return self._op("fdiv", "sdiv", other, swap=True)
+
+    def __neg__(self) -> Number:
+        return Number(self.function, self.function.op(f"fneg {self.value}", self.dtype, self.value.lanes))
+
+    def __and__(self, other: Number | int) -> Number:
+        return self._op("", "and", other)
+
+    def __or__(self, other: Number | int) -> Number:
+        return self._op("", "or", other)
+
+    def __xor__(self, other: Number | int) -> Number:
+        return self._op("", "xor", other)
+
+    def __lshift__(self, other: int) -> Number:
+        return self._op("", "shl", other)
+
+    def __rshift__(self, other: int) -> Number:
+        """With the sign, as Python's."""
+        return self._op("", "ashr", other)
+
+    def _compare(self, predicate: str, other: Number | float | int) -> Number:
+        kind, predicate = ("fcmp", f"o{predicate}") if self.value.is_float else ("icmp", predicate)
+        if kind == "icmp" and predicate not in ("eq", "ne"):
+            predicate = f"s{predicate}"
+        if predicate == "one":
+            predicate = "une"
+        return Number(self.function, self.function.compare(f"{kind} {predicate}", self.value, self._like(other).value))
+
+    def __lt__(self, other: Number | float | int) -> Number:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Number | float | int) -> Number:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Number | float | int) -> Number:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Number | float | int) -> Number:
+        return self._compare("ge", other)
+
+    def __eq__(self, other: object) -> Number:  # type: ignore[override]
+        assert isinstance(other, (Number, int, float))
+        return self._compare("eq", other)
+
+    def __ne__(self, other: object) -> Number:  # type: ignore[override]
+        assert isinstance(other, (Number, int, float))
+        return self._compare("ne", other)
+
+    def bits(self) -> Number:
+        """A float's bits as an integer of its size."""
+        return Number(self.function, self.function.bitcast(self.value, _INTEGER[self.dtype]))
+
+    def as_float(self) -> Number:
+        """The float that has these bits."""
+        return Number(self.function, self.function.bitcast(self.value, _FLOAT[self.dtype]))
+
+    def to(self, dtype: str) -> Number:
+        """As numpy's astype."""
+        return Number(self.function, self.function.convert(self.value, dtype))
+
+    def call(self, intrinsic: str, *others: Number | float) -> Number:
+        """`llvm.<intrinsic>` of this and the others."""
+        values = [self._like(other).value for other in others]
+        return Number(self.function, self.function.intrinsic(intrinsic, self.value, *values))
+
+    def abs(self) -> Number:
+        return self.call("fabs")
+
+    def copysign(self, sign: Number) -> Number:
+        """This magnitude with the sign of `sign`."""
+        return self.call("copysign", sign)
+
+
+def fma(a: Number | float, b: Number | float, c: Number | float) -> Number:
+    """``a * b + c``, rounded once; at least one is a Number."""
+    like = next(x for x in (a, b, c) if isinstance(x, Number))
+    return like._like(a).call("fma", b, c)
+
+
+def sqrt(x: Number) -> Number:
+    return x.call("sqrt")
+
+
+def where(condition: Number, a: Number | float, b: Number | float) -> Number:
+    like = a if isinstance(a, Number) else b
+    assert isinstance(like, Number)
+    f = like.function
+    return Number(f, f.select(condition.value, like._like(a).value, like._like(b).value))
+
+
+def minimum(x: Number, bound: Number | float) -> Number:
+    """The lesser; a NaN in x stays."""
+    return where(x > bound, bound, x)
+
+
+def maximum(x: Number, bound: Number | float) -> Number:
+    """The greater; a NaN in x stays."""
+    return where(x < bound, bound, x)
+
+
+def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
+    """``coefficients[0] + coefficients[1] x + ...`` by Horner's rule."""
+    total: Number | float = coefficients[-1]
+    for each in reversed(coefficients[:-1]):
+        total = fma(total, x, each)
+    assert isinstance(total, Number)
+    return total
+
+
+def mantissa_bits(dtype: str) -> int:
+    """The stored ones: 23 or 52."""
+    return int(np.finfo(dtype).nmant)
+
+
+def bias(dtype: str) -> int:
+    """What is added to an exponent before it is stored."""
+    return int(np.finfo(dtype).maxexp) - 1
+
+
+def power_of_two(k: Number) -> Number:
+    """``2 ** k`` for an integer k for which that is a normal number; garbage elsewhere, but a float of some kind."""
+    dtype = _FLOAT[k.dtype]
+    return ((k + bias(dtype)) << mantissa_bits(dtype)).as_float()
+
+
+def scale_by_power(x: Number, k: Number) -> Number:
+    """``x * 2 ** k`` rounded once, to infinity and to denormals too, while |k| is below twice the largest exponent."""
+    f, dtype, lanes = x.function, x.dtype, x.value.lanes
+    if "+avx512vl" in machine.cpu().features.split(","):  # one instruction there, and LLVM knows it
+        bits = 32 if dtype == "float32" else 64
+        suffix = f"f{bits}.i{bits}" if lanes == 1 else f"v{lanes}f{bits}.v{lanes}i{bits}"
+        f.declarations.add(f"declare {x.value.type} @llvm.ldexp.{suffix}({x.value.type}, {k.value.type})")
+        return Number(f, f.op(f"call {x.value.type} @llvm.ldexp.{suffix}({x.value}, {k.value})", dtype, lanes))
+    half = k >> 1
+    return x * power_of_two(half) * power_of_two(k - half)
