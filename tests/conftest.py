@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
 LAW = "test_first_and_second_gradients_agree_with_differences["
 COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption("--native", action="store_true", help="run every program as machine code, where it has any")
+
+
+@pytest.fixture(autouse=True)
+def _executor(request: Any, monkeypatch: Any) -> None:
+    """The executor that programs of this run are compiled for."""
+    if request.config.getoption("--native"):
+        import core.compile
+        from core.runtime.native import native_plan
+
+        monkeypatch.setattr(core.compile, "plan", native_plan)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Unsupported, arrange, plan_block
 from core.plan.partition import partition
-from core.runtime.reference import Plan, Run, plan
+from core.runtime.reference import NATIVE, Plan, Run, plan
 
 __all__ = ["Region", "compile_region", "native_plan", "refusals"]
 
@@ -157,6 +157,6 @@ def native_plan(block: Block) -> Plan:
             ops.append(part)
         else:
             region = compile_region(part)
-            ops.append(Op("native", part.params, part.results, {"region": region}, part.ops[0].location))
-    return plan(Block(block.params, tuple(ops), block.results, block.types))
-
+            ops.append(Op(NATIVE, part.params, part.results, {"region": region}, part.ops[0].location))
+    parts = plan(Block(block.params, tuple(ops), block.results, block.types))
+    return replace(parts, block=block, largest=plan(block).largest)

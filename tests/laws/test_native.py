@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from core.autodiff import vjp
-from core.compile import optimize
+from core.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.errors import ExecutionError
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, plan
+from core.wire import read
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.laws.test_random_programs import ALL, EXAMPLES, leaves, second_order
+from tests.strategies import programs
 
 
 def same(found, wanted):
@@ -76,3 +81,16 @@ def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, d
         both(optimize(pulled), [*values, *extra])
     else:
         both(optimize(block), values)
+
+
+@settings(max_examples=EXAMPLES // 10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=programs(), seed=st.integers(0, 2**16))
+def test_a_random_program_is_what_the_reference_executor_makes_of_it(document, seed):
+    values = leaves(seed)
+    program = read(document)
+    for executable in (
+        compile_gradient(program, GradientQuery(targets=("loss",), **ALL), fetch=["loss"]),
+        second_order(program),
+    ):
+        args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
+        both(executable.plan.block, args)
