@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
     variables, ops, parameters = [feed("x", [batch, sizes[0]]), feed("y", [batch], "int64")], [], {}
     rng = np.random.default_rng(0)
     h = "x"
-    for i, (m, n) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (m, n) in enumerate(pairwise(sizes)):
         variables += [parameter(f"w{i}", [m, n]), parameter(f"b{i}", [n])]
         parameters[f"w{i}"] = _normal(rng, m, n, scale=m**-0.5)
         parameters[f"b{i}"] = np.zeros(n, "float32")

@@ -26,6 +26,7 @@ from core.ops.types import as_dtype
 from core.optim import Optimizer, needs_whole, state_types
 from core.passes import optimize
 from core.passes.bind import bind
+from core.runtime.native import native_plan
 from core.runtime.reference import Message, Plan, Run, RunLimits, plan
 from core.sparse import RowArray
 
@@ -136,6 +137,7 @@ class Executable:
     ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
               final; the plan has it then at the latest.
     choice:   what was chosen for a budget.
+    machine:  the same plan as machine code, where there is any; see `compiled`.
     """
 
     plan: Plan
@@ -148,6 +150,12 @@ class Executable:
     choice: Choice | None = None
     ready_at: Mapping[str, int] = field(default_factory=dict)
     loss_scale: LossScale | None = None
+    machine: Plan | None = None
+
+    def compiled(self) -> Executable:
+        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did."""
+        with headroom():
+            return replace(self, machine=native_plan(self.plan.block))
 
     def step(
         self,
@@ -185,7 +193,9 @@ class Executable:
         with np.errstate(all="ignore"), headroom():
             watch = None if when_final is None else self._watch(when_final, xp)
             run = Run(xp, limits)
-            results = self.plan(run, *args, watch=watch)
+            # machine code has its values when it is done, and tells nothing on the way
+            chosen = self.machine if self.machine is not None and watch is None and xp is np else self.plan
+            results = chosen(run, *args, watch=watch)
         out: dict[str, Any] = {}
         rows = None
         for each, result in zip(self.layout, results, strict=True):

@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     threads: int | None = Field(
         None, ge=1, le=1024, description="Linear algebra threads per worker; by default its share of the cores."
     )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="Machine code on CPU workers; auto: for sessions, and for calls with much to compute."
+    )
     worker_memory: int | None = Field(
         None, ge=256 * MIB, description="Address space limit of a CPU worker in bytes (RLIMIT_AS); none by default."
     )

@@ -111,7 +111,7 @@ def write_loop(step: _Step, each: Loop) -> None:
 
 
 def _limits(step: _Step, each: Loop, trip: Value) -> None:
-    """Too many trips, too many ops, or a wish that the step should stop: an error, and the next question ends the loop."""
+    """Too many trips or ops, or a wish that the step should stop: an error, and the next question ends the loop."""
     f = step.f
     too_many, too_long = each.limits
     with f.when(f.compare("icmp sge", trip, f.load(step.control("max_trips"), "int64"))):

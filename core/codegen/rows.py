@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,8 +23,38 @@ __all__ = ["row_function"]
 STRAIGHT = 1500
 """Vector instructions up to which a row is straight code."""
 
-DEAR = frozenset({"exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "erf", "erfc", "sin", "cos", "tan", "pow", "div",
-                  "sqrt", "rsqrt", "softplus", "logsigmoid", "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"})  # fmt: skip
+DEAR = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logsigmoid",
+        "pow",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sinh",
+        "softplus",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
+)
 """Ops that are read from scratch memory rather than computed again."""
 
 COMBINE: dict[str, str] = {
@@ -153,12 +184,15 @@ class _Writer:
             elif instr.full:
                 found = []
                 for i, piece in enumerate(pieces):
-                    value = self._full(instr, piece, lambda a, i=i: values[a][i] if a in values else self.row_values[a])
+                    value = self._full(instr, piece, partial(self._at, values, i))
                     if value is not None:
                         found.append(value)
                 values[number] = found
             else:
                 self._row(number, instr)
+
+    def _at(self, values: dict[int, list[Value]], piece: int, number: int) -> Value:
+        return values[number][piece] if number in values else self.row_values[number]
 
     def _reduced(self, instr: Instr, values: list[Value] | None, pieces: list[_Piece]) -> Value:
         if values is None:
@@ -412,7 +446,9 @@ class _Writer:
         number = next(n for n, i in enumerate(self.code) if i is instr)
         if number in self.whole:
             slot = self.whole[number]
-            f.write(combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), self._masked(value, piece, instr.op)), slot)
+            f.write(
+                combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), self._masked(value, piece, instr.op)), slot
+            )
         elif operand.inner == 0:
             one = self._across(self._masked(value, piece, instr.op), instr.op)
             address = self.bases[instr.operand]

@@ -155,8 +155,8 @@ class Elements:
 
     def _alike(self, args: Sequence[Any]) -> list[Value]:
         """Numbers become literals of the dtype of the elements beside them, as numpy has it."""
-        dtype = next(a.value.dtype for a in args if isinstance(a, Element) and a.value.dtype != "bool" or len(args) == 1
-                     ) if any(isinstance(a, Element) and a.value.dtype != "bool" for a in args) else "bool"  # fmt: skip
+        dtypes = [a.value.dtype for a in args if isinstance(a, Element)]
+        dtype = next((d for d in dtypes if d != "bool"), "bool")
         return [a.value if isinstance(a, Element) else literal(a, dtype) for a in args]
 
 

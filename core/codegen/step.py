@@ -42,8 +42,8 @@ ARRAY_DATA = 16
 CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes")
 """The words of `control`, int64 each.
 
-error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks the step to end. max_trips: of each loop.
-ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value.
+error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks the step to end. max_trips: of each
+loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value.
 """
 
 
@@ -59,9 +59,8 @@ class Module:
     def text(self) -> str:
         width = cpu().vector_bytes * 8
         declared = set().union(*(f.declarations for f in self.functions))
-        attributes = (
-            f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
-        )
+        wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
+        attributes = f"attributes #0 = {{ nounwind noinline {wide} }}"
         return "\n".join([*self.globals.values(), *(f.text() for f in self.functions), *sorted(declared), attributes])
 
 
@@ -176,7 +175,8 @@ class _Step:
             return
         f = self.f
         with f.loop(I64(0), I64(total)) as i:
-            index, left = [], i
+            index: list[Value] = []
+            left = i
             for size in reversed(batch):
                 index.insert(0, f.op(f"urem {left}, {size}", "int64"))
                 left = f.op(f"udiv {left}, {size}", "int64")

@@ -3,6 +3,6 @@
 from core.plan.arena import Arena, arrange
 from core.plan.build import plan_block
 from core.plan.data import Plan
-from core.plan.lowering import Unsupported
+from core.plan.lowering import Target, Unsupported
 
-__all__ = ["Arena", "Plan", "Unsupported", "arrange", "plan_block"]
+__all__ = ["Arena", "Plan", "Target", "Unsupported", "arrange", "plan_block"]

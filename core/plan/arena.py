@@ -52,7 +52,7 @@ def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -
         first, last = spans[root]
         size = max(-(-root.nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
         start = base
-        for lower, upper in sorted((s, e) for f, l, s, e in placed if f <= last and first <= l):
+        for lower, upper in sorted((s, e) for begin, finish, s, e in placed if begin <= last and first <= finish):
             if start + size <= lower:
                 break
             start = max(start, upper)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from core.ir import Block, TensorType
 from core.plan import control, indexing, linear, reduce, shapes
 from core.plan.data import Plan, Root, Sequence, View, bytes_of, contiguous
-from core.plan.lowering import Lowering, Shared, Unsupported
+from core.plan.lowering import Lowering, Shared, Target, Unsupported
 
 __all__ = ["plan_block"]
 
 _ = (control, indexing, linear, reduce, shapes)  # they register their lowerings
 
 
-def plan_block(block: Block) -> Plan:
+def plan_block(block: Block, target: Target) -> Plan:
     """The plan of a block whose composites are expanded and whose sizes are known. Raises Unsupported."""
-    shared = Shared()
+    shared = Shared(target)
     params = tuple(_given(block, name) for name in block.params)
     results = tuple(_given(block, name) for name in block.results)
     low = Lowering(block, shared, list(zip(block.results, results, strict=True)))

@@ -50,9 +50,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         inner.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
     for i in (*fixed, *range(n, n + m)):
         inner.define(body.params[i], _operand(low, op.inputs[i]))
-    over: list[tuple[Recording, Root | Recording]] = []
-    for i in range(n + m, len(op.inputs)):
-        over.append(_element(low, inner, op.inputs[i], body.params[i]))
+    over = [_element(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
     slots = [_slot(inner, name) for name in body.results[n:]]
 
     inner.run()
@@ -149,7 +147,8 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         own |= inner.own
     results = tuple(t.root for t in targets)
     reached = [r for side in sides for r in outside(side, own)]
-    low.add(Branch(condition, *sides, results, tuple(dict.fromkeys(reached)), location=op.location))
+    yes, no = sides
+    low.add(Branch(condition, yes, no, results, tuple(dict.fromkeys(reached)), location=op.location))
     for name, target in zip(op.outputs, targets, strict=True):
         low.define(name, target)
 

@@ -27,11 +27,11 @@ __all__ = [
     "Operand",
     "Place",
     "Plan",
+    "Recording",
     "Root",
     "RowKernel",
     "Rows",
     "ScatterAdd",
-    "Recording",
     "Sequence",
     "Stack",
     "State",
@@ -104,8 +104,9 @@ class Instr:
     """One instruction of a row kernel; its value is known by its position.
 
     kind: "constant" (value), "load" (operand), "iota" (position along the row, int64), "apply" (op, attrs, args),
-    "reduce" (op: sum, max, ...; one value of a row from a full one), "store" (operand, args), "accumulate" (op, operand,
-    args: into what the operand holds), "check" (args: a bool that must hold everywhere; value: number of the check).
+    "reduce" (op: sum, max, ...; one value of a row from a full one), "store" (operand, args), "accumulate" (op, args,
+    operand: into what that holds; value: whether a value that is the same along the row counts for each element),
+    "check" (args: a bool that must hold everywhere; value: number of the check).
     full: whether the value differs along the row.
     """
 

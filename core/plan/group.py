@@ -1,7 +1,7 @@
 """Fusing: a group of elementwise ops, broadcasts and reductions that becomes one pass over the data.
 
-A group has a domain, the shape of its largest values. A value inside it lives in registers; it is written to memory only
-if something outside the group reads it. Each value knows which axis of the domain each of its own axes is; an axis
+A group has a domain, the shape of its largest values. A value inside it lives in registers; it is written to memory
+only if something outside the group reads it. Each value knows which axis of the domain each of its own axes is; an axis
 along which it does not vary is None.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from core.errors import Location
@@ -166,7 +167,7 @@ class Group:
         return not others or (all(i >= first for i in others) and not any(a >= first for a in gone))
 
     def accumulate(self, op: str, arg: int, view: View, axes: Axes, gone: frozenset[int]) -> None:
-        """Reduce over the axes `gone` into `view`; a value that is the same along the row counts once unless it is gone."""
+        """Reduce over the axes `gone` into `view`; a value that is the same along a row that is kept counts once."""
         strides = self.strides(view, axes)
         along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
         self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
@@ -208,9 +209,7 @@ class Group:
                 wide = wide or along != 0
             wide = (wide or instr.kind == "iota") and instr.kind != "reduce" and inner > 1
             full.append(wide)
-            code.append(
-                Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, instr.attrs, operand, instr.value)
-            )
+            code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, instr.attrs, operand, instr.value))
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
         return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
 
@@ -218,9 +217,7 @@ class Group:
 def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int) -> bool:
     """Whether the axes from `first` on are one walk of equal strides in each of `arrays`."""
     axes = [i for i in range(first, len(shape)) if shape[i] > 1]
-    return all(
-        strides[i] == strides[j] * shape[j] for strides in arrays for i, j in zip(axes, axes[1:], strict=False)
-    )
+    return all(strides[i] == strides[j] * shape[j] for strides in arrays for i, j in pairwise(axes))
 
 
 def _merged(

@@ -140,10 +140,18 @@ def lower_gather(low: Lowering, op: Op) -> None:
     axis = op.attrs["axis"] % x.rank
     where = low.type(index)
     view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
-    number = low.shared.check("index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location)
+    number = low.shared.check(
+        "index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location
+    )
     target = low.place(op.outputs[0])
     low.add(
-        Gather(_slabs(view, x.shape, axis), _flat(at), _slabs(target, _with(x.shape, axis, where), axis), number, location=op.location)
+        Gather(
+            _slabs(view, x.shape, axis),
+            _flat(at),
+            _slabs(target, _with(x.shape, axis, where), axis),
+            number,
+            location=op.location,
+        )
     )
     low.define(op.outputs[0], target)
 
@@ -167,10 +175,18 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     axis = op.attrs["axis"] % len(out.shape)
     where = low.type(index)
     x, at = low.dense(low.entry(given)), low.dense(low.entry(index))
-    number = low.shared.check("index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location)
+    number = low.shared.check(
+        "index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location
+    )
     target = low.place(op.outputs[0])
     low.add(
-        ScatterAdd(_slabs(x, _with(out.shape, axis, where), axis), _flat(at), _slabs(target, out.shape, axis), number, location=op.location)
+        ScatterAdd(
+            _slabs(x, _with(out.shape, axis, where), axis),
+            _flat(at),
+            _slabs(target, out.shape, axis),
+            number,
+            location=op.location,
+        )
     )
     low.define(op.outputs[0], target)
 

@@ -15,7 +15,7 @@ __all__: list[str] = []
 @lowers("matmul")
 def lower_matmul(low: Lowering, op: Op) -> None:
     """Operands of rank 2 and more; leading axes of the first are rows where the second is a plain matrix."""
-    x, y = (low.type(n) for n in op.inputs)
+    x, _ = (low.type(n) for n in op.inputs)
     low.type(op.outputs[0])
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
@@ -78,18 +78,15 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     """The weight gradient of a matmul over many axes, ``...ij,...ik->jk``."""
     if op.attrs["equation"].replace(" ", "") != "...ij,...ik->jk":
         raise Unsupported(f"einsum {op.attrs['equation']}")
-    for n in (*op.inputs, *op.outputs):
-        if not low.type(n).is_float:
-            raise Unsupported("einsum of whole numbers")
+    if not low.type(op.outputs[0]).is_float:
+        raise Unsupported("einsum of whole numbers")
     x, y = (low.stored(low.entry(n)) for n in op.inputs)
     if x.shape[:-1] != y.shape[:-1]:
         raise Unsupported("einsum that broadcasts")
     k = 1
     for n in x.shape[:-1]:
         k *= n
-    a, b = (
-        reshaped_view(v, (k, v.shape[-1])) or reshaped_view(low.dense(v), (k, v.shape[-1])) for v in (x, y)
-    )
+    a, b = (reshaped_view(v, (k, v.shape[-1])) or reshaped_view(low.dense(v), (k, v.shape[-1])) for v in (x, y))
     assert a and b
     out = low.place(op.outputs[0])
     low.add(Gemm(_matrix(low, _turned(a)), _matrix(low, b), out, location=op.location))

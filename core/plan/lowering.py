@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from core.codegen.scalar import NATIVE, traceable
 from core.errors import Location
 from core.ir import HOLE, Block, Op, TensorType
 from core.plan.data import Check, Instruction, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Group, Member
 from core.registry import lookup
 
-__all__ = ["LOWERINGS", "Lowering", "Shared", "Uniform", "Unsupported", "lowers"]
+__all__ = ["LOWERINGS", "Lowering", "Shared", "Target", "Uniform", "Unsupported", "lowers"]
 
 LARGEST_GROUP = 8000
 """Instructions of one group; compiling a function takes longer than linear in its length."""
@@ -61,9 +60,21 @@ def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[
     return register
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is made for. dtypes: that it has. computes: whether it has code for an elementwise op, by its name,
+    its attributes, the dtypes of its inputs and that of its output.
+    """
+
+    dtypes: frozenset[str]
+    computes: Callable[[str, Mapping[str, Any], Sequence[str], str], bool]
+
+
 @dataclass(slots=True)
 class Shared:
     """What the blocks of one plan have in common. error: where generated code writes the number of a failed check."""
+
+    target: Target
 
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
@@ -152,7 +163,7 @@ class Lowering:
         type = self.types[name]
         if not isinstance(type, TensorType) or not type.is_static:
             raise Unsupported(f"the size of {name} is known only when it runs")
-        if type.dtype not in NATIVE:
+        if type.dtype not in self.shared.target.dtypes:
             raise Unsupported(f"no machine code for {type.dtype}")
         if 0 in type.shape:
             raise Unsupported("empty arrays")
@@ -217,9 +228,7 @@ class Lowering:
         varies = group.drafts[member.number].varies
         sizes = tuple(n if i in varies else 1 for i, n in enumerate(group.shape))
         steps = contiguous(sizes)
-        strides = tuple(
-            steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes
-        )
+        strides = tuple(steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes)
         view = View(self.root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
         self._store(member, view)
         return view
@@ -231,7 +240,9 @@ class Lowering:
     def _fits(self, member: Member, target: View) -> bool:
         """Whether `member` can be written to `target` by its own group."""
         varies = member.group.drafts[member.number].varies
-        if any(n > 1 and (axis is None or axis not in varies) for n, axis in zip(member.shape, member.axes, strict=True)):
+        if any(
+            n > 1 and (axis is None or axis not in varies) for n, axis in zip(member.shape, member.axes, strict=True)
+        ):
             return False
         if member.shape != target.shape:
             return False
@@ -342,16 +353,16 @@ class Lowering:
         self, op: str, attrs: Mapping[str, Any], entries: Sequence[Entry], dtypes: Sequence[str], type: TensorType
     ) -> Entry:
         """The value of elementwise op `op` on `entries`."""
-        if all(isinstance(e, Uniform) for e in entries):
+        uniforms = [e for e in entries if isinstance(e, Uniform)]
+        if len(uniforms) == len(entries):
             with np.errstate(all="ignore"):
-                numbers = [np.asarray(e.number, e.dtype) for e in entries]
+                numbers = [np.asarray(e.number, e.dtype) for e in uniforms]
                 result = np.asarray(lookup(op).body(np, *numbers, **attrs))
             return Uniform(result[()], type.dtype, type.shape)
-        if not traceable(op, attrs, dtypes, type.dtype):
+        if not self.shared.target.computes(op, attrs, dtypes, type.dtype):
             raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code")
         group, axes = self.join(type.shape, entries)
         args = [self.argument(group, e, type.shape, axes) for e in entries]
         group.ops.append(op)
         number = group.apply(op, sorted(attrs.items()), args, type.dtype)
         return Member(group, number, type.dtype, type.shape, axes)
-

@@ -47,8 +47,9 @@ def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
         raise Unsupported(f"{op.type} of {given.dtype} gives {type.dtype}")
     if isinstance(entry, Uniform):
         with np.errstate(all="ignore"):
-            number = lookup(op.type).body(np, np.broadcast_to(np.asarray(entry.number, entry.dtype), entry.shape),
-                                          *([np.empty(type.shape)] if op.type == "sum_to_like" else []), **op.attrs)  # fmt: skip
+            whole = np.broadcast_to(np.asarray(entry.number, entry.dtype), entry.shape)
+            like = [np.empty(type.shape)] if op.type == "sum_to_like" else []
+            number = lookup(op.type).body(np, whole, *like, **op.attrs)
         low.define(name, Uniform(np.ravel(number)[0], type.dtype, type.shape))
         return
     kind = KINDS[op.type]

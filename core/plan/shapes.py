@@ -37,13 +37,15 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
     if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
-        steps = entry.axes if isinstance(entry, Member) else entry.strides
-        rest = iter([step for step, n in zip(steps, entry.shape, strict=True) if n != 1])
         if isinstance(entry, Member):
-            return replace(entry, shape=shape, axes=tuple(None if n == 1 else next(rest) for n in shape))
-        return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(rest) for n in shape))
+            axes = iter([a for a, n in zip(entry.axes, entry.shape, strict=True) if n != 1])
+            return replace(entry, shape=shape, axes=tuple(None if n == 1 else next(axes) for n in shape))
+        steps = iter([s for s, n in zip(entry.strides, entry.shape, strict=True) if n != 1])
+        return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(steps) for n in shape))
     view = low.stored(entry)
-    return reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
+    found = reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
+    assert found is not None, "a dense array can have any shape"
+    return found
 
 
 def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
@@ -200,4 +202,3 @@ def lower_value(low: Lowering, op: Op) -> None:
     if values is None or len(set(values)) != 1:
         raise Unsupported("a list of numbers")
     low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))
-

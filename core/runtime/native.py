@@ -12,17 +12,23 @@ import numpy as np
 
 from core.codegen.machine import Library, load
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
+from core.codegen.scalar import traceable
 from core.codegen.step import ARRAY_DATA, CONTROL, write_step
 from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
-from core.plan import Unsupported, arrange, plan_block
+from core.plan import Target, Unsupported, arrange, plan_block
+from core.plan.data import Loop
 from core.plan.partition import partition
 from core.runtime.reference import NATIVE, Plan, Run, plan
+from core.runtime.stop import watched
 
 __all__ = ["Region", "compile_region", "native_plan", "refusals"]
 
 assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
+
+
+CPU = Target(NATIVE_DTYPES, traceable)
 
 
 @dataclass(eq=False)
@@ -48,6 +54,7 @@ class Region:
         self._arena = room[-room.ctypes.data % 64 :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = np.zeros(len(CONTROL), np.int64)
+        self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
         self._fixed = (self._arena.ctypes.data, self._control.ctypes.data, self._stacks.address)
@@ -61,9 +68,14 @@ class Region:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = [np.empty(shape, dtype) for shape, dtype in self._results]
         with self._lock:
-            self._given[:] = [id(a) for a in arrays] + [id(r) for r in results]
+            for i, array in enumerate((*arrays, *results)):
+                self._given[i] = id(array)
             self._control[:] = (0, 0, run.limits.max_trips, run.ops_left, run.limits.max_bytes)
-            self._entry(ctypes.addressof(self._given), *self._fixed)
+            if self._loops and (run.limits.deadline is not None or run.limits.should_stop is not None):
+                with watched(self._control, run):
+                    self._entry(ctypes.addressof(self._given), *self._fixed)
+            else:
+                self._entry(ctypes.addressof(self._given), *self._fixed)
             failed = int(self._control[0])
             run.ops_left = int(self._control[3])
         if failed < 0:
@@ -103,7 +115,7 @@ class _Stacks:
 
 def compile_region(block: Block) -> Region:
     """Machine code for a block. Raises Unsupported."""
-    native = plan_block(block)
+    native = plan_block(block, CPU)
     arena = arrange(native.body)
     module = write_step(native, arena)
     return Region(block, native, load(module.text(), module.symbols), arena.size)
@@ -118,7 +130,7 @@ def refusals(block: Block) -> dict[int, str]:
             if isinstance(part, Op):
                 continue
             try:
-                plan_block(part)
+                plan_block(part, CPU)
             except Unsupported as refusal:
                 assert refusal.index is not None, refusal.reason
                 at = next(i for i, op in enumerate(block.ops) if op is part.ops[refusal.index])

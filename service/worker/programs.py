@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from core.compile import (
     compile_training,
     compile_update,
 )
+from core.cost.work import count_work
 from core.errors import ExecutionError, ProgramError
 from core.ir import Block, Program, inner_blocks
 from core.optim import Optimizer
@@ -29,6 +30,14 @@ from core.wire import Limits, read
 from service.worker.state import WorkerState
 
 __all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program", "wire_limits"]
+
+Machine = Literal["auto", "always", "never"]
+
+LONG = 200_000_000
+"""Floating-point operations of a call from which on compiling it pays even if it is never made again."""
+
+TRIPS = 100
+"""Of a loop whose number of trips nobody knows yet."""
 
 PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
@@ -49,6 +58,7 @@ class Known:
     """A program and its executables, the one used last at the end."""
 
     program: Program
+    machine: Machine = "never"
     _executables: dict[Hashable, Executable] = field(default_factory=dict)
 
     def gradient(
@@ -78,7 +88,9 @@ class Known:
         shapes = self._shapes(feeds)
         key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes, scale)
         return self._compiled(
-            key, lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale)
+            key,
+            lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale),
+            repeated=True,
         )
 
     def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Compiled:
@@ -104,11 +116,14 @@ class Known:
                 open_sizes.append((variable.name, tuple(value.shape)))
         return tuple(open_sizes)
 
-    def _compiled(self, key: Hashable, compile: Callable[[], Executable]) -> Compiled:
+    def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Compiled:
+        """repeated: it will run again and again."""
         found = _recall(self._executables, key)
         if found is not None:
             return Compiled(found, fresh=False)
         executable = _reading_only(compile())
+        if self.machine == "always" or (self.machine == "auto" and (repeated or _is_long(executable.plan.block))):
+            executable = executable.compiled()
         _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
         return Compiled(executable, fresh=True)
 
@@ -126,10 +141,15 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
         return found
     if document is None:
         raise ExecutionError("this worker has not seen the program yet", "program_unknown")
-    known = Known(read_program(state, document))
+    known = Known(read_program(state, document), machine_for(state))
     if id is not None:
         _keep(state.programs, id, known, PROGRAM_ROOM, lambda each: op_count(each.program.block))
     return known
+
+
+def machine_for(state: WorkerState) -> Machine:
+    """Whether this worker's programs become machine code."""
+    return state.settings.get("compile", "never") if state.device == "cpu" else "never"
 
 
 def read_program(state: WorkerState, document: Any) -> Program:
@@ -180,6 +200,11 @@ def _reading_only(executable: Executable) -> Executable:
     kept = [i for i, name in enumerate(block.params) if name in read]
     plan = replace(executable.plan, block=replace(block, params=tuple(block.params[i] for i in kept)))
     return replace(executable, plan=plan, inputs=tuple(executable.inputs[i] for i in kept))
+
+
+def _is_long(block: Block) -> bool:
+    """Whether one run takes longer than compiling; a rule of the program alone, so that calls repeat to the bit."""
+    return sum(count_work(block, TRIPS).values()) >= LONG
 
 
 def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:

@@ -63,6 +63,7 @@ def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, d
     try:
         types = [None] * 0 or None
         from core.ir import TensorType
+
         if dtype == "float32":
             types = [TensorType(x.shape, str(x.dtype)) for x in values]
         block = block_for(OPS[name], example, types)
@@ -73,7 +74,7 @@ def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, d
         pulled = vjp(block, wrt)
         rng = np.random.default_rng(0)
         extra = []
-        for p in pulled.params[len(block.params):]:
+        for p in pulled.params[len(block.params) :]:
             t = pulled.types[p]
             if not hasattr(t, "shape") or not t.is_static:
                 pytest.skip("cotangents of unknown size")

@@ -8,13 +8,67 @@ says how far from the exact result the function may be, in units of the last pla
 from collections.abc import Callable
 
 from core.codegen.llvm import Value
+from core.codegen.vmath.arcs import acos, asin, atan, atan2
 from core.codegen.vmath.error import erf, erfc
-from core.codegen.vmath.exponential import exp, sigmoid, tanh
-from core.codegen.vmath.logarithm import log
+from core.codegen.vmath.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
+from core.codegen.vmath.logarithm import acosh, asinh, atanh, log, log1p, log2, log10, logaddexp
+from core.codegen.vmath.power import pow
 from core.codegen.vmath.trigonometric import cos, sin, tan
 
-__all__ = ["FUNCTIONS", "cos", "erf", "erfc", "exp", "log", "sigmoid", "sin", "tan", "tanh"]
+__all__ = [
+    "FUNCTIONS",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "pow",
+    "sigmoid",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+]
 
-FUNCTIONS: dict[str, Callable[..., Value]] = {
-    each.__name__: each for each in (cos, erf, erfc, exp, log, sigmoid, sin, tan, tanh)
-}
+_ALL = (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cos,
+    cosh,
+    erf,
+    erfc,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log10,
+    log1p,
+    log2,
+    logaddexp,
+    pow,
+    sigmoid,
+    sin,
+    sinh,
+    tan,
+    tanh,
+)
+FUNCTIONS: dict[str, Callable[..., Value]] = {each.__name__: each for each in _ALL}

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from core.codegen.llvm import Function, Value
-from core.codegen.vmath.exponential import EXPM1, reduce
-from core.codegen.vmath.expression import (
-    Number,
-    fma,
-    mantissa_bits,
-    minimum,
-    polynomial,
-    power_of_two,
-    scale_by_power,
-    where,
-)
+from core.codegen.vmath.exponential import EXP2, EXPM1, reduce, whole_and_rest
+from core.codegen.vmath.expression import Number, fma, minimum, polynomial, power_of_two, scale_by_power, where
 
 __all__ = ["erf", "erfc"]
 
@@ -47,8 +38,6 @@ LOG2_ERFC = (
     -4.5497036e-03,
     2.99294e-04,
 )
-# (2^r - 1) / r on |r| <= 0.5: 2^-24.6 of 2^r, of which 1 - erf takes a quarter at most
-EXP2 = (6.931472e-01, 2.4022613e-01, 5.5503752e-02, 9.624102e-03, 1.3383022e-03, 1.3533696e-04)
 # (x + 2) exp(x^2) erfc(x) in t = (x - 2) / (x + 2) for 0 <= x <= 10.1: 2^-25.4
 ERFC_SINGLE = (
     1.0215827,
@@ -94,7 +83,7 @@ VANISHED = {"float32": 10.1, "float64": 27.3}  # erfc is below half the least de
 
 
 def erf(f: Function, x: Value) -> Value:
-    """The error function. Within 1.3 ulp."""
+    """The error function. Within 1.4 ulp."""
     a = Number(f, x)
     size = minimum(a.abs(), 3.93 if x.dtype == "float32" else 6.0)
     near = fma(size, polynomial(size * size, ERF[x.dtype]), size)
@@ -103,7 +92,7 @@ def erf(f: Function, x: Value) -> Value:
 
 
 def erfc(f: Function, x: Value) -> Value:
-    """The complementary error function, 1 - erf(x), with all digits for large x. Within 4.5 ulp."""
+    """The complementary error function, 1 - erf(x), with all digits for large x. Within 4.6 ulp; float64 6.5."""
     a = Number(f, x)
     y = _erfc(minimum(a.abs(), VANISHED[x.dtype]))
     return where(a < 0.0, 2.0 - y, y).value
@@ -124,8 +113,5 @@ def _erfc(x: Number) -> Number:
 
 def _erfc_to_one_digit_less(x: Number) -> Number:
     """erfc(x) for 0.8 <= x <= 3.93 as far as 1 - erfc(x) in float32 needs it."""
-    q = polynomial(x, LOG2_ERFC)
-    magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
-    shifted = q + magic
-    r = q - (shifted - magic)
-    return power_of_two(shifted.bits() - q.const(magic).bits()) * polynomial(r, (1.0, *EXP2))
+    k, r = whole_and_rest(polynomial(x, LOG2_ERFC))
+    return power_of_two(k) * polynomial(r, (1.0, *EXP2[x.dtype]))

@@ -23,7 +23,7 @@ from core.codegen.vmath.expression import (
     where,
 )
 
-__all__ = ["exp", "sigmoid", "tanh"]
+__all__ = ["cosh", "exp", "exp2", "expm1", "sigmoid", "sinh", "tanh"]
 
 # ln 2 in two parts: the first rounded to the dtype, the second what that left
 LN2 = {
@@ -46,6 +46,68 @@ EXP = {
         2.502392018583073e-08,
     ),
 }
+
+
+# (exp(r) - 1 - r) / r^2 on |r| <= 0.347 again, now 2^-26.1 and 2^-60.3 of exp(r) - 1
+EXPM1 = {
+    "float32": (4.9999997e-01, 1.6666539e-01, 4.1667745e-02, 8.367058e-03, 1.3839381e-03),
+    "float64": (
+        0.5,
+        0.16666666666666677,
+        0.041666666666666685,
+        0.008333333333321832,
+        0.001388888888889587,
+        0.00019841269885165593,
+        2.4801587264032185e-05,
+        2.7557245435310485e-06,
+        2.755735697661366e-07,
+        2.5108565020399085e-08,
+        2.088011667888529e-09,
+    ),
+}
+# (2^r - 1) / r on |r| <= 0.5: 2^-26.2 and 2^-57.2 of 2^r
+EXP2 = {
+    "float32": (6.931472e-01, 2.4022594e-01, 5.5503663e-02, 9.625439e-03, 1.3387899e-03, 1.3336992e-04),
+    "float64": (
+        0.6931471805599453,
+        0.24022650695909997,
+        0.05550410866482376,
+        0.009618129107670757,
+        0.0013333558145900177,
+        0.0001540353031509997,
+        1.5252734318631113e-05,
+        1.3215549943284472e-06,
+        1.0177862674357253e-07,
+        7.03183133486652e-09,
+        4.4844239089033105e-10,
+        5.7004046707828467e-11,
+    ),
+}
+# (sinh(r) / r - 1) / r^2 and (cosh(r) - 1) / r^2 in r^2 on |r| <= 0.347: 2^-34.3 and 2^-33.2, 2^-61.7 and 2^-70.0
+SINH = {
+    "float32": (1.6666667e-01, 8.333176e-03, 1.997301e-04),
+    "float64": (
+        0.16666666666666677,
+        0.008333333333321386,
+        0.00019841269886814778,
+        2.75572434548808e-06,
+        2.5109318916857382e-08,
+    ),
+}
+COSH = {
+    "float32": (0.5, 4.166646e-02, 1.3935458e-03),
+    "float64": (
+        0.5,
+        0.041666666666666685,
+        0.001388888888887327,
+        2.4801587349251184e-05,
+        2.755725176065584e-07,
+        2.092179275890677e-09,
+    ),
+}
+UNDERFLOW = {"float32": -104.0, "float64": -745.5}  # exp gives 0 from here on down,
+OVERFLOW = {"float32": 89.0, "float64": 710.0}  # and infinity from here on up
+TINY = {"float32": 2.0**-25, "float64": 2.0**-55}  # below, sinh(x) and others like it are x
 
 
 def reduce(x: Number, low: Number | None = None) -> tuple[Number, Number, Number]:
@@ -71,46 +133,77 @@ def exponential(x: Number, low: Number | None = None) -> Number:
     return scale_by_power(polynomial(r, (1.0, 1.0, *EXP[x.dtype])), k)
 
 
-UNDERFLOW = {"float32": -104.0, "float64": -745.5}  # exp gives 0 from here on down,
-OVERFLOW = {"float32": 89.0, "float64": 710.0}  # and infinity from here on up
-
-
 def exp(f: Function, x: Value) -> Value:
     """e^x. Within 0.9 ulp."""
     a = Number(f, x)
     return exponential(maximum(minimum(a, OVERFLOW[x.dtype]), UNDERFLOW[x.dtype])).value
 
 
+def exp2(f: Function, x: Value) -> Value:
+    """2^x, exact for whole x. Within 0.9 ulp."""
+    least, most = (-151.0, 129.0) if x.dtype == "float32" else (-1076.0, 1025.0)
+    a = maximum(minimum(Number(f, x), most), least)
+    k, r = whole_and_rest(a)
+    return scale_by_power(polynomial(r, (1.0, *EXP2[x.dtype])), k).value
+
+
+def whole_and_rest(x: Number) -> tuple[Number, Number]:
+    """The nearest whole number, as an integer, and x minus it, exactly."""
+    magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
+    shifted = x + magic
+    return shifted.bits() - x.const(magic).bits(), x - (shifted - magic)
+
+
+def expm1(f: Function, x: Value) -> Value:
+    """e^x - 1, with all digits for small x. Within 1.8 ulp."""
+    a = Number(f, x)
+    _, k, r = reduce(maximum(minimum(a, OVERFLOW[x.dtype]), -45.0))
+    s = power_of_two(k - 1)  # half of it: the whole overflows before the result does
+    y = 2.0 * fma(s, _expm1_of_rest(r), s - 0.5)
+    return where(a.abs() < TINY[x.dtype], a, y).value
+
+
+def _expm1_of_rest(r: Number) -> Number:
+    return fma(r * r, polynomial(r, EXPM1[r.dtype]), r)
+
+
+def sinh(f: Function, x: Value) -> Value:
+    """The hyperbolic sine. Within 2.1 ulp."""
+    a = Number(f, x)
+    total, difference, s, c = _halves(a.abs())
+    y = 2.0 * (difference + fma(difference, c, total * s))
+    return where(a.abs() < TINY[x.dtype], a, y.copysign(a)).value
+
+
+def cosh(f: Function, x: Value) -> Value:
+    """The hyperbolic cosine. Within 1.8 ulp."""
+    total, difference, s, c = _halves(Number(f, x).abs())
+    return (2.0 * (total + fma(total, c, difference * s))).value
+
+
+def _halves(x: Number) -> tuple[Number, Number, Number, Number]:
+    """``(2^n + 2^-n) / 4``, ``(2^n - 2^-n) / 4``, sinh(r) and cosh(r) - 1 for ``x = n ln 2 + r`` >= 0.
+
+    sinh(x) and cosh(x) follow by the addition theorems; a quarter, because n goes one beyond the largest exponent.
+    """
+    _, k, r = reduce(minimum(x, 89.5 if x.dtype == "float32" else 710.6))
+    up, down = power_of_two(k - 2), power_of_two(-2 - where(k < 100, k, 100))
+    z = r * r
+    s = fma(r * z, polynomial(z, SINH[x.dtype]), r)
+    return up + down, up - down, s, z * polynomial(z, COSH[x.dtype])
+
+
 def sigmoid(f: Function, x: Value) -> Value:
-    """1 / (1 + e^-x), with all digits at both ends. Within 2.2 ulp."""
+    """1 / (1 + e^-x), with all digits at both ends. Within 2.5 ulp."""
     a = Number(f, x)
     e = exponential(maximum(-a.abs(), UNDERFLOW[x.dtype]))
     return (where(a >= 0.0, 1.0, e) / (1.0 + e)).value
 
 
-# (exp(r) - 1 - r) / r^2 on |r| <= 0.347 again, now 2^-26.1 and 2^-60.3 of exp(r) - 1
-EXPM1 = {
-    "float32": (4.9999997e-01, 1.6666539e-01, 4.1667745e-02, 8.367058e-03, 1.3839381e-03),
-    "float64": (
-        0.5,
-        0.16666666666666677,
-        0.041666666666666685,
-        0.008333333333321832,
-        0.001388888888889587,
-        0.00019841269885165593,
-        2.4801587264032185e-05,
-        2.7557245435310485e-06,
-        2.755735697661366e-07,
-        2.5108565020399085e-08,
-        2.088011667888529e-09,
-    ),
-}
-
-
 def tanh(f: Function, x: Value) -> Value:
-    """The hyperbolic tangent. Within 2.5 ulp."""
+    """The hyperbolic tangent. Within 2.6 ulp."""
     a = Number(f, x)
     _, k, r = reduce(minimum(a.abs() * 2.0, 20.0 if x.dtype == "float32" else 44.0))
     s = power_of_two(k)
-    e = fma(s, fma(r * r, polynomial(r, EXPM1[x.dtype]), r), s - 1.0)
+    e = fma(s, _expm1_of_rest(r), s - 1.0)
     return (e / (e + 2.0)).copysign(a).value

@@ -13,7 +13,19 @@ import numpy as np
 from core.codegen import machine
 from core.codegen.llvm import Function, Value
 
-__all__ = ["Number", "fma", "maximum", "minimum", "polynomial", "scale_by_power", "sqrt", "where"]
+__all__ = [
+    "Number",
+    "fma",
+    "mantissa_bits",
+    "maximum",
+    "minimum",
+    "polynomial",
+    "power_of_two",
+    "scale_by_power",
+    "sqrt",
+    "two_sum",
+    "where",
+]
 
 _INTEGER = {"float32": "int32", "float64": "int64"}
 _FLOAT = {"int32": "float32", "int64": "float64"}
@@ -181,12 +193,19 @@ def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
     return total
 
 
+def two_sum(a: Number, b: Number) -> tuple[Number, Number]:
+    """a + b rounded, and what the rounding left."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
 def mantissa_bits(dtype: str) -> int:
     """The stored ones: 23 or 52."""
     return int(np.finfo(dtype).nmant)
 
 
-def bias(dtype: str) -> int:
+def _bias(dtype: str) -> int:
     """What is added to an exponent before it is stored."""
     return int(np.finfo(dtype).maxexp) - 1
 
@@ -194,7 +213,7 @@ def bias(dtype: str) -> int:
 def power_of_two(k: Number) -> Number:
     """``2 ** k`` for an integer k for which that is a normal number; garbage elsewhere, but a float of some kind."""
     dtype = _FLOAT[k.dtype]
-    return ((k + bias(dtype)) << mantissa_bits(dtype)).as_float()
+    return ((k + _bias(dtype)) << mantissa_bits(dtype)).as_float()
 
 
 def scale_by_power(x: Number, k: Number) -> Number:

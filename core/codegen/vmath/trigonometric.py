@@ -17,8 +17,8 @@ __all__ = ["cos", "sin", "tan"]
 # pi/2 in three parts, each rounded to the dtype. With n * first exact to a multiple of the last bit of x - n pi/2, and
 # n * third below that of the closest approach of an x to a multiple of pi/2, r is right to its last bit
 PI_2 = {
-    "float32": (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512449570747634e-15),
-    "float64": (1.5707963267948965580e00, 6.1232339957367660359e-17, -1.4973849048591832985e-33),
+    "float32": (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+    "float64": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33),
 }
 LIMIT = {"float32": 2.0**17, "float64": 2.0**30}  # of |x|; above it the branch is taken
 # (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 in r^2, |r| <= 0.8: 2^-27.7 and 2^-32.6; 2^-63.2 and 2^-63.5
@@ -63,7 +63,7 @@ def cos(f: Function, x: Value) -> Value:
 
 
 def tan(f: Function, x: Value) -> Value:
-    """The tangent of x radians, for every finite x. Within 3 ulp."""
+    """The tangent of x radians, for every finite x. Within 3.7 ulp; float64 3."""
     a = Number(f, x)
     r, n = reduce(a.abs())
     s, c = sine_and_cosine(r)
