@@ -1,4 +1,5 @@
-"""Elementary functions in LLVM IR: each appends the instructions for one value of any lanes, float32 or float64.
+"""Elementary functions in LLVM IR: each appends the instructions for one value of any lanes, float32 or float64,
+and is named as in numpy.
 
 Without branches (but for the angles too large to reduce in a few steps), without flags: NaN, infinities, the sign of
 zero and denormals are what numpy makes of them, and the bits of a result do not depend on the lanes. Each docstring
@@ -8,22 +9,22 @@ says how far from the exact result the function may be, in units of the last pla
 from collections.abc import Callable
 
 from core.codegen.llvm import Value
-from core.codegen.vmath.arcs import acos, asin, atan, atan2
+from core.codegen.vmath.arcs import arccos, arcsin, arctan, arctan2
 from core.codegen.vmath.error import erf, erfc
 from core.codegen.vmath.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
-from core.codegen.vmath.logarithm import acosh, asinh, atanh, log, log1p, log2, log10, logaddexp
-from core.codegen.vmath.power import pow
+from core.codegen.vmath.logarithm import arccosh, arcsinh, arctanh, log, log1p, log2, log10, logaddexp
+from core.codegen.vmath.power import power
 from core.codegen.vmath.trigonometric import cos, sin, tan
 
 __all__ = [
     "FUNCTIONS",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
     "cos",
     "cosh",
     "erf",
@@ -36,7 +37,7 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
-    "pow",
+    "power",
     "sigmoid",
     "sin",
     "sinh",
@@ -45,13 +46,13 @@ __all__ = [
 ]
 
 _ALL = (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctan2,
+    arctanh,
     cos,
     cosh,
     erf,
@@ -64,7 +65,7 @@ _ALL = (
     log1p,
     log2,
     logaddexp,
-    pow,
+    power,
     sigmoid,
     sin,
     sinh,

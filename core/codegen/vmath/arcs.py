@@ -6,9 +6,9 @@ from core.codegen.llvm import Function, Value
 from core.codegen.vmath.expression import Number, fma, polynomial, sqrt, where
 from core.codegen.vmath.trigonometric import PI_2
 
-__all__ = ["acos", "asin", "atan", "atan2"]
+__all__ = ["arccos", "arcsin", "arctan", "arctan2"]
 
-# (atan(z) / z - 1) / z^2 in z^2 for |z| <= 1: 2^-31.1 and 2^-58.8
+# (arctan(z) / z - 1) / z^2 in z^2 for |z| <= 1: 2^-31.1 and 2^-58.8
 ATAN = {
     "float32": (
         -3.3333328e-01,
@@ -46,7 +46,7 @@ ATAN = {
         -8.59649672253612e-06,
     ),
 }
-# (asin(s) / s - 1) / s^2 in s^2 for |s| <= 0.5: 2^-31.7 and 2^-59.8
+# (arcsin(s) / s - 1) / s^2 in s^2 for |s| <= 0.5: 2^-31.7 and 2^-59.8
 ASIN = {
     "float32": (1.666666e-01, 7.500522e-02, 4.4513352e-02, 3.1839523e-02, 1.4312172e-02, 3.7702125e-02),
     "float64": (
@@ -67,7 +67,7 @@ ASIN = {
 }
 
 
-def asin(f: Function, x: Value) -> Value:
+def arcsin(f: Function, x: Value) -> Value:
     """The inverse sine; NaN beyond -1 and 1. Within 2 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
@@ -75,7 +75,7 @@ def asin(f: Function, x: Value) -> Value:
     return where(large, fma(-2.0, y, high) + low, y).copysign(a).value
 
 
-def acos(f: Function, x: Value) -> Value:
+def arccos(f: Function, x: Value) -> Value:
     """The inverse cosine; NaN beyond -1 and 1. Within 1.3 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
@@ -85,7 +85,7 @@ def acos(f: Function, x: Value) -> Value:
 
 
 def _small_arc(x: Number) -> tuple[Number, Number]:
-    """asin(|x|) where |x| <= 0.5; where it is larger, which is said first, ``(pi/2 - asin(|x|)) / 2``."""
+    """arcsin(|x|) where |x| <= 0.5; where it is larger, which is said first, ``(pi/2 - arcsin(|x|)) / 2``."""
     size = x.abs()
     large = size > 0.5
     z = where(large, fma(size, -0.5, 0.5), size * size)
@@ -93,7 +93,7 @@ def _small_arc(x: Number) -> tuple[Number, Number]:
     return large, fma(s * z, polynomial(z, ASIN[x.dtype]), s)
 
 
-def atan(f: Function, x: Value) -> Value:
+def arctan(f: Function, x: Value) -> Value:
     """The inverse tangent. Within 1.5 ulp."""
     a = Number(f, x)
     size = a.abs()
@@ -101,7 +101,7 @@ def atan(f: Function, x: Value) -> Value:
     return _arc(where(steep, 1.0, size) / where(steep, size, 1.0), steep).copysign(a).value
 
 
-def atan2(f: Function, y: Value, x: Value) -> Value:
+def arctan2(f: Function, y: Value, x: Value) -> Value:
     """The angle of the point (x, y) from the x axis, -pi to pi; the signs of zeros count. Within 1.6 ulp."""
     b, a = Number(f, y), Number(f, x)
     height, width = b.abs(), a.abs()
@@ -116,7 +116,7 @@ def atan2(f: Function, y: Value, x: Value) -> Value:
 
 
 def _arc(ratio: Number, steep: Number) -> Number:
-    """atan(ratio) for a ratio from 0 to 1, or where `steep`, atan(1 / ratio)."""
+    """arctan(ratio) for a ratio from 0 to 1, or where `steep`, arctan(1 / ratio)."""
     z = ratio * ratio
     y = fma(ratio * z, polynomial(z, ATAN[ratio.dtype]), ratio)
     high, low, _ = PI_2[ratio.dtype]

@@ -24,7 +24,7 @@ from core.codegen.vmath.expression import (
     where,
 )
 
-__all__ = ["acosh", "asinh", "atanh", "log", "log1p", "log2", "log10", "logaddexp"]
+__all__ = ["arccosh", "arcsinh", "arctanh", "log", "log1p", "log2", "log10", "logaddexp"]
 
 # (log(1 + f) - f + f^2 / 2) / f^3 on 0.706 <= 1 + f <= 1.416: 2^-26.7 of log(1 + f)
 LOG_SINGLE = (
@@ -130,7 +130,7 @@ def logaddexp(f: Function, x: Value, y: Value) -> Value:
 LARGE = {"float32": 2.0**28, "float64": 2.0**56}  # above, x^2 + 1 is x^2, and log(1 + x) is log(x)
 
 
-def asinh(f: Function, x: Value) -> Value:
+def arcsinh(f: Function, x: Value) -> Value:
     """The inverse hyperbolic sine. Within 2 ulp."""
     a = Number(f, x)
     size = a.abs()
@@ -139,7 +139,7 @@ def asinh(f: Function, x: Value) -> Value:
     return _of_large(size, beyond_one).copysign(a).value
 
 
-def acosh(f: Function, x: Value) -> Value:
+def arccosh(f: Function, x: Value) -> Value:
     """The inverse hyperbolic cosine; NaN below 1. Within 2 ulp."""
     a = Number(f, x)
     above = a - 1.0
@@ -153,7 +153,7 @@ def _of_large(x: Number, beyond_one: Number) -> Number:
     return one_plus(where(large, x, beyond_one)) + where(large, x.const(math.log(2.0)), 0.0)
 
 
-def atanh(f: Function, x: Value) -> Value:
+def arctanh(f: Function, x: Value) -> Value:
     """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond. Within 2.2 ulp."""
     a = Number(f, x)
     size = a.abs()

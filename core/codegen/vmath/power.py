@@ -9,7 +9,7 @@ from core.codegen.vmath.exponential import OVERFLOW, UNDERFLOW, exponential
 from core.codegen.vmath.expression import Number, fma, maximum, minimum, polynomial, two_sum, where
 from core.codegen.vmath.logarithm import edges, logarithm, split
 
-__all__ = ["pow"]
+__all__ = ["power"]
 
 # (log((1 + s) / (1 - s)) / s - 2 - 2/3 s^2) / s^4 in s^2 for |s| <= 0.172: 2^-66.2 of log((1 + s) / (1 - s))
 LOG = (
@@ -25,26 +25,26 @@ THIRDS = (0.6666666666666666, 3.700743415417188e-17)  # 2/3 in two parts
 LN2 = (0.693147180559663, 2.8235290563031577e-13)  # the first of 41 bits: its products with exponents are exact
 
 
-def pow(f: Function, x: Value, y: Value) -> Value:
+def power(f: Function, x: Value, y: Value) -> Value:
     """x^y as C's pow: 1 for y = 0 and for x = 1, NaN for x < 0 unless y is whole. Within 0.6 ulp; float64 1.5."""
-    base, power = Number(f, x), Number(f, y)
+    base, exponent = Number(f, x), Number(f, y)
     size = base.abs()
     if x.dtype == "float32":
         wide = size.to("float64")
         e, m = split(wide)
-        high = power.to("float64") * edges(wide, logarithm(e, m - 1.0))
+        high = exponent.to("float64") * edges(wide, logarithm(e, m - 1.0))
         result = exponential(_bounded(high)).to("float32")
     else:
-        result = _double(size, power)
-    whole = power.call("rint") == power
-    half = 0.5 * power
+        result = _double(size, exponent)
+    whole = exponent.call("rint") == exponent
+    half = 0.5 * exponent
     odd = where(half.call("rint") == half, whole.const(False), whole)
-    result = where(size == 1.0, 1.0, result)  # also to infinite powers
+    result = where(size == 1.0, 1.0, result)  # to infinite powers too
     signed = where(base.bits() < 0, where(odd, -result, result), result)
     defined = where(whole, whole.const(True), where(base < 0.0, size == math.inf, whole.const(True)))
     signed = where(defined, signed, math.nan)
-    signed = where(base == base, where(power == power, signed, math.nan), math.nan)
-    return where(power == 0.0, 1.0, where(base == 1.0, 1.0, signed)).value
+    signed = where(base == base, where(exponent == exponent, signed, math.nan), math.nan)
+    return where(exponent == 0.0, 1.0, where(base == 1.0, 1.0, signed)).value
 
 
 def _bounded(x: Number) -> Number:

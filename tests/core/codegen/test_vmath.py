@@ -77,15 +77,33 @@ def _erfc_fraction(x):
 
 
 CASES = {
-    "exp": Case(np.exp, 0.9, 0.9, (-750.0, 720.0)),
-    "sigmoid": Case(exact_sigmoid, 2.2, 2.2, (-750.0, 40.0)),
-    "tanh": Case(np.tanh, 2.5, 2.5),
-    "log": Case(np.log, 0.9, 0.9, (0.4, 2.5)),
-    "erf": Case(exact_erf, 1.3, 1.3, (-6.5, 6.5)),
-    "erfc": Case(exact_erfc, 4.5, 6.5, (-6.5, 27.5)),
-    "sin": Case(np.sin, 1.6, 1.6, (-100.0, 100.0)),
+    "arccos": Case(np.arccos, 1.3, 1.3, (-1.0, 1.0)),
+    "arccosh": Case(np.arccosh, 2.0, 2.0, (1.0, 5.0)),
+    "arcsin": Case(np.arcsin, 2.0, 2.0, (-1.0, 1.0)),
+    "arcsinh": Case(np.arcsinh, 2.0, 2.0),
+    "arctan": Case(np.arctan, 1.5, 1.5),
+    "arctanh": Case(np.arctanh, 2.2, 2.2, (-1.0, 1.0)),
     "cos": Case(np.cos, 1.6, 1.6, (-100.0, 100.0)),
-    "tan": Case(np.tan, 3.0, 3.0, (-100.0, 100.0)),
+    "cosh": Case(np.cosh, 1.8, 1.8, (-712.0, 712.0)),
+    "erf": Case(exact_erf, 1.4, 1.4, (-6.5, 6.5)),
+    "erfc": Case(exact_erfc, 4.6, 6.5, (-6.5, 27.5)),
+    "exp": Case(np.exp, 0.9, 0.9, (-750.0, 720.0)),
+    "exp2": Case(np.exp2, 0.9, 0.9, (-1080.0, 1030.0)),
+    "expm1": Case(np.expm1, 1.8, 1.8, (-50.0, 720.0)),
+    "log": Case(np.log, 1.0, 1.0, (0.4, 2.5)),
+    "log10": Case(np.log10, 1.1, 1.1, (0.4, 2.5)),
+    "log1p": Case(np.log1p, 1.6, 1.6, (-1.0, 2.0)),
+    "log2": Case(np.log2, 1.1, 1.1, (0.4, 2.5)),
+    "sigmoid": Case(exact_sigmoid, 2.5, 2.5, (-750.0, 40.0)),
+    "sin": Case(np.sin, 1.6, 1.6, (-100.0, 100.0)),
+    "sinh": Case(np.sinh, 2.1, 2.1, (-712.0, 712.0)),
+    "tan": Case(np.tan, 3.7, 3.0, (-100.0, 100.0)),
+    "tanh": Case(np.tanh, 2.6, 2.6),
+}
+OF_TWO = {
+    "arctan2": Case(np.arctan2, 1.6, 1.6),
+    "logaddexp": Case(np.logaddexp, 2.0, 2.0, (-50.0, 50.0)),
+    "power": Case(np.power, 0.6, 1.5),
 }
 
 
@@ -134,6 +152,18 @@ def assert_within(bound: float, found: np.ndarray, exact: np.ndarray, *arrays: n
     )
 
 
+@pytest.mark.parametrize("name", [*CASES, *OF_TWO])
+def test_the_docstring_tells_the_bound(name):
+    case = (CASES | OF_TWO)[name]
+    also = "" if case.double == case.single else f"; float64 {case.double:g}"
+
+    assert f"Within {case.single:g} ulp{also}" in vmath.FUNCTIONS[name].__doc__
+
+
+def test_every_function_has_its_bound():
+    assert (CASES | OF_TWO).keys() == vmath.FUNCTIONS.keys()
+
+
 # every 2053rd of all float32: 2,092,000 of them, of all signs, magnitudes, denormals, infinities and NaN
 SINGLES = np.arange(0, 2**32, 2053, dtype=np.uint32).view(np.float32)
 
@@ -165,11 +195,111 @@ def test_float64_is_within_its_bound_over_the_whole_range(name):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_beside_quarter_turns_keep_all_digits(name, dtype):
+    if dtype == "float64" and np.finfo(np.longdouble).nmant < 60:
+        pytest.skip("needs long doubles longer than doubles")
+    wider = WIDER[dtype]
+    quarters = np.arange(1, 200_001) * (2 * np.arctan(wider(1)))
+    x = quarters.astype(dtype)
+
+    found = compiled(name, dtype, 8)(x)
+
+    bound = CASES[name].single if dtype == "float32" else CASES[name].double
+    assert_within(bound, found, CASES[name].exact(x.astype(wider)), x)
+
+
+def pairs(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of telling numbers, and pairs of random ones."""
+    telling = [0.0, 0.5, 1.0, 2.0, 2.5, 3.0, 7.0, 1e-320, 1e-42, 2.0**24 + 1, 2.0**24 - 1, 2.0**53 + 2, 1e15 + 1, INF]
+    grid = np.array([*telling, *(-x for x in telling), NAN])
+    random = np.random.default_rng(9)
+    with np.errstate(all="ignore"):
+        some = [random.permutation(doubles(OF_TWO[name].near, 4 * BLOCK)).astype(dtype) for _ in range(2)]
+    # bases near 1 with powers for which the result is finite, and the other way round
+    near_one = 1 + random.uniform(-1e-2, 1e-2, BLOCK)
+    steep = random.uniform(-4000, 4000, BLOCK)
+    wide = np.exp2(random.uniform(-100, 100, BLOCK))
+    gentle = random.uniform(-1, 1, BLOCK)
+    a, b = np.meshgrid(grid, grid)
+    return (
+        np.concatenate([a.ravel(), some[0], near_one, wide]).astype(dtype),
+        np.concatenate([b.ravel(), some[1], steep, gentle]).astype(dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OF_TWO)
+def test_functions_of_two_are_within_their_bounds(name, dtype):
+    if dtype == "float64" and np.finfo(np.longdouble).nmant < 60:
+        pytest.skip("needs long doubles longer than doubles")
+    case = OF_TWO[name]
+    with np.errstate(all="ignore"):
+        a, b = pairs(name, dtype)
+        exact = case.exact(a.astype(WIDER[dtype]), b.astype(WIDER[dtype]))
+
+    found = compiled(name, dtype, machine.lanes(dtype))(a, b)
+
+    bound = case.single if dtype == "float32" else case.double
+    if name == "logaddexp":  # near 0 its digits are those of the operands
+        with np.errstate(all="ignore"):
+            moved = np.copysign(np.maximum(np.abs(exact), np.abs(np.maximum(a, b))), exact)
+            distance = (found - exact).astype(dtype)
+            usual = np.isfinite(exact) & (np.abs(exact) < np.finfo(dtype).max)
+            assert np.all(np.abs(distance[usual]) <= bound * np.spacing(np.abs(moved[usual]).astype(dtype)))
+            found, exact = found[~usual], exact[~usual]
+            a, b = a[~usual], b[~usual]
+    assert_within(bound, found, exact, a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_of_the_base_have_exact_logarithms(dtype):
+    info = np.finfo(dtype)
+    exponents = np.arange(info.minexp - info.nmant, info.maxexp)
+    twos = np.ldexp(np.ones(1, dtype), exponents)
+    tens = np.arange(11 if dtype == "float32" else 23)
+
+    assert np.array_equal(compiled("log2", dtype, 8)(twos), exponents)
+    assert np.array_equal(compiled("exp2", dtype, 8)(exponents), twos)
+    assert np.array_equal(compiled("log10", dtype, 8)(np.array([float(f"1e{k}") for k in tens])), tens)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
+def test_infinities_nan_zeros_and_denormals_give_what_numpy_gives(name, dtype):
+    least = float(np.finfo(dtype).smallest_subnormal)
+    x = np.array([INF, -INF, NAN, 0.0, -0.0, least, -least, 1.0, -1.0], dtype)
+    with np.errstate(all="ignore"):
+        expected = CASES[name].exact(x.astype(np.float64)).astype(dtype)
+
+    found = compiled(name, dtype, 8)(x)
+
+    real = ~np.isnan(expected)
+    assert np.array_equal(np.signbit(found[real]), np.signbit(expected[real]))
+    assert_within(2.0, found, expected.astype(WIDER[dtype]), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", [*CASES, *OF_TWO])
 def test_the_bits_do_not_depend_on_the_lanes(name, dtype):
     with np.errstate(all="ignore"):
-        x = doubles(CASES[name].near, BLOCK).astype(dtype)
+        arrays = (doubles(CASES[name].near, BLOCK).astype(dtype),) if name in CASES else pairs(name, dtype)
 
-    results = [compiled(name, dtype, lanes)(x) for lanes in (1, 8, 16)]
+    results = [compiled(name, dtype, lanes)(*arrays) for lanes in (1, 8, 16)]
 
     assert all(np.array_equal(each, results[0], equal_nan=True) for each in results)
+
+
+@pytest.mark.skipif("avx512vl" not in machine.cpu().features, reason="needs a CPU with AVX-512 to do without it")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", [*CASES, *OF_TWO])
+def test_the_bits_do_not_depend_on_the_instructions(name, dtype, monkeypatch):
+    with np.errstate(all="ignore"):
+        arrays = (doubles(CASES[name].near, BLOCK).astype(dtype),) if name in CASES else pairs(name, dtype)
+    expected = compiled(name, dtype, 8)(*arrays)
+    older = machine.Cpu("haswell", "+avx2,+fma", 32)
+    monkeypatch.setattr(machine, "cpu", lambda: older)
+
+    found = compiled.__wrapped__(name, dtype, 8)(*arrays)
+
+    assert np.array_equal(found, expected, equal_nan=True)
