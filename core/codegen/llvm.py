@@ -1,8 +1,8 @@
 """Writing LLVM IR as text: values that know their dtype and lanes, functions, counted loops.
 
 Only what the kernels need. A `Value` is the name of an SSA register or a literal; `Function` appends instructions and
-returns new values. Floating-point operations carry `contract` and nothing else: a product and a sum may become one
-fused operation, but NaN, infinities and the sign of zero keep their meaning.
+returns new values. Floating-point operations carry no flags: each is rounded as numpy rounds it, and a product and a
+sum become one fused operation only where a kernel says `fma`.
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ class Function:
         """`opcode` is LLVM's own: fadd, mul, and, shl, ... Scalars are splatted to the other operand's lanes."""
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
-        flags = " contract" if opcode in ("fadd", "fsub", "fmul", "fdiv") else ""
-        return self.op(f"{opcode}{flags} {a}, {b.name}", a.dtype, lanes)
+        return self.op(f"{opcode} {a}, {b.name}", a.dtype, lanes)
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
         """`predicate` with its class: "fcmp olt", "icmp eq", ..."""

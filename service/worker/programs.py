@@ -62,12 +62,17 @@ class Known:
     _executables: dict[Hashable, Executable] = field(default_factory=dict)
 
     def gradient(
-        self, query: GradientQuery, fetch: Sequence[str], feeds: Mapping[str, Any], scale: LossScale | None = None
+        self,
+        query: GradientQuery,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+        repeated: bool = False,
     ) -> Compiled:
-        """Computes gradients, for feeds of these shapes."""
+        """Computes gradients, for feeds of these shapes. repeated: it will run again and again."""
         shapes = self._shapes(feeds)
-        key = ("gradient", query, tuple(fetch), shapes, scale)
-        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale))
+        key = ("gradient", query, tuple(fetch), shapes, scale, repeated)
+        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale), repeated)
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
         """Only evaluates."""
@@ -99,7 +104,9 @@ class Known:
         by_rows: those of `names` for which these are values of the rows ``<parameter>@GRAD@ROWS``.
         """
         key = ("update", tuple(names), _key(optimizer), clip, tuple(by_rows))
-        return self._compiled(key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable)
+        return self._compiled(
+            key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
+        )
 
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.

@@ -56,6 +56,7 @@ def run(
 
     told: gradients that the service hears of while the run goes on, each as soon as it is final.
     """
+    state.stop.check()  # compiling may have taken all the time there was
     limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}
 

@@ -143,7 +143,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     """
     session = _session(state, args)
     feeds = session.feeds(tensors)
-    compiled = session.known.gradient(session.query, args["fetch"], feeds, session.loss_scale)
+    compiled = session.known.gradient(session.query, args["fetch"], feeds, session.loss_scale, repeated=True)
     values = session.values(state, compiled.executable, feeds)
     told = told_of(compiled, args)
     out = run(state, compiled.executable, values, session.seed, session.steps, told)

@@ -102,7 +102,7 @@ def test_a_step_that_takes_too_long_is_stopped_and_changes_nothing(service):
     program = Program(service, WHILE)
     with program.session("loss", {"w": np.array([0.5, 2.0])}) as session:
         with pytest.raises(bp.Refused) as caught:
-            session.step({"n": np.array(10_000)}, deadline_s=0.02)
+            session.step({"n": np.array(10_000)}, deadline_s=0.002)
         assert (caught.value.code, caught.value.status) == ("deadline-exceeded", 504)
         assert session.step({"n": np.array(3)}).said["step"] == 1
 

@@ -250,7 +250,7 @@ def test_a_step_on_a_large_table_in_a_session_takes_no_memory_of_its_size():
         {"name": "ids", "dtype": "int64", "shape": [count], "role": "feed"},
     ]
     s.total(s.op("square", s.op("embedding", "E", "ids", is_sparse=True)))
-    state = WorkerState("w", "cpu", np, Settings().model_dump(mode="json"), SimpleNamespace(  # type: ignore[arg-type]
+    state = WorkerState("w", "cpu", np, Settings().model_dump(mode="json"), SimpleNamespace(check=lambda: None,  # type: ignore[arg-type]
         deadline=None, should_stop=lambda: False))  # fmt: skip
     table = np.zeros((size, width), "float32")
     ids = np.random.default_rng(5).integers(0, size, count)

@@ -18,7 +18,7 @@ from tests.service.wire import regression
 
 @pytest.fixture
 def state() -> Any:
-    return SimpleNamespace(programs={}, settings=Settings().model_dump(mode="json"))
+    return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"))
 
 
 def test_a_program_is_read_once_and_then_known_by_its_id(state):
