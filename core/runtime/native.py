@@ -129,6 +129,13 @@ def refusals(block: Block) -> dict[int, str]:
         for part in partition(block, frozenset(refused)):
             if isinstance(part, Op):
                 continue
+            crossing = {n for n in (*part.params, *part.results) if isinstance(part.types[n], StackType)}
+            if crossing:  # a stack stays in one region
+                for i, op in enumerate(block.ops):
+                    if crossing.intersection((*op.inputs, *op.outputs)):
+                        refused[i] = "stacks"
+                again = True
+                break
             try:
                 plan_block(part, CPU)
             except Unsupported as refusal:
