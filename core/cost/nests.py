@@ -58,12 +58,14 @@ def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Ne
             return None
         ask = asked.get(index)
         at = next((made[name] for name in (ask.outputs if ask else op.outputs) if name in made), None)
-        if at is None:
+        back = next((made[name] for name in ask.adjoint if name in made), None) if ask else None
+        if at is None and back is None:
             continue
+        if at is None:  # a gradient that reads nothing of its loop: the forward part is dead, alone
+            return None
         places = dict.fromkeys((each.location.block, each.location.op) for each in loops if each.location)
         if step.ops[at].type != op.type or any(e.location is None or e.attrs["memory"] != "store" for e in loops):
             return None
-        back = next((made[name] for name in ask.adjoint if name in made), None) if ask else None
         structure = (
             _structure(op, forward),
             ask and (ask.seeded, ask.wanted) if back is not None else None,
