@@ -8,6 +8,7 @@ sum become one fused operation only where a kernel says `fma`.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,16 +78,20 @@ class Function:
     """One function under construction.
 
     name:   without the @.
-    params: (name, dtype) of each parameter; they are read with `param`.
+    params: (name, dtype) of each parameter, or (name, dtype, lanes); they are read with `param`.
+    uses:   how often it has each thing that may become a call.
     """
 
     def __init__(
-        self, name: str, params: Sequence[tuple[str, str]], returns: str = "void", noalias: bool = True
-    ) -> None:
+        self, name: str, params: Sequence[tuple[str, str] | tuple[str, str, int]], returns: str = "void",
+        noalias: bool = True, internal: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
-        self.params = tuple(params)
+        self.params = tuple(Value(f"%{n}", *type) for n, *type in params)
         self.returns = returns
         self.noalias = noalias
+        self.internal = internal
+        self.uses: Counter[str] = Counter()
         self.declarations: set[str] = set()
         self.lines: list[str] = []
         self.top: list[str] = []
@@ -96,7 +101,7 @@ class Function:
     # --- values --------------------------------------------------------------------------------------------------
 
     def param(self, name: str) -> Value:
-        return Value(f"%{name}", dict(self.params)[name])
+        return next(p for p in self.params if p.name == f"%{name}")
 
     def fresh(self, hint: str = "") -> str:
         self._count += 1
@@ -294,9 +299,10 @@ class Function:
     def text(self) -> str:
         """The finished function."""
         alias = " noalias" if self.noalias else ""
-        params = ", ".join(f"{element_type(d)}{alias if d == 'ptr' else ''} %{n}" for n, d in self.params)
+        params = ", ".join(f"{p.type}{alias if p.dtype == 'ptr' else ''} {p.name}" for p in self.params)
         last = ["  ret void"] if self.returns == "void" else []
-        head = f"define {self.returns} @{self.name}({params}) #0 {{"
+        linkage = "internal " if self.internal else ""
+        head = f"define {linkage}{self.returns} @{self.name}({params}) #0 {{"
         return "\n".join([head, "entry:", *self.top, "  br label %start", "start:", *self._body(), *last, "}"])
 
     def _body(self) -> list[str]:

@@ -277,13 +277,34 @@ def _sqrt(f: Function, a: Value) -> Value:
     return f.intrinsic("sqrt", a)
 
 
+INLINE = 8
+"""Uses of an elementary function in one place that are written out; more of them are calls of one function, as both
+compile time and the reach of the instruction cache go by the size of the code. The bits are the same."""
+
+
 def _special(function: Callable[..., Value]) -> Callable[..., Value]:
     def emit(f: Function, *args: Value) -> Value:
         _floating(*args)
         lanes = max(a.lanes for a in args)
-        return function(f, *[f.splat(a, lanes) for a in args])
+        args = tuple(f.splat(a, lanes) for a in args)
+        f.uses[function.__name__] += 1
+        if f.uses[function.__name__] <= INLINE:
+            return function(f, *args)
+        name = f"{function.__name__}_{args[0].dtype}_{lanes}"
+        f.declarations |= _function_of_its_own(name, function, args[0].dtype, lanes, len(args))
+        return f.op(f"call {args[0].type} @{name}({', '.join(map(str, args))})", args[0].dtype, lanes)
 
     return emit
+
+
+@functools.cache
+def _function_of_its_own(
+    name: str, function: Callable[..., Value], dtype: str, lanes: int, count: int
+) -> frozenset[str]:
+    """The texts of a function that only does `function`, and of what it needs."""
+    f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], Value("", dtype, lanes).type, internal=True)
+    f.do(f"ret {function(f, *f.params)}")
+    return frozenset((f.text(), *f.declarations))
 
 
 def _same(a: Value, b: Value) -> None:

@@ -8,6 +8,7 @@ as it needs (Payne and Hanek 1983).
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.vmath.expression import Number, fma, mantissa_bits, polynomial, where
@@ -120,22 +121,37 @@ def reduce(x: Number) -> tuple[Number, Number]:
 
 
 def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
-    """The same one lane after the other, for those above the limit."""
+    """The same one lane after the other, for those above the limit: a call, as it is often there and seldom run."""
     f, lanes = x.function, x.value.lanes
-    slots = [f.slot(v.dtype, lanes) for v in (x, r, k)]
-    for v, slot in zip((x, r, k), slots, strict=True):
-        f.write(v.value, slot)
+    name = f"reduce_far_{x.dtype}_{lanes}"
+    pair = f"{{ {r.value.type}, {k.value.type} }}"
+    f.declarations.update((_FAR_REDUCTION, *_FAR_DECLARATIONS, _lane_by_lane(name, x.dtype, k.dtype, lanes)))
+    both = f.op(f"call {pair} @{name}({x.value}, {r.value}, {k.value})", "ptr").name
+    far_r = f.op(f"extractvalue {pair} {both}, 0", r.dtype, lanes)
+    return far_r, f.op(f"extractvalue {pair} {both}, 1", k.dtype, lanes)
+
+
+@cache
+def _lane_by_lane(name: str, dtype: str, quadrants: str, lanes: int) -> str:
+    """The text of a function that reduces those lanes of its first argument that are above the limit."""
+    pair = f"{{ {Value('', dtype, lanes).type}, {Value('', quadrants, lanes).type} }}"
+    f = Function(name, [("x", dtype, lanes), ("r", dtype, lanes), ("k", quadrants, lanes)], pair, internal=True)
+    slots = [f.slot(v.dtype, lanes) for v in f.params]
+    for v, slot in zip(f.params, slots, strict=True):
+        f.write(v, slot)
     quadrant = f.slot("int64")
-    f.declarations.update((_FAR_REDUCTION, *_FAR_DECLARATIONS))
     with f.loop(I64(0), I64(lanes)) as lane:
-        x_at, r_at, k_at = (f.at(slot, lane, v.dtype) for v, slot in zip((x, r, k), slots, strict=True))
-        one = f.load(x_at, x.dtype)
-        with f.when(f.compare("fcmp ogt", one, f.constant(LIMIT[x.dtype], one))):
+        x_at, r_at, k_at = (f.at(slot, lane, v.dtype) for v, slot in zip(f.params, slots, strict=True))
+        one = f.load(x_at, dtype)
+        with f.when(f.compare("fcmp ogt", one, f.constant(LIMIT[dtype], one))):
             wide = f.convert(one, "float64")
             rest = f.op(f"call double @reduce_far_angle({wide}, {quadrant})", "float64")
-            f.store(f.convert(rest, x.dtype), r_at)
-            f.store(f.convert(f.read(quadrant, "int64"), k.dtype), k_at)
-    return f.read(slots[1], r.dtype, lanes), f.read(slots[2], k.dtype, lanes)
+            f.store(f.convert(rest, dtype), r_at)
+            f.store(f.convert(f.read(quadrant, "int64"), quadrants), k_at)
+    first = f.op(f"insertvalue {pair} poison, {f.read(slots[1], dtype, lanes)}, 0", "ptr").name
+    whole = f.op(f"insertvalue {pair} {first}, {f.read(slots[2], quadrants, lanes)}, 1", "ptr").name
+    f.do(f"ret {pair} {whole}")
+    return f.text()
 
 
 def _two_over_pi(bits: int) -> int:
