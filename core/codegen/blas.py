@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, Value, element_type, literal
 from core.plan.data import Gemm, View
 
 if TYPE_CHECKING:
     from core.codegen.step import Module
 
-__all__ = ["address_of", "call"]
+__all__ = ["address_of", "function", "unit"]
 
 ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 
 
 @cache
 def address_of(routine: str) -> int:
-    """The address of a BLAS routine with Fortran's calling convention."""
+    """The address of a BLAS routine with Fortran's calling convention. It runs on the thread that calls it."""
+    import scipy
     from scipy.linalg import cython_blas
 
+    for path in Path(scipy.__file__).parent.parent.glob("scipy.libs/libscipy_openblas*"):
+        ctypes.CDLL(str(path)).scipy_openblas_set_num_threads(1)  # our own threads share the work
     capsule = cython_blas.__pyx_capi__[routine]
     name = ctypes.pythonapi.PyCapsule_GetName
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -30,27 +34,46 @@ def address_of(routine: str) -> int:
     return int(pointer(capsule, name(capsule)))
 
 
-def call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value) -> None:
-    """One product, of the matrices at these addresses."""
+def function(module: Module, name: str, each: Gemm) -> Function:
+    """``name(a, b, c, first, end)`` for rows `first` to below `end` of the result."""
+    params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
+    f = Function(name, params, noalias=False)
+    first, count = f.param("first"), f.binary("sub", f.param("end"), f.param("first"))
+    a = f.at(f.param("a"), f.op(f"mul nsw {first}, {each.a.strides[-2]}", "int64"), each.c.dtype)
+    c = f.at(f.param("c"), f.op(f"mul nsw {first}, {each.c.strides[-2]}", "int64"), each.c.dtype)
+    _call(module, f, each, a, f.param("b"), c, count)
+    return f
+
+
+def unit(each: Gemm) -> int:
+    """Rows of the result that should go together."""
+    return 32 if each.c.shape[-2] >= 64 else each.c.shape[-2]
+
+
+def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value, rows: Value) -> None:
+    """The product of `rows` rows of the matrix at a with that at b."""
     routine = ROUTINES[each.c.dtype]
     module.symbols[routine] = address_of(routine)
     f.declarations.add(f"declare void @{routine}({', '.join(['ptr'] * 13)})")
-    views = (each.a, each.b, each.c)
-    if views[2].strides[-1] != 1 and views[2].shape[-1] != 1:  # a result stored by columns: the product transposed
-        views = (_turned(views[1]), _turned(views[0]), _turned(views[2]))
+    m = f.slot("int32")
+    f.write(f.convert(rows, "int32"), m)
+    n, k = each.b.shape[-1], each.a.shape[-1]
+    if each.c.strides[-1] != 1 and n != 1:  # a result stored by columns: the product transposed
+        left, right, out = _turned(each.b), _turned(each.a), _turned(each.c)
+        sizes = (_integer(module, n), m.name)
         a, b = b, a
-    (m, k), n = views[0].shape[-2:], views[1].shape[-1]
+    else:
+        left, right, out = each.a, each.b, each.c
+        sizes = (m.name, _integer(module, n))
     # Fortran sees the transposed arrays: C' = B' A'
-    how_b, step_b = _layout(views[1])
-    how_a, step_a = _layout(views[0])
-    _, step_c = _layout(views[2])
+    how_b, step_b = _layout(right)
+    how_a, step_a = _layout(left)
+    _, step_c = _layout(out)
     one = _number(module, each.scale, each.c.dtype)
-    zero = _number(module, 1.0 if each.accumulate else 0.0, each.c.dtype)
-    numbers = {name: _integer(module, value) for name, value in
-               {"m": m, "n": n, "k": k, "a": step_a, "b": step_b, "c": step_c}.items()}  # fmt: skip
+    start = _number(module, 1.0 if each.accumulate else 0.0, each.c.dtype)
     args = [
-        _letter(module, how_b), _letter(module, how_a), numbers["n"], numbers["m"], numbers["k"], one,
-        b.name, numbers["b"], a.name, numbers["a"], zero, c.name, numbers["c"],
+        _letter(module, how_b), _letter(module, how_a), sizes[1], sizes[0], _integer(module, k), one,
+        b.name, _integer(module, step_b), a.name, _integer(module, step_a), start, c.name, _integer(module, step_c),
     ]  # fmt: skip
     f.do(f"call void @{routine}({', '.join(f'ptr {x}' for x in args)})")
 
@@ -64,9 +87,7 @@ def _layout(view: View) -> tuple[str, int]:
     """Fortran's letter for the transposed view of a row-major matrix, and the distance of its rows or columns."""
     (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
     if columns == 1 or along == 1:
-        if columns == 1 and rows > 1 and down == 1:
-            return "N", 1
-        if columns == 1 and along != 1:
+        if columns == 1 and rows > 1:
             return "N", max(down, 1)
         return "N", max(down, columns) if rows > 1 else columns
     return "T", max(along, rows) if columns > 1 else rows
@@ -85,8 +106,8 @@ def _letter(module: Module, letter: str) -> str:
 
 
 def _number(module: Module, value: float, dtype: str) -> str:
-    from core.codegen.llvm import element_type, literal
-
     name = f"@number.{dtype}.{str(value).replace('-', 'm').replace('+', 'p')}"
     module.globals[name] = f"{name} = private constant {element_type(dtype)} {literal(value, dtype).name}"
     return name
+
+

@@ -6,15 +6,17 @@ must be known on both sides while it runs, and the table of the stacks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from core.codegen import blas
+from core.codegen import fork
 from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.moves import gather_function, scatter_function
+from core.codegen.product import batch_addresses, product_function
 from core.codegen.rows import identity, row_function
 from core.plan.arena import Arena
 from core.plan.data import (
@@ -49,12 +51,24 @@ loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop
 
 @dataclass(slots=True)
 class Module:
-    """The functions of one plan. symbols: the functions it needs from elsewhere, by name."""
+    """The functions of one plan.
+
+    symbols: what it needs from elsewhere, by name. scratch: bytes behind the arena for partial results of threads.
+    """
 
     functions: list[Function] = field(default_factory=list)
     names: dict[object, str] = field(default_factory=dict)
     globals: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
+    scratch: int = 0
+    forks: bool = False
+
+    def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
+        """The name of the function for `key`, made now if there is none yet."""
+        if key not in self.names:
+            self.names[key] = f"{hint}{len(self.names)}"
+            self.functions.append(make(self.names[key]))
+        return self.names[key]
 
     def text(self) -> str:
         width = cpu().vector_bytes * 8
@@ -64,11 +78,11 @@ class Module:
         return "\n".join([*self.globals.values(), *(f.text() for f in self.functions), *sorted(declared), attributes])
 
 
-def write_step(plan: Plan, arena: Arena) -> Module:
-    """The module with the function `step` of `plan`."""
+def write_step(plan: Plan, arena: Arena, threads: int = 1) -> Module:
+    """The module with the function `step` of `plan`, whose long kernels run on so many threads."""
     module = Module()
     f = Function("step", [("given", "ptr"), ("arena", "ptr"), ("control", "ptr"), ("stacks", "ptr")], noalias=False)
-    writer = _Step(module, f, plan, arena)
+    writer = _Step(module, f, plan, arena, threads)
     writer.sequence(plan.body)
     module.functions.append(f)
     if plan.stacks:
@@ -77,8 +91,8 @@ def write_step(plan: Plan, arena: Arena) -> Module:
 
 
 class _Step:
-    def __init__(self, module: Module, f: Function, plan: Plan, arena: Arena) -> None:
-        self.module, self.f, self.plan, self.arena = module, f, plan, arena
+    def __init__(self, module: Module, f: Function, plan: Plan, arena: Arena, threads: int) -> None:
+        self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
         self.recordings: dict[Recording, tuple[Value, Value]] = {}
         self.cursors: dict[Stack, Value] = {}
@@ -136,20 +150,29 @@ class _Step:
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def rows(self, each: Rows) -> None:
-        for instr in each.kernel.code:
-            if instr.kind == "accumulate":
-                self.fill(each.views[instr.operand], identity(instr.op, instr.dtype))
         name = self.row_function(each.kernel)
-        addresses = ", ".join(str(self.address(v)) for v in each.views)
-        comma = ", " if addresses else ""
-        self.f.do(f"call void @{name}({addresses}{comma}i64 0, i64 {each.kernel.rows})")
+        addresses = [self.address(v) for v in each.views]
+        sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
+        chunks = fork.row_chunks(each.kernel, self.threads)
+        for operand, instr in sums.items():
+            self.fill(each.views[operand], identity(instr.op, instr.dtype))
+        if chunks == 1:
+            arguments = ", ".join([*map(str, addresses), "i64 0", f"i64 {each.kernel.rows}"])
+            self.f.do(f"call void @{name}({arguments})")
+            return
+        task = fork.row_task(self.module, name, each, chunks)
+        partials = []
+        offset = self.arena.size
+        for operand in sums:
+            partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
+            offset += chunks * fork.partial_bytes(each.views[operand])
+        self.module.scratch = max(self.module.scratch, offset - self.arena.size)
+        fork.run(self.module, self.f, task, [*addresses, *partials], chunks)
+        for partial, (operand, instr) in zip(partials, sums.items(), strict=True):
+            fork.combine_partials(self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks)
 
     def row_function(self, kernel: RowKernel) -> str:
-        names = self.module.names
-        if kernel not in names:
-            names[kernel] = f"rows{len(names)}"
-            self.module.functions.append(row_function(names[kernel], kernel))
-        return names[kernel]
+        return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
 
     def fill(self, view: View, number: Value) -> None:
         """Set a dense array to one number."""
@@ -167,43 +190,33 @@ class _Step:
                 f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm) -> None:
-        batch = each.c.shape[:-2]
-        total = int(np.prod(batch, dtype=np.int64))
+        name, unit = product_function(self.module, each)
         addresses = [self.address(v) for v in (each.a, each.b, each.c)]
-        if total == 1:
-            blas.call(self.module, self.f, each, *addresses)
-            return
+        rows = each.c.shape[-2]
+        batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
+        chunks = fork.product_chunks(each, unit, self.threads)
         f = self.f
-        with f.loop(I64(0), I64(total)) as i:
-            index: list[Value] = []
-            left = i
-            for size in reversed(batch):
-                index.insert(0, f.op(f"urem {left}, {size}", "int64"))
-                left = f.op(f"udiv {left}, {size}", "int64")
-            moved = []
-            for view, base in zip((each.a, each.b, each.c), addresses, strict=True):
-                at = base
-                for one, stride in zip(index, view.strides, strict=False):
-                    if stride:
-                        at = f.at(at, f.op(f"mul nsw {one}, {stride}", "int64"), view.dtype)
-                moved.append(at)
-            blas.call(self.module, f, each, *moved)
+        if chunks > 1:
+            make = fork.product_task if batch == 1 else fork.batch_task
+            fork.run(self.module, f, make(self.module, name, each, unit, chunks), addresses, chunks)
+        elif batch == 1:
+            f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 0, i64 {rows})")
+        else:
+            with f.loop(I64(0), I64(batch)) as i:
+                moved = batch_addresses(f, each, addresses, i)
+                f.do(f"call void @{name}({', '.join(map(str, moved))}, i64 0, i64 {rows})")
 
     def gather(self, each: Gather) -> None:
         key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
-        names = self.module.names
-        if key not in names:
-            names[key] = f"gather{len(names)}"
-            self.module.functions.append(gather_function(names[key], each))
-        views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
-        self.f.do(f"call void @{names[key]}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
+        name = self.module.function(key, "gather", lambda name: gather_function(name, each))
+        self._indexed(name, each)
 
     def scatter(self, each: ScatterAdd) -> None:
         self.fill(each.out, literal(0, each.out.dtype))
         key = ("scatter", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
-        names = self.module.names
-        if key not in names:
-            names[key] = f"scatter{len(names)}"
-            self.module.functions.append(scatter_function(names[key], each))
+        name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
+        self._indexed(name, each)
+
+    def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
         views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
-        self.f.do(f"call void @{names[key]}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
+        self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from core.codegen.machine import Library, load
+from core.codegen.pool import Pool
+from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
 from core.codegen.step import ARRAY_DATA, CONTROL, write_step
@@ -117,8 +121,24 @@ def compile_region(block: Block) -> Region:
     """Machine code for a block. Raises Unsupported."""
     native = plan_block(block, CPU)
     arena = arrange(native.body)
-    module = write_step(native, arena)
-    return Region(block, native, load(module.text(), module.symbols), arena.size)
+    module = write_step(native, arena, thread_count())
+    symbols = module.symbols | (_pool_symbols() if module.forks else {})
+    return Region(block, native, load(module.text(), symbols), arena.size + module.scratch)
+
+
+def thread_count() -> int:
+    """Threads that machine code may use, this one included: BACKPASS_THREADS, else one for each core it may run on."""
+    return int(os.environ.get("BACKPASS_THREADS") or len(os.sched_getaffinity(0)))
+
+
+@cache
+def _pool() -> Pool:
+    """The threads of this process; they sleep while there is nothing to do."""
+    return Pool(thread_count())
+
+
+def _pool_symbols() -> dict[str, int]:
+    return {**pool_symbols(), "backpass_pool": _pool().address}
 
 
 def refusals(block: Block) -> dict[int, str]:

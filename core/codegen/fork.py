@@ -1,0 +1,162 @@
+"""Sharing a kernel among threads: chunks of rows, of a product's rows, or of a batch of products.
+
+How many chunks there are depends on shapes and on the number of threads of the pool, never on who runs them; sums over
+chunks are added in their order. So a step gives the same bits every time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.codegen.llvm import I64, Function, Value
+from core.codegen.machine import lanes
+from core.codegen.product import batch_addresses
+from core.codegen.rows import DEAR, combine, identity
+from core.plan.data import Gemm, RowKernel, Rows, View
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["batch_task", "combine_partials", "partial_bytes", "product_chunks", "product_task", "row_chunks", "row_task", "run"]  # fmt: skip
+
+LONG = 400_000
+"""Element operations from which a row kernel is shared: some ten microseconds, and a fork costs one or two."""
+
+LONG_PRODUCT = 1_000_000
+"""Floating-point operations from which a product is shared."""
+
+
+def row_chunks(kernel: RowKernel, threads: int) -> int:
+    """Into how many chunks a row kernel is cut."""
+    cost = sum(10 if i.op in DEAR else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
+    if threads == 1 or kernel.rows == 1 or kernel.rows * kernel.inner * cost < LONG:
+        return 1
+    return min(kernel.rows, 4 * threads)
+
+
+def product_chunks(each: Gemm, unit: int, threads: int) -> int:
+    """Into how many chunks a product, or a batch of them, is cut."""
+    batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
+    (m, k), n = each.a.shape[-2:], each.b.shape[-1]
+    work = 2 * batch * m * n * k
+    if threads == 1 or work < LONG_PRODUCT:
+        return 1
+    if batch > 1:
+        return batch
+    return min(-(-m // unit), threads if work < 20 * LONG_PRODUCT else 2 * threads)
+
+
+def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: int) -> None:
+    """Run all chunks of `task` on the pool, with these addresses as their context."""
+    f.declarations |= {"declare void @parallel_for(ptr, ptr, ptr, i64)"}
+    module.globals["@backpass_pool"] = "@backpass_pool = external global i8"
+    module.forks = True
+    context = f.fresh("context")
+    f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
+    for i, address in enumerate(addresses):
+        f.store(address, f.at(Value(context, "ptr"), I64(i), "ptr"))
+    f.do(f"call void @parallel_for(ptr @backpass_pool, ptr @{task}, ptr {context}, i64 {chunks})")
+
+
+def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
+    """A task that runs row function `name` on a chunk of the rows; sums go to partial results of the chunk's own."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        chunk = f.param("chunk")
+        addresses = [_context(f, i) for i in range(len(each.views))]
+        sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
+        for number, (operand, instr) in enumerate(sums.items()):
+            view = each.views[operand]
+            base = _context(f, len(each.views) + number)
+            own = f.at(base, f.op(f"mul nsw {chunk}, {partial_bytes(view)}", "int64"), "uint8")
+            with f.loop(I64(0), I64(_size(view))) as i:
+                f.store(identity(instr.op, instr.dtype), f.at(own, i, view.dtype))
+            addresses[operand] = own
+        first, end = _share(f, chunk, each.kernel.rows, chunks)
+        f.do(f"call void @{name}({', '.join(map(str, [*addresses, first, end]))})")
+        return f
+
+    return module.function(("task", name, chunks), "task", make)
+
+
+def product_task(module: Module, name: str, each: Gemm, unit: int, chunks: int) -> str:
+    """A task that computes some rows of a product, a multiple of `unit` except for the last."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        m = each.c.shape[-2]
+        first, end = _share(f, f.param("chunk"), -(-m // unit), chunks)
+        first = f.op(f"mul nsw {first}, {unit}", "int64")
+        end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(m))
+        addresses = [_context(f, i) for i in range(3)]
+        f.do(f"call void @{name}({', '.join(map(str, [*addresses, first, end]))})")
+        return f
+
+    return module.function(("task", name, chunks), "task", make)
+
+
+def batch_task(module: Module, name: str, each: Gemm, unit: int, chunks: int) -> str:
+    """A task that computes one product of a batch."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        moved = batch_addresses(f, each, [_context(f, i) for i in range(3)], f.param("chunk"))
+        f.do(f"call void @{name}({', '.join(map(str, moved))}, i64 0, i64 {each.c.shape[-2]})")
+        return f
+
+    strides = tuple(v.strides for v in (each.a, each.b, each.c))
+    return module.function(("batch", name, each.c.shape, strides), "task", make)
+
+
+def partial_bytes(view: View) -> int:
+    """Room for the sums of one chunk."""
+    return -(-_size(view) * np.dtype(view.dtype).itemsize // 64) * 64
+
+
+def combine_partials(module: Module, f: Function, view: View, op: str, target: Value, partials: Value, chunks: int) -> None:
+    """Add what the chunks have summed, in their order, to `target`."""
+    size, dtype = _size(view), view.dtype
+
+    def make(name: str) -> Function:
+        g = Function(name, [("target", "ptr"), ("partials", "ptr")])
+        width = min(lanes(dtype), size)
+        while width & (width - 1):
+            width &= width - 1
+        whole = size // width * width
+        for start, end, step in ((0, whole, width), (whole, size, 1)):
+            if start == end:
+                continue
+            with g.loop(I64(start), I64(end), step) as i:
+                total = g.load(g.at(g.param("target"), i, dtype), dtype, step)
+                for chunk in range(chunks):
+                    base = g.at(g.param("partials"), I64(chunk * partial_bytes(view)), "uint8")
+                    total = combine(g, op, total, g.load(g.at(base, i, dtype), dtype, step))
+                g.store(total, g.at(g.param("target"), i, dtype))
+        return g
+
+    name = module.function(("combine", op, dtype, size, chunks), "combine", make)
+    f.do(f"call void @{name}({target}, {partials})")
+
+
+def _task(name: str) -> Function:
+    return Function(name, [("context", "ptr"), ("chunk", "int64")], noalias=False)
+
+
+def _context(f: Function, number: int) -> Value:
+    return f.load(f.at(f.param("context"), I64(number), "ptr"), "ptr")
+
+
+def _share(f: Function, chunk: Value, total: int, chunks: int) -> tuple[Value, Value]:
+    """The part of `total` things that belongs to a chunk: first, and behind the last."""
+    following = f.binary("add", chunk, I64(1))
+    first, end = (
+        f.op(f"udiv {f.op(f'mul nuw {c}, {total}', 'int64')}, {chunks}", "int64") for c in (chunk, following)
+    )
+    return first, end
+
+
+def _size(view: View) -> int:
+    return int(np.prod(view.shape, dtype=np.int64))

@@ -1,0 +1,42 @@
+"""The function for one shape of matrix product: our own tiles, or the BLAS where an operand lies the wrong way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.codegen import blas
+from core.codegen.gemm import gemm_function, product_of, rows_of
+from core.codegen.llvm import Function, Value
+from core.plan.data import Gemm, View
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["batch_addresses", "product_function"]
+
+
+def product_function(module: Module, each: Gemm) -> tuple[str, int]:
+    """``name(a, b, c, first, end)`` for rows of the result, and how many rows should go together; 0: all of them."""
+    product = product_of(each)
+    if product is not None:
+        return module.function(product, "gemm", lambda name: gemm_function(name, product)), rows_of(product)
+    shape = (each.a.shape[-2:], each.b.shape[-1], *(v.strides[-2:] for v in (each.a, each.b, each.c)))
+    key = ("blas", shape, each.c.dtype, each.accumulate, each.scale)
+    return module.function(key, "blas", lambda name: blas.function(module, name, each)), blas.unit(each)
+
+
+def batch_addresses(f: Function, each: Gemm, addresses: list[Value], number: Value) -> list[Value]:
+    """The addresses of the matrices of product `number` of a batch."""
+    index: list[Value] = []
+    left = number
+    for size in reversed(each.c.shape[:-2]):
+        index.insert(0, f.op(f"urem {left}, {size}", "int64"))
+        left = f.op(f"udiv {left}, {size}", "int64")
+    return [_moved(f, view, at, index) for view, at in zip((each.a, each.b, each.c), addresses, strict=True)]
+
+
+def _moved(f: Function, view: View, at: Value, index: list[Value]) -> Value:
+    for one, stride in zip(index, view.strides, strict=False):
+        if stride:
+            at = f.at(at, f.op(f"mul nsw {one}, {stride}", "int64"), view.dtype)
+    return at
