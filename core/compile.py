@@ -174,10 +174,8 @@ class Executable:
         The same values, seed and step give the same bytes on the same device.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
         """
-        unknown = values.keys() - {v.name for v in self.inputs}
-        if unknown:
-            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
         args = []
+        taken = 0
         for variable in self.inputs:
             if variable.role == "key":
                 args.append(xp.asarray(key_of(seed, step)))
@@ -185,17 +183,24 @@ class Executable:
             if variable.name not in values:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
             args.append(_checked(variable, values[variable.name], xp))
+            taken += 1
+        if taken != len(values):
+            unknown = values.keys() - {v.name for v in self.inputs}
+            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
         limits = limits or RunLimits()
         if self.plan.largest > limits.max_bytes:
             raise ExecutionError(
                 f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
             )
-        with np.errstate(all="ignore"), headroom():
-            watch = None if when_final is None else self._watch(when_final, xp)
-            run = Run(xp, limits)
-            # machine code has its values when it is done, and tells nothing on the way
-            chosen = self.machine if self.machine is not None and watch is None and xp is np else self.plan
-            results = chosen(run, *args, watch=watch)
+        run = Run(xp, limits)
+        # machine code has its values when it is done, and tells nothing on the way
+        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.plan
+        if chosen.direct is not None:
+            results = chosen.direct(run, *args)
+        else:
+            with np.errstate(all="ignore"), headroom():
+                watch = None if when_final is None else self._watch(when_final, xp)
+                results = chosen(run, *args, watch=watch)
         out: dict[str, Any] = {}
         rows = None
         for each, result in zip(self.layout, results, strict=True):
@@ -525,6 +530,8 @@ def _executable(
 def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
     """`value` on the device, if it has the declared type; nothing is converted silently."""
     value = xp.asarray(value)
+    if value.dtype == as_dtype(variable.type.dtype) and value.shape == variable.type.shape:
+        return value
     if str(value.dtype) != variable.type.dtype:
         raise ProgramError(
             f"{variable.name!r} is declared as {variable.type}, but is given {value.dtype}", "feed_dtype"

@@ -81,8 +81,9 @@ def tile_of(p: Product, width: int) -> tuple[int, int]:
     wide = min(vectors, 4 if registers == 32 else 2)
     if vectors % wide and vectors % 3 == 0 and registers == 32:
         wide = 3
-    rows = (registers - wide - 2) // wide
-    return min(rows, 12, p.m), wide
+    most = min((registers - wide - 2) // wide, 12, p.m)
+    tiles = -(-p.m // most)
+    return -(-p.m // tiles), wide  # tiles of nearly equal height
 
 
 def rows_of(p: Product) -> int:
@@ -101,9 +102,9 @@ def _panel(f: Function, p: Product, k: Value, start: int, count: int, width: int
     middle = f.binary("add", first, whole)
     with f.loop(first, middle, rows) as row:
         _tile(f, p, k, row, rows, start, count, width)
-    if rows > 1:
-        with f.loop(middle, end) as row:
-            _tile(f, p, k, row, 1, start, count, width)
+    if p.m % rows:  # only the last part of the result ends in less than a tile
+        with f.when(f.compare("icmp slt", middle, end)):
+            _tile(f, p, k, middle, p.m % rows, start, count, width)
 
 
 def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: int, count: int, width: int) -> None:

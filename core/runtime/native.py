@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -57,20 +59,20 @@ class Region:
         room = np.empty(self.arena_bytes + 64, np.uint8)
         self._arena = room[-room.ctypes.data % 64 :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
-        self._control = np.zeros(len(CONTROL), np.int64)
+        self._control = (ctypes.c_int64 * len(CONTROL))()
         self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
         self._shapes = [v.shape for v in self.plan.params]
-        self._results = [(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
-        self._fixed = (self._arena.ctypes.data, self._control.ctypes.data, self._stacks.address)
+        self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
+        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address)
         self._given = (ctypes.c_void_p * (len(self._shapes) + len(self._results)))()
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
             return self.reference(run, *args)
-        arrays = [np.asarray(a, order="C") for a in args]
-        if any(a.shape != s for a, s in zip(arrays, self._shapes, strict=True)):
+        arrays = [a if type(a) is np.ndarray and a.flags.carray else np.require(a, requirements="CA") for a in args]
+        if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
-        results = [np.empty(shape, dtype) for shape, dtype in self._results]
+        results = [each.array() for each in self._results]
         with self._lock:
             for i, array in enumerate((*arrays, *results)):
                 self._given[i] = id(array)
@@ -80,8 +82,8 @@ class Region:
                     self._entry(ctypes.addressof(self._given), *self._fixed)
             else:
                 self._entry(ctypes.addressof(self._given), *self._fixed)
-            failed = int(self._control[0])
-            run.ops_left = int(self._control[3])
+            failed = self._control[0]
+            run.ops_left = self._control[3]
         if failed < 0:
             run.poll()
             raise ExecutionError("a loop records more than an array may have", "too_large")
@@ -96,6 +98,31 @@ class Region:
         if self._reference is None:
             self._reference = plan(self.block)
         return self._reference
+
+
+class _Room:
+    """Where a result goes: new memory, or, where it is large, memory of an earlier one that nobody holds any more.
+
+    The system gives new memory page by page, at the first touch, which costs more than writing it.
+    """
+
+    LARGE = 1 << 15
+    KEPT = 2
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._large = math.prod(shape) * dtype.itemsize >= self.LARGE
+        self._kept: list[np.ndarray] = []
+
+    def array(self) -> np.ndarray:
+        if self._large:
+            for i in range(len(self._kept)):
+                if sys.getrefcount(self._kept[i]) == 2:  # the list, and the question
+                    return self._kept[i]
+        fresh = np.empty(self._shape, self._dtype)
+        if self._large and len(self._kept) < self.KEPT:
+            self._kept.append(fresh)
+        return fresh
 
 
 class _Stacks:
@@ -129,6 +156,10 @@ def compile_region(block: Block) -> Region:
 def thread_count() -> int:
     """Threads that machine code may use, this one included: BACKPASS_THREADS, else one for each core it may run on."""
     return int(os.environ.get("BACKPASS_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def _distinct(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
 
 
 @cache
@@ -195,7 +226,10 @@ def native_plan(block: Block) -> Plan:
         if isinstance(part, Op):
             ops.append(part)
         else:
+            if len(part.ops) == len(block.ops):  # all of it: then called as the block is
+                part = block if set(part.params) == set(block.params) and _distinct(block.results) else part
             region = compile_region(part)
             ops.append(Op(NATIVE, part.params, part.results, {"region": region}, part.ops[0].location))
     parts = plan(Block(block.params, tuple(ops), block.results, block.types))
-    return replace(parts, block=block, largest=plan(block).largest)
+    alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)
+    return replace(parts, block=block, largest=plan(block).largest, direct=ops[0].attrs["region"] if alone else None)

@@ -125,11 +125,13 @@ class Plan:
     With `watch` each function in it is called with the value of its variable, as soon as there is one.
 
     largest: bytes of the largest array whose size is known, inner blocks included.
+    direct:  one function that does all of it, where there is one.
     """
 
     block: Block
     instructions: tuple[Instruction, ...]
     largest: int
+    direct: Callable[..., tuple[Any, ...]] | None = None
 
     def __call__(
         self, run: Run, *args: Any, watch: Mapping[str, Callable[[Any], None]] | None = None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import numpy as np
 
 from core.codegen.step import CONTROL
 from core.errors import ExecutionError
 from core.runtime.reference import Run
 
 __all__ = ["watched"]
+
+Control = ctypes.Array[ctypes.c_int64]
 
 INTERVAL = 0.005
 """Seconds between two questions."""
@@ -25,12 +26,12 @@ class _Watcher:
     """The thread, and the (control, run) pairs it asks for. It sleeps while there are none."""
 
     def __init__(self) -> None:
-        self._running: dict[int, tuple[np.ndarray, Run]] = {}
+        self._running: dict[int, tuple[Control, Run]] = {}
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def add(self, control: np.ndarray, run: Run) -> None:
+    def add(self, control: Control, run: Run) -> None:
         with self._lock:
             self._running[id(control)] = (control, run)
             if self._thread is None or not self._thread.is_alive():
@@ -38,7 +39,7 @@ class _Watcher:
                 self._thread.start()
         self._some.set()
 
-    def remove(self, control: np.ndarray) -> None:
+    def remove(self, control: Control) -> None:
         with self._lock:
             self._running.pop(id(control), None)
             if not self._running:
@@ -60,7 +61,7 @@ _WATCHER = _Watcher()
 
 
 @contextmanager
-def watched(control: np.ndarray, run: Run) -> Iterator[None]:
+def watched(control: Control, run: Run) -> Iterator[None]:
     """While the context lasts, `control` is told to stop when the limits of `run` say so."""
     _WATCHER.add(control, run)
     try:
