@@ -38,16 +38,26 @@ def lower_loop(low: Lowering, op: Op) -> None:
         raise Unsupported("a loop whose condition never changes")
 
     inner = Lowering(body, low.shared)
+    inner.outer = low
     states = []
     for i in moving:
         type = inner.type(body.params[i])
         nbytes = bytes_of(type.shape, type.dtype)
-        now, following = Root(nbytes, "carried", f"{body.params[i]}"), Root(nbytes, "carried", f"{body.params[i]}'")
-        buffers = (low.root(nbytes), low.root(nbytes))
+        now = following = Root(nbytes, "carried", body.params[i])
+        here = View(now, type.dtype, type.shape, contiguous(type.shape))
+        inner.define(body.params[i], here)
+        product = _sum_of_products(inner, body.params[i], body.results[i])
+        if product is not None:
+            inner.added[product] = here
+            inner.placed.add(body.results[i])
+            inner.want(body.results[i], here)
+            buffers: tuple[Root, ...] = (low.root(nbytes),)
+        else:
+            following = Root(nbytes, "carried", f"{body.params[i]}'")
+            inner.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
+            buffers = (low.root(nbytes), low.root(nbytes))
         initial = low.dense(low.entry(op.inputs[i]))
         states.append(State(now, following, buffers, initial, low.place(op.outputs[i])))
-        inner.define(body.params[i], View(now, type.dtype, type.shape, contiguous(type.shape)))
-        inner.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
     for i in (*fixed, *range(n, n + m)):
         inner.define(body.params[i], _operand(low, op.inputs[i]))
     over = [_element(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
@@ -87,6 +97,20 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.define(op.outputs[i], low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
         low.define(name, recording)
+
+
+def _sum_of_products(inner: Lowering, param: str, result: str) -> str | None:
+    """The matrix product, if a trip does nothing with a state but add one to it."""
+    op = inner.producers.get(result)
+    if op is None or op.type not in ("sum", "add") or len(op.inputs) != 2 or op.inputs[0] != param:
+        return None
+    if inner.readers(param) != [op] or inner.readers(result) != [None]:
+        return None
+    product = inner.producers.get(op.inputs[1])
+    if product is None or product.type not in ("matmul", "einsum") or inner.readers(op.inputs[1]) != [op]:
+        return None
+    same = inner.types[op.inputs[1]] == inner.types[param]
+    return op.inputs[1] if same else None
 
 
 def _operand(low: Lowering, name: str) -> Uniform | View | Recording:

@@ -22,7 +22,9 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
     a = _matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
     b = _matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
-    out = low.place(op.outputs[0])
+    if low.outer is not None and len(b.shape) == 2 and b.strides[-1] != 1 and b.root not in low.own:
+        b = low.dense_once(b)  # a weight that every trip reads the other way round
+    out, added = _target(low, op)
     c = out
     if len(a.shape) == 1:
         a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
@@ -39,14 +41,20 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
         if flat and flat_c:
             a, c = flat, flat_c
-    _gemm(low, op, a, b, c)
+    _gemm(low, op, a, b, c, added)
     low.define(op.outputs[0], out)
 
 
-def _gemm(low: Lowering, op: Op, a: View, b: View, c: View) -> None:
+def _target(low: Lowering, op: Op) -> tuple[View, bool]:
+    """Where the product goes, and whether it is added to what is there."""
+    name = op.outputs[0]
+    return (low.added[name], True) if name in low.added else (low.place(name), False)
+
+
+def _gemm(low: Lowering, op: Op, a: View, b: View, c: View, added: bool) -> None:
     batch = c.shape[:-2]
     a, b = (_batched(v, batch) for v in (a, b))
-    low.add(Gemm(a, b, c, location=op.location))
+    low.add(Gemm(a, b, c, accumulate=added, location=op.location))
 
 
 def _batched(view: View, batch: tuple[int, ...]) -> View:
@@ -88,6 +96,6 @@ def lower_einsum(low: Lowering, op: Op) -> None:
         k *= n
     a, b = (reshaped_view(v, (k, v.shape[-1])) or reshaped_view(low.dense(v), (k, v.shape[-1])) for v in (x, y))
     assert a and b
-    out = low.place(op.outputs[0])
-    low.add(Gemm(_matrix(low, _turned(a)), _matrix(low, b), out, location=op.location))
+    out, added = _target(low, op)
+    low.add(Gemm(_matrix(low, _turned(a)), _matrix(low, b), out, accumulate=added, location=op.location))
     low.define(op.outputs[0], out)

@@ -89,6 +89,8 @@ class Lowering:
     """Lowers one block, op by op.
 
     wanted: (variable, where its value must be left) pairs. What computes it writes it to the first of them at once.
+    outer:  of the block around a loop's body.
+    added:  variable -> what it is added to where it is computed, instead of being stored.
     """
 
     def __init__(self, block: Block, shared: Shared, wanted: Sequence[tuple[str, View]] = ()) -> None:
@@ -101,6 +103,9 @@ class Lowering:
             self.want(name, view)
         self.placed: set[str] = set()
         self.own: set[Root] = set()
+        self.outer: Lowering | None = None
+        self.added: dict[str, View] = {}
+        self._dense: dict[View, View] = {}
         self.env: dict[str, Any] = {}
         self.schedule: list[Group | Instruction] = []
         self.ready: dict[Root, int] = {}
@@ -130,7 +135,9 @@ class Lowering:
 
     def _lower(self, op: Op) -> None:
         lowering = LOWERINGS.get(op.type)
-        if lowering:
+        if op.type in ("sum", "add") and op.inputs[-1] in self.added:  # it was added where it was computed
+            self.define(op.outputs[0], self.added[op.inputs[-1]])
+        elif lowering:
             lowering(self, op)
         elif lookup(op.type).elementwise:
             self.elementwise(op)
@@ -266,6 +273,15 @@ class Lowering:
         target = self.room(entry.shape, entry.dtype)
         self.leave(entry, target)
         return target
+
+    def dense_once(self, view: View) -> View:
+        """`view` without gaps, copied in front of all loops whose trips do not change it."""
+        level = self
+        while level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given"):
+            level = level.outer
+        if view not in level._dense:
+            level._dense[view] = level.dense(view)
+        return level._dense[view]
 
     def leave(self, entry: Entry, target: View) -> None:
         """Write `entry` to `target`."""
