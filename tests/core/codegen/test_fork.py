@@ -1,0 +1,67 @@
+"""Kernels shared among threads give what one thread gives, and the same bits every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.workloads import WORKLOADS
+from core.codegen import fork
+from core.compile import GradientQuery, Optimizer, compile_training
+from core.runtime import native
+from core.runtime.native import native_plan
+from core.runtime.reference import Run
+from core.wire import read
+from tests.laws.test_native import both
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_shared(monkeypatch):
+    monkeypatch.setattr(fork, "LONG", 1)
+    monkeypatch.setattr(fork, "LONG_PRODUCT", 1)
+    monkeypatch.setattr(native, "thread_count", lambda: 3)
+
+
+SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean", "reduce_prod")
+
+
+@pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
+def test_an_op_in_chunks_is_the_op(name, i):
+    example = examples_of(OPS[name])[i]
+    both(block_for(OPS[name], example), arrays(example))
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (2, 33), (7, 5), (13, 64), (64, 10), (100, 1)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_sums_over_rows_columns_and_all_are_those_of_numpy(shape, axes):
+    from core.build import BlockBuilder
+    from core.ir import TensorType
+
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, "float64"))
+    block = b.build([b.emit("reduce_sum", b.emit("exp", x), axes=axes), b.emit("reduce_max", x, axes=axes)])
+    value = np.random.default_rng(0).standard_normal(shape)
+
+    total, largest = native_plan(block)(Run(), value)
+
+    np.testing.assert_allclose(total, np.exp(value).sum(axes), rtol=1e-13)
+    np.testing.assert_array_equal(largest, value.max(axes))
+
+
+@pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch"])
+def test_a_training_step_in_chunks_repeats_to_the_bit(name):
+    w = WORKLOADS[name]()
+    shapes = {k: v.shape for k, v in w.feeds.items()}
+    optimizer = Optimizer("sgd", {"learning_rate": 0.01})
+    executable = compile_training(read(w.program), GradientQuery(loss="loss"), optimizer, shapes=shapes)
+    values = {**w.feeds, **w.parameters}
+    wanted = executable.step(values)
+    compiled = executable.compiled()
+
+    first, again = compiled.step(values), compiled.step(values)
+
+    for place in ("gradients", "parameters"):
+        for key, value in getattr(wanted, place).items():
+            np.testing.assert_allclose(getattr(first, place)[key], value, rtol=2e-4, atol=2e-6)
+            np.testing.assert_array_equal(getattr(again, place)[key], getattr(first, place)[key])
