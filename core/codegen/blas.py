@@ -109,5 +109,3 @@ def _number(module: Module, value: float, dtype: str) -> str:
     name = f"@number.{dtype}.{str(value).replace('-', 'm').replace('+', 'p')}"
     module.globals[name] = f"{name} = private constant {element_type(dtype)} {literal(value, dtype).name}"
     return name
-
-

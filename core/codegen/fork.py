@@ -19,7 +19,16 @@ from core.plan.data import Gemm, RowKernel, Rows, View
 if TYPE_CHECKING:
     from core.codegen.step import Module
 
-__all__ = ["batch_task", "combine_partials", "partial_bytes", "product_chunks", "product_task", "row_chunks", "row_task", "run"]  # fmt: skip
+__all__ = [
+    "batch_task",
+    "combine_partials",
+    "partial_bytes",
+    "product_chunks",
+    "product_task",
+    "row_chunks",
+    "row_task",
+    "run",
+]
 
 LONG = 400_000
 """Element operations from which a row kernel is shared: some ten microseconds, and a fork costs one or two."""
@@ -116,7 +125,9 @@ def partial_bytes(view: View) -> int:
     return -(-_size(view) * np.dtype(view.dtype).itemsize // 64) * 64
 
 
-def combine_partials(module: Module, f: Function, view: View, op: str, target: Value, partials: Value, chunks: int) -> None:
+def combine_partials(
+    module: Module, f: Function, view: View, op: str, target: Value, partials: Value, chunks: int
+) -> None:
     """Add what the chunks have summed, in their order, to `target`."""
     size, dtype = _size(view), view.dtype
 
@@ -152,9 +163,7 @@ def _context(f: Function, number: int) -> Value:
 def _share(f: Function, chunk: Value, total: int, chunks: int) -> tuple[Value, Value]:
     """The part of `total` things that belongs to a chunk: first, and behind the last."""
     following = f.binary("add", chunk, I64(1))
-    first, end = (
-        f.op(f"udiv {f.op(f'mul nuw {c}, {total}', 'int64')}, {chunks}", "int64") for c in (chunk, following)
-    )
+    first, end = (f.op(f"udiv {f.op(f'mul nuw {c}, {total}', 'int64')}, {chunks}", "int64") for c in (chunk, following))
     return first, end
 
 

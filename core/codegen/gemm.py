@@ -1,7 +1,7 @@
-"""Products of small and middle-sized matrices: tiles of the result in registers, operands read where they lie.
+"""Products of matrices: tiles of the result in registers, operands read where they lie.
 
-For each step along k a tile takes some vectors of a row of b and one number of each of its rows of a. Nothing is packed,
-so b must have its rows without gaps. Larger products go to the BLAS (see `blas`), which packs.
+For each step along k a tile takes some vectors of a row of b and one number of each of its rows of a. Nothing is
+packed, so b must have its rows without gaps; where it has not, the BLAS does it (see `blas`), which packs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def product_of(each: Gemm) -> Product | None:
 
 
 def gemm_function(name: str, p: Product) -> Function:
-    """``name(a, b, c, first, end)`` for rows `first` to below `end` of the result; `first` a multiple of `rows_of(p)`."""
+    """``name(a, b, c, first, end)`` for rows `first` to below `end` of the result, from a multiple of `rows_of(p)`."""
     params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
     f = Function(name, params)
     width = lanes(p.dtype)
@@ -123,9 +123,7 @@ def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: int, 
         end = f.intrinsic("smin", f.binary("add", k, I64(DEPTH)), I64(p.k))
     with f.loop(k, end) as k:
         b_row = f.at(b, f.op(f"mul nsw {k}, {p.b}", "int64"), dtype)
-        b_vectors = [
-            f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)
-        ]
+        b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
         a_here = f.at(a, f.op(f"mul nsw {k}, {p.a[1]}", "int64"), dtype)
         for i in range(rows):
             one = f.splat(f.load(f.at(a_here, I64(i * p.a[0]), dtype), dtype), width)

@@ -169,7 +169,9 @@ class _Step:
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
         fork.run(self.module, self.f, task, [*addresses, *partials], chunks)
         for partial, (operand, instr) in zip(partials, sums.items(), strict=True):
-            fork.combine_partials(self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks)
+            fork.combine_partials(
+                self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks
+            )
 
     def row_function(self, kernel: RowKernel) -> str:
         return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))

@@ -69,14 +69,14 @@ class Region:
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
             return self.reference(run, *args)
-        arrays = [a if type(a) is np.ndarray and a.flags.carray else np.require(a, requirements="CA") for a in args]
+        arrays = [a if _plain(a) else np.require(a, requirements=["C", "A"]) for a in args]
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = [each.array() for each in self._results]
         with self._lock:
             for i, array in enumerate((*arrays, *results)):
                 self._given[i] = id(array)
-            self._control[:] = (0, 0, run.limits.max_trips, run.ops_left, run.limits.max_bytes)
+            self._control[:] = [0, 0, run.limits.max_trips, run.ops_left, run.limits.max_bytes]
             if self._loops and (run.limits.deadline is not None or run.limits.should_stop is not None):
                 with watched(self._control, run):
                     self._entry(ctypes.addressof(self._given), *self._fixed)
@@ -156,6 +156,11 @@ def compile_region(block: Block) -> Region:
 def thread_count() -> int:
     """Threads that machine code may use, this one included: BACKPASS_THREADS, else one for each core it may run on."""
     return int(os.environ.get("BACKPASS_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def _plain(array: Any) -> bool:
+    """Whether machine code can read it where it is."""
+    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned
 
 
 def _distinct(names: Sequence[str]) -> bool:
