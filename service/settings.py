@@ -61,6 +61,12 @@ class Settings(BaseSettings):
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="Machine code on CPU workers; auto: for sessions, and for calls with much to compute."
     )
+    cache_dir: Path | None = Field(
+        None, description="Directory for machine code; by default `code` in the data directory."
+    )
+    cache_bytes: int = Field(
+        256 * MIB, ge=0, description="Most bytes of machine code kept there, so that a restart is warm; 0 keeps none."
+    )
     worker_memory: int | None = Field(
         None, ge=256 * MIB, description="Address space limit of a CPU worker in bytes (RLIMIT_AS); none by default."
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
-__all__ = ["Library", "cpu", "lanes", "load"]
+from core.codegen.cache import DiskCache, MemoryCache
+
+__all__ = ["KEPT", "Library", "cpu", "keep_on_disk", "key_of", "lanes", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,62 @@ PASSES = ("sroa", "new_gvn", "instruction_combine", "loop_rotate", "simplify_cfg
 list at -O2 takes five to ten times as long, and the workloads of the bench run no faster for it."""
 
 
-def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
-    """Compile a module's text. symbols: addresses of the functions that it only declares.
+GENERATOR = 1
+"""Grows with what object code depends on and neither the text of a module nor `PASSES` tells."""
 
+MEMORY_BYTES = 64 * 2**20
+"""Of object code whose libraries are kept for modules of the same text."""
+
+
+class _Kept:
+    """The caches of this process. compilations: how often there was no way but to compile."""
+
+    def __init__(self) -> None:
+        self.memory: MemoryCache[Library] = MemoryCache(MEMORY_BYTES, lambda library: len(library.object_code))
+        self.disk: DiskCache | None = None
+        self.compilations = 0
+
+
+KEPT = _Kept()
+
+
+def keep_on_disk(directory: Path, limit: int) -> None:
+    """From now on object code is kept in `directory`, at most `limit` bytes; with 0 none is."""
+    KEPT.disk = DiskCache(directory, limit) if limit else None
+
+
+def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
+    """Compile a module's text, if that has not been done before.
+
+    symbols: addresses of the functions that it only declares.
     Raises RuntimeError with LLVM's words if the text is no valid module.
     """
+    key = key_of(ir)
+    here = "\n".join([key, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
+    library = KEPT.memory.get(here)
+    if library is not None:
+        return library
     target = _target()
+    code = KEPT.disk.get(key) if KEPT.disk else None
+    if code is None:
+        code = _compiled(ir, target)
+        KEPT.compilations += 1
+        if KEPT.disk:
+            KEPT.disk.put(key, code)
+    library = _link(code, symbols or {}, target)
+    KEPT.memory.put(here, library)
+    return library
+
+
+def key_of(ir: str) -> str:
+    """A digest of all that the object code of a module depends on."""
+    host = cpu()
+    compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, llvm.get_default_triple()]
+    return hashlib.sha256(repr([*compiler, host.name, host.features, ir]).encode()).hexdigest()
+
+
+def _compiled(ir: str, target: Any) -> bytes:
+    """The object code of a module's text."""
     module = llvm.parse_assembly(ir)
     module.verify()
     module.triple, module.data_layout = target.triple, str(target.target_data)
@@ -73,7 +128,7 @@ def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
     for function in module.functions:
         if not function.is_declaration:
             passes.run(function, builder)
-    return _link(target.emit_object(module), symbols or {}, target)
+    return bytes(target.emit_object(module))
 
 
 def _target() -> Any:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +60,8 @@ def main(socket_fd: int, parent_pid: int) -> int:
     module, _, name = start.handlers.partition(":")
     handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
     xp, device = _device(start.device)
+    if start.device == "cpu" and start.settings.get("compile", "never") != "never":
+        _keep_code(start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     messages.send(sock, messages.encode(Ready(device)))
     return _serve(sock, handlers, state, page)
@@ -88,6 +91,14 @@ def _device(device: str) -> tuple[ModuleType, str]:
     xp = importlib.import_module("cupy")  # only here: nothing else of the service may depend on CUDA
     assert int(xp.arange(4).sum()) == 6, "the GPU computes wrongly"
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
+
+
+def _keep_code(settings: Mapping[str, Any]) -> None:
+    """Machine code is found again by whoever starts next; all workers share the directory."""
+    from core.codegen.machine import keep_on_disk  # LLVM, which workers that compile nothing can do without
+
+    directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
+    keep_on_disk(directory.absolute(), settings["cache_bytes"])
 
 
 def _serve(sock: socket.socket, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage) -> int:

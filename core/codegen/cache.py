@@ -1,0 +1,157 @@
+"""Object code kept: on disk, so that a process that starts again compiles nothing twice, and in memory.
+
+A key is a digest of all that object code depends on; `machine` makes it. On disk an entry is one file: a line that says
+what it is, a digest of key and code, the code. Files appear whole or not at all, and several processes may share a
+directory. What does not belong to this user alone, or fails its digest, is never executed; it is written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+__all__ = ["DiskCache", "MemoryCache"]
+
+log = logging.getLogger("backpass.codegen")
+
+MAGIC = b"backpass object code 1\n"
+SUFFIX = ".o"
+ABANDONED = 3600.0
+"""Seconds after which a file that is still being written has lost its writer."""
+
+Kept = TypeVar("Kept")
+
+
+class DiskCache:
+    """Object code by key, in a directory of its own, which is made with the first entry.
+
+    limit: bytes of all entries; beyond it go those that were not used for longest. Entries above it are not kept.
+    A directory that cannot be used is warned of, once, and then left alone: nothing is kept, and nothing fails.
+    """
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.directory = directory
+        self.limit = limit
+        self._warned = False
+
+    def get(self, key: str) -> bytes | None:
+        """The code that was put there under `key`, if it is there and whole."""
+        path = self._path(key)
+        try:
+            whole = _read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(error)
+            return None
+        head = MAGIC + _digest(key, whole[len(MAGIC) + 32 :])
+        if not whole.startswith(head):
+            log.warning("%s is not what was written; it is not used", path)
+            return None
+        with suppress(OSError):  # it may be gone by now, which changes nothing
+            os.utime(path)
+        return whole[len(head) :]
+
+    def put(self, key: str, code: bytes) -> None:
+        """Keep `code` under `key`, in place of what is there."""
+        whole = MAGIC + _digest(key, code) + code
+        if len(whole) > self.limit:
+            return
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(self.directory.stat()):
+                raise PermissionError(f"{self.directory} belongs to others, or others may write there")
+            descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.directory)  # of mode 0600
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(whole)
+                os.replace(name, self._path(key))
+            except BaseException:
+                os.unlink(name)
+                raise
+            self._trim()
+        except OSError as error:
+            self._warn(error)
+
+    def _path(self, key: str) -> Path:
+        return self.directory / (key + SUFFIX)
+
+    def _trim(self) -> None:
+        """Remove what was not used for longest until the rest is within the limit."""
+        found = []
+        now = time.time()
+        for entry in os.scandir(self.directory):
+            try:
+                about = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(SUFFIX):
+                    found.append((about.st_mtime, about.st_size, entry.path))
+                elif entry.name.endswith(".part") and now - about.st_mtime > ABANDONED:
+                    os.unlink(entry.path)
+            except FileNotFoundError:  # removed by another process
+                continue
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self.limit:
+                return
+            Path(path).unlink(missing_ok=True)
+            total -= size
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            log.warning("no object code is kept in %s: %s", self.directory, error)
+            self._warned = True
+
+
+class MemoryCache(Generic[Kept]):
+    """Values by key, at most `limit` bytes of them; what was not used for longest goes first. Safe among threads."""
+
+    def __init__(self, limit: int, size: Callable[[Kept], int]) -> None:
+        self.limit = limit
+        self._size = size
+        self._kept: dict[str, Kept] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Kept | None:
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is not None:
+                self._kept[key] = found
+            return found
+
+    def put(self, key: str, value: Kept) -> None:
+        with self._lock:
+            self._kept[key] = value
+            total = sum(map(self._size, self._kept.values()))
+            while total > self.limit:
+                total -= self._size(self._kept.pop(next(iter(self._kept))))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+def _read(path: Path) -> bytes:
+    """Raises PermissionError for a file that another user could have written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or not _is_ours(about):
+            raise PermissionError(f"{path} is no file of this user alone")
+        return file.read()
+
+
+def _is_ours(about: os.stat_result) -> bool:
+    return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _digest(key: str, code: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + code).digest()

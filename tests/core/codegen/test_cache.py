@@ -1,0 +1,273 @@
+"""Object code that is kept, in memory and on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.codegen import machine
+from core.codegen.cache import DiskCache, MemoryCache
+
+LIMIT = 2**20
+
+
+def adding(number: int) -> str:
+    """A module whose function adds `number`."""
+    return f"define i64 @add(i64 %x) {{\n  %y = add i64 %x, {number}\n  ret i64 %y\n}}"
+
+
+def call(library: machine.Library, x: int) -> int:
+    return library.function("add", ctypes.c_int64, returns=ctypes.c_int64)(x)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The caches of a fresh process, on disk in the directory that this is."""
+    monkeypatch.setattr(machine, "KEPT", machine._Kept())
+    machine.keep_on_disk(tmp_path / "code", LIMIT)
+    return tmp_path / "code"
+
+
+def forget() -> None:
+    """As if the process were another one."""
+    machine.KEPT.memory.clear()
+
+
+def only_file(directory: Path) -> Path:
+    (file,) = directory.iterdir()
+    return file
+
+
+def test_the_same_module_is_compiled_once_and_shared(kept):
+    first, again, other = machine.load(adding(1)), machine.load(adding(1)), machine.load(adding(2))
+
+    assert again is first
+    assert (call(first, 5), call(other, 5)) == (6, 7)
+    assert machine.KEPT.compilations == 2
+
+
+def test_symbols_at_other_addresses_make_another_library(kept):
+    text = "declare i64 @there(i64)\ndefine i64 @add(i64 %x) {\n  %y = call i64 @there(i64 %x)\n  ret i64 %y\n}"
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    plus, minus = kind(lambda x: x + 1), kind(lambda x: x - 1)
+    found = []
+    for target in (plus, minus):
+        library = machine.load(text, {"there": ctypes.cast(target, ctypes.c_void_p).value})
+        found.append(call(library, 5))
+
+    assert found == [6, 4]
+    assert machine.KEPT.compilations == 1
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from core.codegen import machine
+from core.compile import GradientQuery, compile_gradient
+from core.wire import read
+from bench.workloads import WORKLOADS
+import numpy as np
+from core.runtime.reference import Run
+w = WORKLOADS["mlp_small"]()
+ex = compile_gradient(read(w.program), GradientQuery(loss="loss"), shapes={k: v.shape for k, v in w.feeds.items()})
+machine.keep_on_disk(Path(sys.argv[1]), 2**20)
+values = {**w.feeds, **w.parameters}
+wanted, found = ex.step(values), ex.compiled().step(values)
+np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-5)
+print(machine.KEPT.compilations)
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", WORKER, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+
+    assert found == [["1"], ["0"]]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda code: code[:-1],
+        lambda code: code[:-9] + bytes([code[-9] ^ 1]) + code[-8:],
+        lambda code: b"",
+        lambda code: b"\x7fELF" + code,
+        lambda code: code[:40],
+    ],
+    ids=["truncated", "a bit", "empty", "foreign", "head"],
+)
+def test_a_spoilt_file_is_not_used_and_is_replaced(kept, spoil):
+    machine.load(adding(3))
+    file = only_file(kept)
+    whole = file.read_bytes()
+    file.write_bytes(spoil(whole))
+    forget()
+
+    assert call(machine.load(adding(3)), 1) == 4
+
+    assert machine.KEPT.compilations == 2
+    assert file.read_bytes() == whole
+
+
+def test_code_under_the_wrong_name_is_not_used(kept):
+    machine.load(adding(1))
+    only_file(kept).rename(kept / f"{machine.key_of(adding(2))}.o")
+    forget()
+
+    assert call(machine.load(adding(2)), 1) == 3
+
+
+def test_a_file_that_others_may_write_is_not_used(kept):
+    machine.load(adding(3))
+    only_file(kept).chmod(0o666)
+    forget()
+
+    assert call(machine.load(adding(3)), 1) == 4
+    assert machine.KEPT.compilations == 2
+
+
+def test_a_link_is_not_followed(kept, tmp_path):
+    machine.load(adding(3))
+    file = only_file(kept)
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    forget()
+
+    machine.load(adding(3))
+
+    assert machine.KEPT.compilations == 2
+
+
+def test_the_key_tells_text_cpu_features_passes_and_versions(monkeypatch):
+    keys = {machine.key_of(adding(1)), machine.key_of(adding(2))}
+    host = machine.cpu()
+    for other in (replace(host, name="i386"), replace(host, features=host.features + ",-avx")):
+        with monkeypatch.context() as m:
+            m.setattr(machine, "cpu", lambda other=other: other)
+            keys.add(machine.key_of(adding(1)))
+    for name, value in (("GENERATOR", -1), ("PASSES", ())):
+        with monkeypatch.context() as m:
+            m.setattr(machine, name, value)
+            keys.add(machine.key_of(adding(1)))
+    for module, name in ((machine.llvmlite, "__version__"), (machine.llvm, "llvm_version_info")):
+        with monkeypatch.context() as m:
+            m.setattr(module, name, "other")
+            keys.add(machine.key_of(adding(1)))
+
+    assert len(keys) == 8
+
+
+def test_files_and_directory_are_for_this_user_alone(kept):
+    machine.load(adding(1))
+
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert only_file(kept).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path):
+    cache = DiskCache(tmp_path, 3000)
+    for i in range(3):
+        cache.put(f"key{i}", bytes(700))
+        os.utime(tmp_path / f"key{i}.o", (1000 + i, 1000 + i))
+    assert cache.get("key0") == bytes(700)  # used: now key1 is the oldest
+
+    cache.put("key3", bytes(1200))
+
+    assert [cache.get(f"key{i}") is not None for i in range(4)] == [True, False, True, True]
+    assert sum(f.stat().st_size for f in tmp_path.iterdir()) <= 3000
+
+
+def test_what_is_larger_than_the_bound_is_not_kept(tmp_path):
+    cache = DiskCache(tmp_path, 1000)
+    cache.put("small", bytes(100))
+    cache.put("large", bytes(1000))
+
+    assert (cache.get("small"), cache.get("large")) == (bytes(100), None)
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+    old, fresh = tmp_path / ".old.part", tmp_path / ".fresh.part"
+    for each in (old, fresh):
+        each.write_bytes(bytes(10))
+    os.utime(old, (1000, 1000))
+
+    DiskCache(tmp_path, LIMIT).put("key", b"code")
+
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_memory_is_bounded_and_what_was_not_used_for_longest_goes_first():
+    cache = MemoryCache(10, len)
+    cache.put("a", b"1234")
+    cache.put("b", b"1234")
+    assert cache.get("a") == b"1234"
+
+    cache.put("c", b"1234")
+
+    assert [cache.get(k) for k in "abc"] == [b"1234", None, b"1234"]
+
+
+def _write_and_read(directory: str, seed: int, until: float) -> None:
+    """Exits with 1 when it reads what nobody wrote."""
+    cache = DiskCache(Path(directory), 20_000)
+    i = seed
+    while time.monotonic() < until:
+        i += 1
+        key = f"key{i % 7}"
+        cache.put(key, key.encode() * 800)
+        found = cache.get(f"key{(i + 3) % 7}")
+        if found is not None and found != f"key{(i + 3) % 7}".encode() * 800:
+            sys.exit(1)
+
+
+def test_several_processes_write_the_same_entries(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    until = time.monotonic() + 1.5
+    workers = [context.Process(target=_write_and_read, args=(str(tmp_path), k, until)) for k in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert not list(tmp_path.glob("*.part"))
+    for file in tmp_path.glob("*.o"):
+        assert DiskCache(tmp_path, LIMIT).get(file.stem) == file.stem.encode() * 800
+
+
+def test_a_directory_that_cannot_be_used_is_warned_of_once(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(machine, "KEPT", machine._Kept())
+    (tmp_path / "file").write_text("in the way")
+    machine.keep_on_disk(tmp_path / "file" / "code", LIMIT)
+
+    with caplog.at_level(logging.WARNING):
+        assert call(machine.load(adding(1)), 1) == 2
+        assert call(machine.load(adding(2)), 1) == 3
+
+    assert len(caplog.records) == 1
+
+
+def test_a_directory_that_others_may_write_to_is_not_used(tmp_path, caplog):
+    directory = tmp_path / "open"
+    directory.mkdir()
+    directory.chmod(0o777)
+
+    DiskCache(directory, LIMIT).put("key", b"code")
+
+    assert not list(directory.iterdir())
+    assert "others may write" in caplog.text
