@@ -52,16 +52,19 @@ def gemm_function(name: str, p: Product) -> Function:
     while width // 2 >= p.n:
         width //= 2
     rows, wide = tile_of(p, width)
-    vectors = -(-p.n // width)
     blocked = p.k > 2 * DEPTH
     if blocked and not p.accumulate:
         _clear(f, p, width)
     with f.loop(I64(0), I64(p.k), DEPTH if blocked else p.k) as k:
-        column = 0
-        while column < vectors:
-            count = min(wide, vectors - column)
-            _panel(f, p, k, column * width, count, width, rows)
-            column += count
+        step = wide * width
+        whole = p.n // step * step
+        if whole == step:
+            _panel(f, p, k, I64(0), step, width, rows)
+        elif whole:  # one text for all panels of whole tiles
+            with f.loop(I64(0), I64(whole), step) as start:
+                _panel(f, p, k, start, step, width, rows)
+        if whole < p.n:
+            _panel(f, p, k, I64(whole), p.n - whole, width, rows)
     return f
 
 
@@ -94,29 +97,30 @@ def rows_of(p: Product) -> int:
     return tile_of(p, width)[0]
 
 
-def _panel(f: Function, p: Product, k: Value, start: int, count: int, width: int, rows: int) -> None:
-    """Some columns of the result, all rows of it; `k` is where its block of steps begins."""
+def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width: int, rows: int) -> None:
+    """So many columns of the result from `start` on, all rows of it; `k` is where its block of steps begins."""
     first, end = f.param("first"), f.param("end")
     height = f.binary("sub", end, first)
     whole = f.binary("sub", height, f.op(f"srem {height}, {rows}", "int64"))
     middle = f.binary("add", first, whole)
     with f.loop(first, middle, rows) as row:
-        _tile(f, p, k, row, rows, start, count, width)
+        _tile(f, p, k, row, rows, start, columns, width)
     if p.m % rows:  # only the last part of the result ends in less than a tile
         with f.when(f.compare("icmp slt", middle, end)):
-            _tile(f, p, k, middle, p.m % rows, start, count, width)
+            _tile(f, p, k, middle, p.m % rows, start, columns, width)
 
 
-def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: int, count: int, width: int) -> None:
+def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: Value, columns: int, width: int) -> None:
     dtype = p.dtype
-    masks = [_mask(p.n - start - j * width, width) for j in range(count)]
+    count = -(-columns // width)
+    masks = [_mask(columns - j * width, width) for j in range(count)]
     zero = f.splat(literal(0, dtype), width)
     sums = [[f.slot(dtype, width) for _ in range(count)] for _ in range(rows)]
     for each in sums:
         for slot in each:
             f.write(zero, slot)
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)
-    b = f.at(f.param("b"), I64(start), dtype)
+    b = f.at(f.param("b"), start, dtype)
     blocked = p.k > 2 * DEPTH
     end: Value = I64(p.k)
     if blocked:
@@ -130,10 +134,10 @@ def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: int, 
             for j in range(count):
                 total = f.read(sums[i][j], dtype, width)
                 f.write(f.fma(one, b_vectors[j], total), sums[i][j])
-    c = f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype)
+    c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype), start, dtype)
     for i in range(rows):
         for j in range(count):
-            address = f.at(c, I64(i * p.c + start + j * width), dtype)
+            address = f.at(c, I64(i * p.c + j * width), dtype)
             value = f.read(sums[i][j], dtype, width)
             if p.accumulate or blocked:
                 before = f.load(address, dtype, width, masks[j])
