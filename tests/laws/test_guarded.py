@@ -1,0 +1,104 @@
+"""Machine code touches nothing but its arrays: run between margins that must not change, and whose NaN must not show."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.compile import optimize
+from core.errors import ExecutionError
+from core.ir import TensorType
+from core.runtime import native
+from core.runtime.native import Region, native_plan
+from core.runtime.reference import Run, plan
+from tests.laws.test_native import same
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+
+MARGIN = 512
+POISON = 0xFF
+"""As bytes of a float this is NaN; as an integer it is -1, as a bool neither true nor false."""
+
+FIRST = [(name, i) for name, i in CASES if i == 0]
+
+
+class Guarded:
+    """An array between two margins."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.raw = np.full(size + 2 * MARGIN, POISON, np.uint8)
+        self.array = self.raw[MARGIN : MARGIN + size].view(dtype).reshape(shape)
+        self.size = size
+
+    @property
+    def whole(self) -> bool:
+        margins = (self.raw[:MARGIN], self.raw[MARGIN + self.size :])
+        return all(bool((margin == POISON).all()) for margin in margins)
+
+
+@pytest.fixture
+def guards(monkeypatch):
+    """Every array that machine code is given or makes, the arena included, stands between margins."""
+    held: list[Guarded] = []
+
+    def room(self):
+        held.append(Guarded(self._shape, self._dtype))
+        return held[-1].array
+
+    monkeypatch.setattr(native._Room, "array", room)
+    made = Region.__post_init__
+
+    def guarded(self):
+        made(self)
+        arena = Guarded((-(-self._arena.size // 64) * 64,), np.dtype(np.uint8))
+        arena.raw = np.full(arena.size + 2 * MARGIN + 64, POISON, np.uint8)
+        shift = -arena.raw.ctypes.data % 64
+        arena.raw = arena.raw[shift : shift + arena.size + 2 * MARGIN]
+        self._arena = arena.raw[MARGIN : MARGIN + arena.size]
+        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address)
+        held.append(arena)
+
+    monkeypatch.setattr(Region, "__post_init__", guarded)
+    return held
+
+
+@pytest.mark.parametrize(("name", "i"), FIRST)
+def test_nothing_is_touched_outside_the_arrays_of_an_op_and_its_gradient(name, i, guards):
+    example = examples_of(OPS[name])[i]
+    values = arrays(example)
+    if any(isinstance(x, list) for x in values):
+        pytest.skip("lists of arrays")
+    types = [TensorType(x.shape, str(x.dtype)) for x in values]
+    block = block_for(OPS[name], example, types)
+    wrt = [block.params[k] for k in floats(values)]
+    if OPS[name].differentiable and wrt and any(block.types[r].is_float for r in block.results):
+        block = vjp(block, wrt)
+        for p in block.params[len(values) :]:
+            if not isinstance(block.types[p], TensorType) or not block.types[p].is_static:
+                pytest.skip("cotangents of unknown size")
+            values.append(np.full(block.types[p].shape, 0.75, block.types[p].dtype))
+    block = optimize(block)
+    given = []
+    for value in values:
+        guarded = Guarded(value.shape, value.dtype)
+        guarded.array[...] = value
+        guards.append(guarded)
+        given.append(guarded.array)
+
+    with np.errstate(all="ignore"):
+        try:
+            wanted = plan(block)(Run(), *values)
+        except ExecutionError:
+            with pytest.raises(ExecutionError):
+                native_plan(block)(Run(), *given)
+            wanted = ()
+        else:
+            for found, want in zip(native_plan(block)(Run(), *given), wanted, strict=True):
+                same(found, want)
+
+    assert all(each.whole for each in guards)
+    for guarded, value in zip((g for g in guards if any(g.array is x for x in given)), values, strict=True):
+        same(guarded.array, value)
