@@ -1,0 +1,70 @@
+"""The process of one peer: prepares workloads and runs their steps when it is told to.
+
+    python -m bench.peers.child torch_eager 1
+
+The bench starts it and talks to it through stdin and stdout (bench/peers/messages.py). The second argument is the
+number of threads; the environment and the cores the process may use are set by who starts it.
+
+A peer is a module of this package with
+
+    start(threads)       everything that is done once: import is over, a first trivial computation goes here;
+    versions()           library -> version;
+    Training(workload)   one training run, with run(steps) -> loss before the last update, after waiting for all of it,
+                         and parameters() -> name -> array, in the layout of the workload.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from bench.peers.memory import memory_of_process
+from bench.peers.messages import receive, send
+from bench.workloads import WORKLOADS
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    name, threads = sys.argv[1], int(sys.argv[2])
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between messages
+    peer = importlib.import_module(f"bench.peers.{name}")
+    peer.start(threads)
+    send(pipe, {"versions": peer.versions(), **memory_of_process()})
+    training = None
+    while True:
+        try:
+            asked, _ = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        arrays: dict[str, np.ndarray] = {}
+        try:
+            if asked["do"] == "prepare":
+                training = None
+                gc.collect()
+                workload = WORKLOADS[asked["workload"]]()
+                started = time.perf_counter()
+                training = peer.Training(workload)
+                loss = training.run(1)
+                said: dict[str, Any] = {"seconds": time.perf_counter() - started, "loss": loss}
+                arrays = training.parameters()
+            else:
+                assert training is not None, "nothing is prepared"
+                started = time.perf_counter()
+                loss = training.run(asked["steps"])
+                said = {"seconds": time.perf_counter() - started, "loss": loss}
+        except Exception as error:  # the bench goes on without this peer
+            said = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"}
+            training = None
+        send(pipe, said | memory_of_process(), arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""JAX: the whole step, update included, under one jit, with the old parameters' memory given to the new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+from jax import lax
+
+from bench.workloads import RATE, Workload, mlp
+
+__all__ = ["LOSSES", "Training", "loss_of", "start", "versions"]
+
+Arrays = dict[str, Any]
+Loss = Callable[[Arrays, Arrays], Any]
+
+
+def start(threads: int) -> None:
+    """XLA counts the cores that this process may use; who starts it chooses those."""
+    Training(mlp("mlp", 2, (3, 4))).run(1)
+
+
+def versions() -> dict[str, str]:
+    return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__}
+
+
+class Training:
+    """A functional update: each step makes the parameters of the next."""
+
+    def __init__(self, workload: Workload) -> None:
+        loss = loss_of(workload)
+
+        @partial(jax.jit, donate_argnums=0)
+        def step(parameters: Arrays, feeds: Arrays) -> tuple[Any, Arrays]:
+            value, gradients = jax.value_and_grad(loss)(parameters, feeds)
+            return value, jax.tree.map(lambda p, g: p - RATE * g, parameters, gradients)
+
+        self._step = step
+        self._feeds = placed(workload)
+        self._parameters = {name: jnp.array(value) for name, value in workload.parameters.items()}
+
+    def run(self, steps: int) -> float:
+        for _ in range(steps):
+            loss, self._parameters = self._step(self._parameters, self._feeds)
+        jax.block_until_ready(self._parameters)
+        return float(loss)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: np.array(value) for name, value in self._parameters.items()}
+
+
+def placed(workload: Workload) -> Arrays:
+    """The feeds as arrays of JAX, integers as 32 bits, its own; without the number of trips, which is in `loss_of`."""
+    return {name: jnp.array(value) for name, value in workload.feeds.items() if name != "n"}
+
+
+def loss_of(workload: Workload) -> Loss:
+    """The workload's loss as a function of parameters and feeds.
+
+    A number of trips that is fed is part of the function, as a static argument is: reverse mode needs to know it, and
+    another one is compiled anew.
+    """
+    loss = next(loss for family, loss in LOSSES.items() if workload.name.startswith(family))
+    return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return (jax.nn.logsumexp(logits, -1) - chosen).mean()
+
+
+def mlp_loss(p: Arrays, feeds: Arrays) -> Any:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i in range(last):
+        h = jax.nn.relu(h @ p[f"w{i}"] + p[f"b{i}"])
+    return cross_entropy(h @ p[f"w{last}"] + p[f"b{last}"], feeds["y"])
+
+
+def rnn_while(p: Arrays, feeds: Arrays, n: int) -> Any:
+    w, u, b = p["w"], p["u"], p["b"]
+
+    def trip(h: Any, x: Any) -> tuple[Any, None]:
+        return jnp.tanh(x @ w + h @ u + b), None
+
+    xs = feeds["x"][:n]
+    h, _ = lax.scan(trip, jnp.zeros((xs.shape[1], u.shape[0])), xs)
+    return jnp.square(h).mean()
+
+
+def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+
+def transformer(p: Arrays, feeds: Arrays) -> Any:
+    batch, length = feeds["x"].shape
+    h = p["embedding"][feeds["x"]] + p["positions"]
+    width, heads = h.shape[-1], 4
+
+    def split(x: Any) -> Any:
+        return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+    for i in range(sum(name.endswith(".q") for name in p)):
+        of = {part: p[f"layer{i}.{part}"] for part in ("q", "k", "v", "o", "up", "down", "s1", "s2", "c1", "c2")}
+        n = layer_norm(h, of["s1"], of["c1"])
+        q, k, v = (split(n @ of[name]) for name in "qkv")
+        scores = q @ k.swapaxes(-1, -2) * (width // heads) ** -0.5 + feeds["mask"]
+        mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+        h = h + mixed @ of["o"]
+        h = h + jax.nn.gelu(layer_norm(h, of["s2"], of["c2"]) @ of["up"], approximate=False) @ of["down"]
+    return cross_entropy(h @ p["out"], feeds["y"])
+
+
+def elementwise(p: Arrays, feeds: Arrays) -> Any:
+    h, x, w = feeds["x"], feeds["x"], p["w"]
+    for i in range(10):
+        h = (jnp.tanh, jax.nn.sigmoid, jnp.square, jnp.abs, jax.nn.relu)[i % 5](h * w) + x
+    return h.mean()
+
+
+def convnet(p: Arrays, feeds: Arrays) -> Any:
+    """Channels last, and pools as reshapes: a quarter faster here than channels first with `reduce_window`."""
+
+    def layer(x: Any, kernel: Any, bias: Any) -> Any:
+        z = lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "OIHW", "NHWC"))
+        batch, height, width, channels = z.shape
+        return jax.nn.relu(z + bias).reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
+
+    h = layer(layer(feeds["x"].transpose(0, 2, 3, 1), p["k1"], p["c1"]), p["k2"], p["c2"])
+    h = jax.nn.relu(h.transpose(0, 3, 1, 2).reshape(len(h), -1) @ p["w1"] + p["b1"])
+    return cross_entropy(h @ p["w2"] + p["b2"], feeds["y"])
+
+
+def deep_graph(p: Arrays, feeds: Arrays) -> Any:
+    h, w, b = feeds["x"], p["w"], p["b"]
+    for i in range(500):
+        h = (jnp.tanh, jax.nn.sigmoid, jnp.square, jnp.sin)[i % 4](h + b if i % 2 else h * w)
+    return h.mean()
+
+
+def branch(p: Arrays, feeds: Arrays, n: int) -> Any:
+    w, v = p["w"], p["v"]
+
+    def trip(_: int, h: Any) -> Any:
+        return lax.cond(h.sum() > 0, lambda h: jnp.tanh(h * w) - v, lambda h: jnp.sin(h + v) * w, h)
+
+    return jnp.square(lax.fori_loop(0, n, trip, feeds["x"])).mean()
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "mlp": mlp_loss,
+    "rnn_while": rnn_while,
+    "transformer": transformer,
+    "elementwise": elementwise,
+    "convnet": convnet,
+    "deep_graph": deep_graph,
+    "branch": branch,
+}
+"""Family of workloads -> its loss."""

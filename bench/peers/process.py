@@ -1,0 +1,130 @@
+"""Peers as processes: started with as many threads and cores as a measurement allows, then asked to run steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.peers.messages import receive, send
+
+__all__ = ["OWN", "PEERS", "Missing", "Peer", "environment", "python_of", "started"]
+
+OWN = "backpass"
+
+PEERS = ("torch_eager", "torch_compile", "jax_jit", "tf_function", "tf_function_jit")
+
+ROOT = Path(__file__).parents[2]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Missing(RuntimeError):
+    """A peer that cannot be started; the message says why."""
+
+
+def python_of(peer: str) -> str:
+    """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which is ours anyway."""
+    made = ROOT / ".venv-bench" / "bin" / "python"
+    if peer == OWN or not (os.environ.get("BENCH_PYTHON") or made.exists()):
+        return sys.executable
+    return os.environ.get("BENCH_PYTHON") or str(made)
+
+
+def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
+    """What the process of a peer has in its environment. scratch: a folder for what it caches."""
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TORCHINDUCTOR_CACHE_DIR": scratch,  # else a first step would be that of an earlier run
+        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+    }
+    if peer == OWN:
+        from service.engine.process import ALLOCATOR  # as every worker of the service has it
+
+        own |= ALLOCATOR
+    return os.environ | own
+
+
+class Peer:
+    """A process that runs the steps of one peer. Close it."""
+
+    def __init__(self, name: str, cores: Iterable[int]) -> None:
+        """Raises Missing when the peer, or what it needs, is not installed."""
+        self.name = name
+        allowed = set(cores)
+        self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
+        self._log = Path(self._scratch.name, "log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python_of(name), "-m", "bench.peers.child", name, str(len(allowed))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(name, len(allowed), self._scratch.name),
+                preexec_fn=partial(os.sched_setaffinity, 0, allowed),
+            )
+        try:
+            self.about = self._answer()[0]
+        except EOFError:
+            last = (self._log.read_text(errors="replace").strip().splitlines() or ["it ended at once"])[-1]
+            self.close()
+            raise Missing(last) from None
+
+    def prepare(self, workload: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Build the step of a workload and run it once: ({seconds, loss} or {error}, updated parameters)."""
+        return self._ask({"do": "prepare", "workload": workload})
+
+    def run(self, steps: int) -> dict[str, Any]:
+        """Run that many steps: {seconds, loss} or {error}."""
+        return self._ask({"do": "run", "steps": steps})[0]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._scratch.cleanup()
+
+    def _ask(self, said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        assert self._process.stdin is not None
+        send(self._process.stdin, said)
+        return self._answer()
+
+    def _answer(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        assert self._process.stdout is not None
+        return receive(self._process.stdout)
+
+
+@contextlib.contextmanager
+def started(names: Iterable[str], cores: Iterable[int]) -> Iterator[dict[str, Peer]]:
+    """The peers of these names that can be started, by name; of the others it is printed why not."""
+    running: dict[str, Peer] = {}
+    allowed = set(cores)
+    try:
+        for name in names:
+            try:
+                running[name] = Peer(name, allowed)
+            except Missing as why:
+                print(f"  {name} is left out: {why} (`make bench-peers` installs the peers)")
+        yield running
+    finally:
+        for peer in running.values():
+            peer.close()

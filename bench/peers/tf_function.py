@@ -1,0 +1,165 @@
+"""TensorFlow: the whole step as one tf.function over variables that it updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bench.workloads import RATE, Workload, mlp
+
+__all__ = ["Training", "start", "versions"]
+
+Tensors = dict[str, Any]
+
+
+def start(threads: int) -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    Training(mlp("mlp", 2, (3, 4))).run(1)
+
+
+def versions() -> dict[str, str]:
+    return {"tensorflow": tf.__version__, "numpy": np.__version__}
+
+
+class Training:
+    """Variables updated in place.
+
+    compiled: by XLA. It must know the number of trips of a loop then, and compiles again for another one.
+    """
+
+    def __init__(self, workload: Workload, compiled: bool = False) -> None:
+        self._loss = next(loss for family, loss in LOSSES.items() if workload.name.startswith(family))
+        self._feeds = {name: tf.constant(value) for name, value in workload.feeds.items()}
+        if compiled and "n" in self._feeds:
+            self._feeds["n"] = int(workload.feeds["n"])
+        self._parameters = {name: tf.Variable(value) for name, value in workload.parameters.items()}
+        self._step = tf.function(self._update, jit_compile=compiled)
+
+    def _update(self, feeds: Tensors) -> Any:
+        variables = list(self._parameters.values())
+        with tf.GradientTape() as tape:
+            loss = self._loss(self._parameters, feeds)
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(RATE * tf.convert_to_tensor(gradient))
+        return loss
+
+    def run(self, steps: int) -> float:
+        for _ in range(steps):
+            loss = self._step(self._feeds)
+        return float(loss)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: value.numpy() for name, value in self._parameters.items()}
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+def mlp_loss(p: Tensors, feeds: Tensors) -> Any:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i in range(last):
+        h = tf.nn.relu(h @ p[f"w{i}"] + p[f"b{i}"])
+    return cross_entropy(h @ p[f"w{last}"] + p[f"b{last}"], feeds["y"])
+
+
+def repeated(n: Any, trip: Callable[[Any, Any], Any], state: Any) -> Any:
+    """The state after `n` trips, each made from its number and the state before."""
+    known = n if isinstance(n, int) else None
+    _, last = tf.while_loop(
+        lambda i, h: i < n,
+        lambda i, h: (i + 1, trip(i, h)),
+        (tf.constant(0, tf.int64), state),
+        maximum_iterations=known,
+    )
+    return last
+
+
+def rnn_while(p: Tensors, feeds: Tensors) -> Any:
+    x, w, u, b = feeds["x"], p["w"], p["u"], p["b"]
+    h = repeated(feeds["n"], lambda i, h: tf.tanh(x[i] @ w + h @ u + b), tf.zeros((x.shape[1], u.shape[0])))
+    return tf.reduce_mean(tf.square(h))
+
+
+def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, bias, scale, 1e-5)
+
+
+def transformer(p: Tensors, feeds: Tensors) -> Any:
+    batch, length = feeds["x"].shape
+    h = tf.nn.embedding_lookup(p["embedding"], feeds["x"]) + p["positions"]
+    width, heads = h.shape[-1], 4
+
+    def split(x: Any) -> Any:
+        return tf.transpose(tf.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+
+    for i in range(sum(name.endswith(".q") for name in p)):
+        of = {part: p[f"layer{i}.{part}"] for part in ("q", "k", "v", "o", "up", "down", "s1", "s2", "c1", "c2")}
+        n = layer_norm(h, of["s1"], of["c1"])
+        q, k, v = (split(product(n, of[name])) for name in "qkv")
+        scores = tf.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5 + feeds["mask"]
+        mixed = tf.reshape(tf.transpose(tf.nn.softmax(scores) @ v, (0, 2, 1, 3)), (batch, length, width))
+        h = h + product(mixed, of["o"])
+        inner = product(layer_norm(h, of["s2"], of["c2"]), of["up"])
+        h = h + product(tf.nn.gelu(inner), of["down"])
+    return cross_entropy(product(h, p["out"]), feeds["y"])
+
+
+def product(x: Any, w: Any) -> Any:
+    """[batch, length, m] times [m, n], as one product of matrices."""
+    return tf.reshape(tf.reshape(x, (-1, x.shape[-1])) @ w, (*x.shape[:-1], w.shape[-1]))
+
+
+def elementwise(p: Tensors, feeds: Tensors) -> Any:
+    h, x, w = feeds["x"], feeds["x"], p["w"]
+    for i in range(10):
+        h = (tf.tanh, tf.sigmoid, tf.square, tf.abs, tf.nn.relu)[i % 5](h * w) + x
+    return tf.reduce_mean(h)
+
+
+def convnet(p: Tensors, feeds: Tensors) -> Any:
+    """The layouts are TensorFlow's: images with channels last."""
+
+    def layer(x: Any, kernel: Any, bias: Any) -> Any:
+        z = tf.nn.conv2d(x, tf.transpose(kernel, (2, 3, 1, 0)), 1, "VALID")
+        return tf.nn.max_pool2d(tf.nn.relu(tf.nn.bias_add(z, bias)), 2, 2, "VALID")
+
+    images = tf.transpose(feeds["x"], (0, 2, 3, 1))
+    h = layer(layer(images, p["k1"], p["c1"]), p["k2"], p["c2"])
+    h = tf.reshape(tf.transpose(h, (0, 3, 1, 2)), (h.shape[0], -1))
+    h = tf.nn.relu(h @ p["w1"] + p["b1"])
+    return cross_entropy(h @ p["w2"] + p["b2"], feeds["y"])
+
+
+def deep_graph(p: Tensors, feeds: Tensors) -> Any:
+    h, w, b = feeds["x"], p["w"], p["b"]
+    for i in range(500):
+        h = (tf.tanh, tf.sigmoid, tf.square, tf.sin)[i % 4](h + b if i % 2 else h * w)
+    return tf.reduce_mean(h)
+
+
+def branch(p: Tensors, feeds: Tensors) -> Any:
+    w, v = p["w"], p["v"]
+
+    def trip(_: Any, h: Any) -> Any:
+        return tf.cond(tf.reduce_sum(h) > 0, lambda: tf.tanh(h * w) - v, lambda: tf.sin(h + v) * w)
+
+    return tf.reduce_mean(tf.square(repeated(feeds["n"], trip, feeds["x"])))
+
+
+LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
+    "mlp": mlp_loss,
+    "rnn_while": rnn_while,
+    "transformer": transformer,
+    "elementwise": elementwise,
+    "convnet": convnet,
+    "deep_graph": deep_graph,
+    "branch": branch,
+}
+"""Family of workloads -> its loss."""

@@ -1,0 +1,115 @@
+"""The losses of the workloads in PyTorch, as functions of parameters and feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from bench.workloads import Workload
+
+__all__ = ["Feeds", "Loss", "Tensors", "loss_of", "negative", "placed", "positive"]
+
+Tensors = dict[str, torch.Tensor]
+Feeds = dict[str, Any]
+Loss = Callable[[Tensors, Feeds], torch.Tensor]
+
+
+def placed(workload: Workload) -> tuple[Tensors, Feeds]:
+    """(parameters, feeds) as tensors of their own; a number of trips stays an int."""
+    feeds = {name: int(value) if name == "n" else torch.tensor(value) for name, value in workload.feeds.items()}
+    return {name: torch.tensor(value) for name, value in workload.parameters.items()}, feeds
+
+
+def mlp(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i in range(last):
+        h = torch.addmm(p[f"b{i}"], h, p[f"w{i}"]).relu()
+    return F.cross_entropy(torch.addmm(p[f"b{last}"], h, p[f"w{last}"]), feeds["y"])
+
+
+def rnn_while(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    x, w, u, b = feeds["x"], p["w"], p["u"], p["b"]
+    h = x.new_zeros(x.shape[1], u.shape[0])
+    for i in range(feeds["n"]):
+        h = torch.addmm(torch.addmm(b, x[i], w), h, u).tanh()
+    return h.square().mean()
+
+
+def transformer(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    batch, length = feeds["x"].shape
+    h = F.embedding(feeds["x"], p["embedding"]) + p["positions"]
+    width, heads = h.shape[-1], 4
+
+    def split(x: torch.Tensor) -> torch.Tensor:
+        return x.view(batch, length, heads, width // heads).transpose(1, 2)
+
+    for i in range(sum(name.endswith(".q") for name in p)):
+        q, k, v, o, up, down, s1, s2, c1, c2 = (p[f"layer{i}.{name}"] for name in PARTS)
+        n = F.layer_norm(h, (width,), s1, c1)
+        mixed = F.scaled_dot_product_attention(split(n @ q), split(n @ k), split(n @ v), feeds["mask"])
+        h = h + mixed.transpose(1, 2).reshape(batch, length, width) @ o
+        n = F.layer_norm(h, (width,), s2, c2)
+        h = h + F.gelu(n @ up) @ down
+    return F.cross_entropy((h @ p["out"]).flatten(0, 1), feeds["y"].flatten())
+
+
+PARTS = ("q", "k", "v", "o", "up", "down", "s1", "s2", "c1", "c2")
+
+
+def elementwise(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h, x, w = feeds["x"], feeds["x"], p["w"]
+    for i in range(10):
+        h = (torch.tanh, torch.sigmoid, torch.square, torch.abs, torch.relu)[i % 5](h * w) + x
+    return h.mean()
+
+
+def convnet(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    """Channels last are a tenth faster here than first."""
+    x = feeds["x"].to(memory_format=torch.channels_last)
+    h = F.max_pool2d(F.conv2d(x, p["k1"], p["c1"]).relu(), 2)
+    h = F.max_pool2d(F.conv2d(h, p["k2"], p["c2"]).relu(), 2)
+    h = torch.addmm(p["b1"], h.flatten(1), p["w1"]).relu()
+    return F.cross_entropy(torch.addmm(p["b2"], h, p["w2"]), feeds["y"])
+
+
+def deep_graph(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h, w, b = feeds["x"], p["w"], p["b"]
+    for i in range(500):
+        h = (torch.tanh, torch.sigmoid, torch.square, torch.sin)[i % 4](h + b if i % 2 else h * w)
+    return h.mean()
+
+
+def positive(h: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(h * w) - v
+
+
+def negative(h: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.sin(h + v) * w
+
+
+def branch(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h = feeds["x"]
+    for _ in range(feeds["n"]):
+        h = (positive if h.sum() > 0 else negative)(h, p["w"], p["v"])
+    return h.square().mean()
+
+
+LOSSES: dict[str, Loss] = {
+    "mlp": mlp,
+    "rnn_while": rnn_while,
+    "transformer": transformer,
+    "elementwise": elementwise,
+    "convnet": convnet,
+    "deep_graph": deep_graph,
+    "branch": branch,
+}
+"""Family of workloads -> its loss."""
+
+
+def loss_of(workload: str) -> Loss:
+    """The loss of the workload of this name, which starts with that of its family."""
+    return next(loss for family, loss in LOSSES.items() if workload.startswith(family))

@@ -1,0 +1,149 @@
+"""Training steps beside those of PyTorch, JAX and TensorFlow.
+
+    python -m bench.steps [--workloads mlp_small,transformer] [--threads 1,all] [--rounds 15] [--peers jax_jit]
+                          [--json FILE]
+
+Every peer is a process of its own, which is given the same parameters and feeds; before anything is timed, all must
+agree about the loss and the update of every parameter. Then they take turns: a round is a few steps of each, on one
+core or on all. Times are medians over the rounds, of milliseconds per step; the ratio is Backpass' to that of the
+fastest peer. A first step is everything from the workload's description to the end of its first step: tracing,
+compiling and running, but not the import of the framework.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.machine import cores_of, machine
+from bench.peers.process import OWN, PEERS, Peer, started
+from bench.workloads import WORKLOADS
+
+__all__ = ["main", "measured"]
+
+ROUND_S = 0.03
+"""How long the steps of the slowest peer may take in one round, but it is one step at least."""
+
+MOST_STEPS = 100
+PAUSE_S = 0.02  # between turns: threads of the one before may spin for some milliseconds
+TOLERANCE = 1e-3
+
+Updated = tuple[float, dict[str, np.ndarray]]
+"""The loss of the first step, and the parameters after it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    listed = lambda text: text.split(",")
+    parser.add_argument("--workloads", type=listed, default=list(WORKLOADS), help="some of " + ", ".join(WORKLOADS))
+    parser.add_argument("--threads", type=listed, default=["1", "all"], help="numbers of threads, and cores")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
+    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    given = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "versions": {}, "threads": {}}
+    for threads in given.threads:
+        with started([OWN, *given.peers], cores_of(threads)) as peers:
+            for peer in peers.values():
+                report["versions"] |= peer.about["versions"]
+            report["threads"][threads] = measured(peers, threads, given.workloads, given.rounds)
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measured(peers: Mapping[str, Peer], threads: str, workloads: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Workload -> peer -> {median, least, first}, in seconds; printed as it comes."""
+    cores = "1 thread, 1 core" if threads == "1" else f"{threads} threads"
+    print(f"\n{cores}; ms per step, medians of {rounds} rounds")
+    print(f"{'':14}" + "".join(f"{name:>16}" for name in peers) + f"{'ratio':>9}  to")
+    found: dict[str, Any] = {}
+    ratios = []
+    for workload in workloads:
+        first = prepared(peers, workload)
+        taken = turns({name: peer for name, peer in peers.items() if name in first}, rounds)
+        times = {
+            name: {"median": statistics.median(each), "least": min(each), "first": first[name]}
+            for name, each in taken.items()
+        }
+        found[workload] = times
+        cells = [f"{times[name]['median'] * 1e3:16.3f}" if name in times else f"{'-':>16}" for name in peers]
+        fastest = min((name for name in times if name != OWN), key=lambda name: times[name]["median"], default=None)
+        end = ""
+        if fastest and OWN in times:
+            ratios.append(times[OWN]["median"] / times[fastest]["median"])
+            end = f"{ratios[-1]:9.2f}  {fastest}"
+        print(f"{workload:14}" + "".join(cells) + end, flush=True)
+    if ratios:
+        print(f"{'geometric mean':{14 + 16 * len(peers)}}{math.exp(statistics.mean(map(math.log, ratios))):9.2f}")
+    print("\nfirst step, s")
+    for workload, times in found.items():
+        cells = [f"{times[name]['first']:16.3f}" if name in times else f"{'-':>16}" for name in peers]
+        print(f"{workload:14}" + "".join(cells), flush=True)
+    return found
+
+
+def prepared(peers: Mapping[str, Peer], workload: str) -> dict[str, float]:
+    """The seconds of the first step of every peer that can take one. Ends the program if they do not agree."""
+    first: dict[str, float] = {}
+    updated: dict[str, Updated] = {}
+    for name, peer in peers.items():
+        said, parameters = peer.prepare(workload)
+        if "error" in said:
+            print(f"  {workload}: {name} is left out: {said['error']}")
+            continue
+        first[name] = said["seconds"]
+        updated[name] = said["loss"], parameters
+    before = WORKLOADS[workload]().parameters
+    for name, each in list(updated.items())[1:]:
+        reference = next(iter(updated))
+        wrong = disagreement(before, updated[reference], each)
+        if wrong:
+            sys.exit(f"{workload}: {reference} and {name} do not agree: {wrong}")
+    return first
+
+
+def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated) -> str | None:
+    """What differs between two first steps, if anything: the loss, or how far a parameter moved.
+
+    A movement may differ by TOLERANCE of the largest one of its parameter, and by the rounding of the sum it was
+    added in.
+    """
+    if not math.isclose(one[0], other[0], rel_tol=TOLERANCE):
+        return f"losses {one[0]} and {other[0]}"
+    for name, start in before.items():
+        moved, other_moved = one[1][name] - start, other[1][name] - start
+        allowed = TOLERANCE * np.abs(moved).max() + 2 * np.spacing(np.abs(start))
+        if not (np.abs(moved - other_moved) <= allowed).all():
+            return (
+                f"{name} moves by up to {np.abs(moved).max()}, with differences of {np.abs(moved - other_moved).max()}"
+            )
+    return None
+
+
+def turns(peers: Mapping[str, Peer], rounds: int) -> dict[str, list[float]]:
+    """Seconds per step of each peer in each round, one peer after the other."""
+    slowest = 0.0
+    for peer in peers.values():
+        peer.run(2)
+        slowest = max(slowest, peer.run(2)["seconds"] / 2)
+    steps = max(1, min(MOST_STEPS, round(ROUND_S / slowest)))
+    taken: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(rounds):
+        for name, peer in peers.items():
+            time.sleep(PAUSE_S)
+            taken[name].append(peer.run(steps)["seconds"] / steps)
+    return taken
+
+
+if __name__ == "__main__":
+    main()
