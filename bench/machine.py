@@ -14,7 +14,7 @@ def machine() -> dict[str, Any]:
     """The processor's name, the cores this process may use, and how much else the machine does (load average)."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
-    vector = next((name for name in ("avx512f", "avx2", "asimd") if name in f"{facts}".split()), "")
+    vector = next((name for name in ("avx512f", "avx2") if name in facts.get("flags", "").split()), "")
     model = facts.get("model name", platform.machine()).strip()
     kind = ", ".join(f"{name} {facts[name].strip()}" for name in ("cpu family", "model") if name in facts)
     return {

@@ -97,12 +97,12 @@ def prepared(peers: Mapping[str, Peer], workload: str) -> dict[str, float]:
     first: dict[str, float] = {}
     updated: dict[str, Updated] = {}
     for name, peer in peers.items():
-        said, parameters = peer.prepare(workload)
+        said = peer.prepare(workload)
         if "error" in said:
             print(f"  {workload}: {name} is left out: {said['error']}")
             continue
         first[name] = said["seconds"]
-        updated[name] = said["loss"], parameters
+        updated[name] = said["loss"], peer.parameters()
     before = WORKLOADS[workload]().parameters
     for name, each in list(updated.items())[1:]:
         reference = next(iter(updated))

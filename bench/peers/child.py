@@ -44,6 +44,7 @@ def main() -> None:
             asked, _ = receive(sys.stdin.buffer)
         except EOFError:
             return
+        said: dict[str, Any] = {}
         arrays: dict[str, np.ndarray] = {}
         try:
             if asked["do"] == "prepare":
@@ -52,14 +53,15 @@ def main() -> None:
                 workload = WORKLOADS[asked["workload"]]()
                 started = time.perf_counter()
                 training = peer.Training(workload)
-                loss = training.run(1)
-                said: dict[str, Any] = {"seconds": time.perf_counter() - started, "loss": loss}
-                arrays = training.parameters()
-            else:
-                assert training is not None, "nothing is prepared"
+                said["loss"] = training.run(1)
+                said["seconds"] = time.perf_counter() - started
+            assert training is not None, "nothing is prepared"
+            if asked["do"] == "run":
                 started = time.perf_counter()
-                loss = training.run(asked["steps"])
-                said = {"seconds": time.perf_counter() - started, "loss": loss}
+                said["loss"] = training.run(asked["steps"])
+                said["seconds"] = time.perf_counter() - started
+            elif asked["do"] == "parameters":
+                arrays = training.parameters()
         except Exception as error:  # the bench goes on without this peer
             said = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"}
             training = None

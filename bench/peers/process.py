@@ -83,13 +83,17 @@ class Peer:
             self.close()
             raise Missing(last) from None
 
-    def prepare(self, workload: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Build the step of a workload and run it once: ({seconds, loss} or {error}, updated parameters)."""
-        return self._ask({"do": "prepare", "workload": workload})
+    def prepare(self, workload: str) -> dict[str, Any]:
+        """Build the step of a workload and run it once: {seconds, loss, resident, peak_resident} or {error}."""
+        return self._ask({"do": "prepare", "workload": workload})[0]
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Run that many steps: {seconds, loss} or {error}."""
+        """Run that many steps: {seconds, loss, resident, peak_resident} or {error}."""
         return self._ask({"do": "run", "steps": steps})[0]
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """As the steps so far left them."""
+        return self._ask({"do": "parameters"})[1]
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None

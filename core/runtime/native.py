@@ -93,6 +93,11 @@ class Region:
         return tuple(results)
 
     @property
+    def stack_bytes(self) -> int:
+        """What loops have recorded has this much room by now; it grows in the run that first needs more."""
+        return self._stacks.room
+
+    @property
     def reference(self) -> Plan:
         """The same block for the reference executor."""
         if self._reference is None:
@@ -138,6 +143,11 @@ class _Stacks:
             room = -(-size // 4096) * 4096
             self._table[2 * i], self._table[2 * i + 1] = self._libc.aligned_alloc(64, room), room
         self.address = ctypes.addressof(self._table)
+
+    @property
+    def room(self) -> int:
+        """The bytes of all of them."""
+        return sum(self._table[1::2])
 
     def __del__(self) -> None:
         for address in self._table[::2]:

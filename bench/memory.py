@@ -1,0 +1,96 @@
+"""Memory of a training step: what the process takes beside PyTorch's and the others', and what was predicted.
+
+    python -m bench.memory [--workloads mlp_large,transformer] [--peers torch_eager] [--json FILE]
+
+Each number of the first table is of a fresh process: the most memory that was ever resident in it while it prepared a
+workload and took some steps, and how much of that came after the framework was loaded and had computed something. The
+second table compares the peak that the analysis of a program predicts with the arena of its machine code: memory for
+everything that a gradient needs beside parameters and feeds, what its loops record and its results included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.machine import cores_of, machine
+from bench.peers.process import OWN, PEERS, started
+from bench.workloads import WORKLOADS
+from core.analysis import analyse
+from core.compile import GradientQuery, compile_gradient
+from core.runtime.native import Region
+from core.wire import read
+
+__all__ = ["main", "predictions", "resident"]
+
+STEPS = 5
+MIB = 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    listed = lambda text: text.split(",")
+    parser.add_argument("--workloads", type=listed, default=["mlp_large", "transformer"], help="of the first table")
+    parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
+    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    given = parser.parse_args()
+    report = {
+        "machine": machine(),
+        "resident": resident(given.workloads, given.peers),
+        "predicted": predictions(),
+    }
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
+    """Workload -> peer -> {peak, rise}, in bytes."""
+    print("\npeak resident memory, MiB: of the process, and above what it had when its framework was loaded")
+    print(f"{'':18}" + "".join(f"{name:>22}" for name in workloads))
+    found: dict[str, Any] = {workload: {} for workload in workloads}
+    for name in (OWN, *peers):
+        cells = []
+        for workload in workloads:
+            with started([name], cores_of("all")) as running:
+                if name not in running:
+                    break
+                peer = running[name]
+                said = [peer.prepare(workload), peer.run(STEPS)][-1]
+                if "error" in said:
+                    cells.append(f"{said['error'][:20]:>22}")
+                    continue
+                peak, rise = said["peak_resident"], said["peak_resident"] - peer.about["resident"]
+                found[workload][name] = {"peak": peak, "rise": rise}
+                cells.append(f"{peak / MIB:12.0f}{rise / MIB:+10.0f}")
+        if cells:
+            print(f"{name:18}" + "".join(cells), flush=True)
+    return found
+
+
+def predictions() -> dict[str, Any]:
+    """Workload -> {predicted, used}, in bytes."""
+    print("\npeak of a gradient, MiB")
+    print(f"{'':18}{'predicted':>12}{'used':>12}{'ratio':>8}")
+    found: dict[str, Any] = {}
+    for name, make in WORKLOADS.items():
+        workload = make()
+        program, query = read(workload.program), GradientQuery(loss="loss")
+        trips = int(workload.feeds.get("n", 1))
+        predicted = analyse(program, query, trips=trips)["memory"]["peak"]
+        executable = compile_gradient(program, query).compiled()
+        assert executable.machine is not None
+        outputs = executable.step({**workload.feeds, **workload.parameters})
+        results = (outputs.loss, *outputs.gradients.values())
+        regions = [each.call for each in executable.machine.instructions if isinstance(each.call, Region)]
+        used = sum(each.nbytes for each in results) + sum(each.arena_bytes + each.stack_bytes for each in regions)
+        found[name] = {"predicted": predicted, "used": used}
+        print(f"{name:18}{predicted / MIB:12.3f}{used / MIB:12.3f}{predicted / used:8.2f}", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()
