@@ -9,22 +9,17 @@ served by uvicorn in processes of their own, and prints medians in milliseconds 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request
 
+from bench.servers import OWN, SAFETENSORS, post, served
 from service import tensorfile
 
 __all__ = ["empty", "main"]
@@ -64,8 +59,7 @@ def main() -> None:
     values = {"x": rng.standard_normal(ELEMENTS, dtype=np.float32), "w": np.asarray(0.5, dtype=np.float32)}
     body = tensorfile.pack(values, {"loss": "loss"}, key="request")
     peer_command = [sys.executable, "-m", "uvicorn", "bench.overhead:empty", "--log-level", "warning", "--port"]
-    own_command = [sys.executable, "-m", "service", "serve", "--log-level", "warning", "--port"]
-    with served(peer_command, "/docs") as peer, served(own_command, "/healthz/ready") as own:
+    with served(peer_command, "/docs") as peer, served(OWN, "/healthz/ready") as own:
         registration = json.dumps({"program": PROGRAM}).encode()
         registered = json.loads(post(own, "/v1/programs", registration, "application/json"))
         path = f"/v1/programs/{registered['id']}/gradients"
@@ -85,48 +79,10 @@ def main() -> None:
     print(f"  ratio without compute    {ratio['without']:.2f} (with compute {ratio['with']:.2f})")
 
 
-@contextlib.contextmanager
-def served(command: list[str], path: str) -> Iterator[http.client.HTTPConnection]:
-    """Start a server on a free loopback port, wait until `path` answers 200, and end it afterwards by its id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"BACKPASS_DATA_DIR": folder}
-        process = subprocess.Popen([*command, str(port)], env=environment)
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            for _ in range(300):
-                with contextlib.suppress(OSError, http.client.HTTPException):
-                    connection.request("GET", path)
-                    answer = connection.getresponse()
-                    answer.read()
-                    if answer.status == 200:
-                        break
-                connection.close()
-                time.sleep(0.1)
-            else:
-                raise SystemExit(f"{command} does not answer")
-            yield connection
-            connection.close()
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def post(connection: http.client.HTTPConnection, path: str, body: bytes, media_type: str) -> bytes:
-    connection.request("POST", path, body, {"Content-Type": media_type, "Accept": media_type})
-    answer = connection.getresponse()
-    content = answer.read()
-    if answer.status >= 300:
-        raise SystemExit(f"{path} answers {answer.status}: {content[:500]!r}")
-    return content
-
-
 def timed(connection: http.client.HTTPConnection, path: str, body: bytes) -> tuple[float, bytes]:
     """Milliseconds of one POST, and its answer."""
     started = time.perf_counter()
-    answer = post(connection, path, body, "application/x-safetensors")
+    answer = post(connection, path, body, SAFETENSORS)
     return (time.perf_counter() - started) * 1e3, answer
 
 
