@@ -8,7 +8,7 @@ import scipy
 
 from bench.workloads import RATE, Workload, mlp
 from core.compile import GradientQuery, Optimizer, compile_training
-from core.runtime.reference import RunLimits
+from core.trainer import Trainer
 from core.wire import read
 
 __all__ = ["Training", "start", "versions"]
@@ -28,16 +28,17 @@ class Training:
     def __init__(self, workload: Workload) -> None:
         program = read(workload.program)
         optimizer = Optimizer("sgd", {"learning_rate": RATE})
-        self._step = compile_training(program, GradientQuery(loss="loss"), optimizer).compiled().step
-        self._values = {**workload.feeds, **workload.parameters}
+        self._trainer = Trainer(
+            compile_training(program, GradientQuery(loss="loss"), optimizer).compiled(), workload.parameters
+        )
+        self._feeds = workload.feeds
         self._names = list(workload.parameters)
 
     def run(self, steps: int) -> float:
-        limits = RunLimits()
         for _ in range(steps):
-            outputs = self._step(self._values, limits=limits)
-            self._values |= outputs.parameters
-        return float(outputs.loss)
+            loss = self._trainer.step(self._feeds)
+        return loss
 
     def parameters(self) -> dict[str, np.ndarray]:
-        return {name: self._values[name] for name in self._names}
+        values = self._trainer.values()
+        return {name: values[name] for name in self._names}

@@ -76,21 +76,29 @@ class Region:
         with self._lock:
             for i, array in enumerate((*arrays, *results)):
                 self._given[i] = id(array)
-            self._control[:] = [0, 0, run.limits.max_trips, run.ops_left, run.limits.max_bytes]
-            if self._loops and (run.limits.deadline is not None or run.limits.should_stop is not None):
-                with watched(self._control, run):
-                    self._entry(ctypes.addressof(self._given), *self._fixed)
-            else:
-                self._entry(ctypes.addressof(self._given), *self._fixed)
-            failed = self._control[0]
-            run.ops_left = self._control[3]
+            self.call(self._given, run)
+        return tuple(results)
+
+    def call(self, given: ctypes.Array[ctypes.c_void_p], run: Run) -> None:
+        """Run on the arrays whose ids are `given`, arguments then results, as they must be. One thread at a time.
+
+        Raises ExecutionError.
+        """
+        control, limits = self._control, run.limits
+        control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes]
+        if self._loops and (limits.deadline is not None or limits.should_stop is not None):
+            with watched(control, run):
+                self._entry(ctypes.addressof(given), *self._fixed)
+        else:
+            self._entry(ctypes.addressof(given), *self._fixed)
+        run.ops_left = control[3]
+        failed = control[0]
         if failed < 0:
             run.poll()
             raise ExecutionError("a loop records more than an array may have", "too_large")
         if failed:
             check = self.plan.checks[failed]
             raise ExecutionError(check.message, check.code, location=check.location)
-        return tuple(results)
 
     @property
     def stack_bytes(self) -> int:

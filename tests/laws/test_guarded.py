@@ -1,4 +1,4 @@
-"""Machine code touches nothing but its arrays: run between margins that must not change, and whose NaN must not show."""
+"""Machine code touches nothing but its arrays: it runs between margins that must not change, nor show their NaN."""
 
 from __future__ import annotations
 
