@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.product import batch_addresses
 from core.codegen.rows import DEAR, combine, identity
-from core.plan.data import Gemm, RowKernel, Rows, View
+from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
 
 if TYPE_CHECKING:
     from core.codegen.step import Module
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "batch_task",
     "combine_partials",
+    "kernel_chunks",
+    "kernel_task",
     "partial_bytes",
     "product_chunks",
     "product_task",
@@ -55,6 +58,13 @@ def product_chunks(each: Gemm, unit: int, threads: int) -> int:
     if batch > 1:
         return batch
     return min(-(-m // unit), threads if work < 20 * LONG_PRODUCT else 2 * threads)
+
+
+def kernel_chunks(each: Kernel, threads: int) -> int:
+    """Into how many chunks another kernel is cut."""
+    if threads == 1 or work(each) < LONG_PRODUCT:
+        return 1
+    return min(units(each), 4 * threads)
 
 
 def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: int) -> None:
@@ -118,6 +128,23 @@ def batch_task(module: Module, name: str, each: Gemm, unit: int, chunks: int) ->
 
     strides = tuple(v.strides for v in (each.a, each.b, each.c))
     return module.function(("batch", name, each.c.shape, strides), "task", make)
+
+
+def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
+    """A task that runs kernel `name` on a chunk of its units, with scratch memory of the chunk's own."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        chunk, room = f.param("chunk"), scratch_bytes(each)
+        addresses = [_context(f, i) for i in range(len(each.views) + 1)]
+        if room:
+            scratch = _context(f, len(each.views) + 1)
+            addresses.append(f.at(scratch, f.op(f"mul nsw {chunk}, {room}", "int64"), "uint8"))
+        first, end = _share(f, chunk, units(each), chunks)
+        f.do(f"call void @{name}({', '.join(map(str, [*addresses, I64(each.check), first, end]))})")
+        return f
+
+    return module.function(("task", name, chunks, each.check), "task", make)
 
 
 def partial_bytes(view: View) -> int:

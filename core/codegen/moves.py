@@ -9,7 +9,7 @@ from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.plan.data import Gather, ScatterAdd
 
-__all__ = ["gather_function", "scatter_function"]
+__all__ = ["checked", "gather_function", "scatter_function"]
 
 PARAMS = [("x", "ptr"), ("index", "ptr"), ("out", "ptr"), ("error", "ptr"), ("check", "int64")]
 
@@ -20,7 +20,7 @@ def gather_function(name: str, each: Gather) -> Function:
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
     with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
-        at = _checked(f, i, each.index.dtype, size)
+        at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
         target = _slab(f, f.param("out"), o, count, i, inner, each.x.dtype)
         nbytes = inner * _itemsize(each.x.dtype)
@@ -38,7 +38,7 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     width = min(lanes(dtype), inner)
     add = "fadd" if dtype.startswith("float") else "add"
     with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
-        at = _checked(f, i, each.index.dtype, size)
+        at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         target = _slab(f, f.param("out"), o, size, at, inner, dtype)
         source = _slab(f, f.param("x"), o, count, i, inner, dtype)
         whole = inner // width * width
@@ -52,9 +52,9 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     return f
 
 
-def _checked(f: Function, i: Value, dtype: str, size: int) -> Value:
-    """Index number i counted from the front, or 0 and an error."""
-    raw = f.convert(f.load(f.at(f.param("index"), i, dtype), dtype), "int64")
+def checked(f: Function, address: Value, dtype: str, size: int) -> Value:
+    """The index at `address` counted from the front, or 0 and an error."""
+    raw = f.convert(f.load(address, dtype), "int64")
     wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
     fine = f.compare("icmp ult", wrapped, I64(size))
     with f.when(f.op(f"xor {fine}, true", "bool")):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from core.codegen import fork
+from core.codegen import fork, kernels
 from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
@@ -24,6 +24,7 @@ from core.plan.data import (
     Gather,
     Gemm,
     Instruction,
+    Kernel,
     Loop,
     Plan,
     Recording,
@@ -70,6 +71,13 @@ class Module:
             self.functions.append(make(self.names[key]))
         return self.names[key]
 
+    def table(self, numbers: tuple[int, ...]) -> Value:
+        """The address of these numbers, int64 each."""
+        name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
+        values = ", ".join(f"i64 {n}" for n in numbers)
+        self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
+        return Value(name, "ptr")
+
     def text(self) -> str:
         width = cpu().vector_bytes * 8
         declared = set().union(*(f.declarations for f in self.functions))
@@ -114,6 +122,8 @@ class _Step:
             self.gather(each)
         elif isinstance(each, ScatterAdd):
             self.scatter(each)
+        elif isinstance(each, Kernel):
+            self.kernel(each)
         elif isinstance(each, Loop):
             write_loop(self, each)
         elif isinstance(each, Branch):
@@ -222,3 +232,21 @@ class _Step:
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
         views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
         self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
+
+    def kernel(self, each: Kernel) -> None:
+        name = self.module.function(
+            (each.kind, each.spec, len(each.views)),
+            each.kind,
+            lambda name: kernels.kernel_function(self.module, name, each),
+        )
+        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
+        total, room = kernels.units(each), kernels.scratch_bytes(each)
+        chunks = fork.kernel_chunks(each, self.threads)
+        if room:
+            addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8"))
+            self.module.scratch = max(self.module.scratch, chunks * room)
+        if chunks > 1:
+            task = fork.kernel_task(self.module, name, each, chunks)
+            fork.run(self.module, self.f, task, addresses, chunks)
+        else:
+            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {total})")

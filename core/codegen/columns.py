@@ -1,0 +1,245 @@
+"""Convolution and its adjoints as products of matrices by the BLAS, for many channels.
+
+What windows meet is copied to columns [channels * kernel, pixels], of `together` images at a time where images are
+small, and of `rows` rows of windows where they are large: so much that products are wide enough, and no more than stays
+in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.codegen.llvm import I64, Function, Value
+from core.codegen.machine import lanes
+from core.codegen.pieces import along, blocks, mask, move, parts, put, zero
+from core.codegen.product import product_function
+from core.plan.data import Gemm, Root, View
+from core.plan.geometry import Correlation
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = [
+    "correlate_columns",
+    "filter_adjoint_columns",
+    "filter_units",
+    "image_units",
+    "input_adjoint_columns",
+    "scratch_bytes",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The windows of one product: `depths` by `rows` rows of them from (z, y) on, of each of `together` images.
+
+    channels: of the image, that take part.
+    """
+
+    spec: Correlation
+    channels: int
+    z: Value
+    y: Value
+    depths: int
+    rows: int
+
+    @property
+    def pixels(self) -> int:
+        """Of one image."""
+        return self.depths * self.rows * self.spec.counts[2]
+
+    @property
+    def columns(self) -> View:
+        return _matrix(self.spec.dtype, self.channels * self.spec.size, self.spec.together * self.pixels)
+
+    @property
+    def result(self) -> View:
+        """The pixels, by channel: in the result itself, or of several images together."""
+        spec = self.spec
+        count = spec.together * self.pixels
+        return _matrix(spec.dtype, spec.out, count, spec.pixels if spec.together == 1 else count)
+
+
+def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> None:
+    """All windows of some images, or `spec.rows` rows at a time."""
+    depth, height, _ = spec.counts
+    channels = spec.channels // spec.shares
+    if not spec.rows:
+        body(_Part(spec, channels, I64(0), I64(0), depth, height))
+        return
+    with f.loop(I64(0), I64(depth)) as z:
+        blocks(f, height, spec.rows, lambda y, n: body(_Part(spec, channels, z, y, 1, n)))
+
+
+def correlate_columns(module: Module, f: Function, spec: Correlation) -> None:
+    """``(x, filter, out)``; a unit is `together` images."""
+    dtype = spec.dtype
+    with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
+        images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
+        image = _image(f, spec, f.param("x"), images, group)
+        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+
+        def product(part: _Part) -> None:
+            columns, rows, out = _memory(f, part, f.param("out"), images, group)
+            _meet(module, f, part, image, columns, lambda near, far, n: _copy_row(f, dtype, near, far, n))
+            a = _matrix(dtype, spec.out, spec.depth)
+            _multiply(module, f, Gemm(a, part.columns, part.result), filters, columns, rows)
+            if spec.together > 1:
+                _each_row(f, part, lambda near, far: _copy_row(f, dtype, far, near, part.pixels), out, rows)
+
+        _parts(f, spec, product)
+
+
+def input_adjoint_columns(module: Module, f: Function, spec: Correlation) -> None:
+    """``(ct, filter, out)``; a unit is `together` images."""
+    dtype = spec.dtype
+    with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
+        images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
+        image = _image(f, spec, f.param("out"), images, group)
+        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+        with f.loop(I64(0), I64(spec.together)) as n:
+            zero(f, _image(f, spec, image, n, I64(0)), spec.channels * spec.plane, dtype)
+
+        def product(part: _Part) -> None:
+            columns, rows, ct = _memory(f, part, f.param("ct"), images, group)
+            if spec.together > 1:
+                _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
+            a = _turned(_matrix(dtype, spec.out, spec.depth))
+            _multiply(module, f, Gemm(a, part.result, part.columns), filters, rows, columns)
+            _meet(module, f, part, image, columns, lambda near, far, n: _add_row(f, dtype, far, near, n))
+
+        _parts(f, spec, product)
+
+
+def filter_adjoint_columns(module: Module, f: Function, spec: Correlation) -> None:
+    """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
+    dtype, channels = spec.dtype, spec.channels // spec.shares
+    share = channels * spec.size
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        group, which = parts(f, unit, (spec.groups, spec.shares))
+        target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (which, share))
+        with f.loop(I64(0), I64(spec.out)) as o:
+            zero(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
+        with f.loop(I64(0), I64(spec.batch), spec.together) as images:
+            image = move(f, _image(f, spec, f.param("x"), images, group), dtype, (which, channels * spec.plane))
+
+            def product(part: _Part) -> None:
+                columns, rows, ct = _memory(f, part, f.param("ct"), images, group)
+                _meet(module, f, part, image, columns, lambda near, far, n: _copy_row(f, dtype, near, far, n))
+                if spec.together > 1:
+                    _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
+                c = _matrix(dtype, spec.out, share, spec.depth)
+                each = Gemm(part.result, _turned(part.columns), c, accumulate=True)
+                _multiply(module, f, each, rows, columns, target)
+
+            _parts(f, spec, product)
+
+
+def image_units(spec: Correlation) -> int:
+    return spec.batch // spec.together
+
+
+def filter_units(spec: Correlation) -> int:
+    return spec.groups * spec.shares
+
+
+def scratch_bytes(spec: Correlation) -> int:
+    """Room for the columns, and for the pixels of several images."""
+    count = spec.together * (spec.rows * spec.counts[2] if spec.rows else spec.pixels)
+    rows = spec.depth // spec.shares + (spec.out if spec.together > 1 else 0)
+    return rows * count * np.dtype(spec.dtype).itemsize
+
+
+def _multiply(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value) -> None:
+    name, _ = product_function(module, each)
+    f.do(f"call void @{name}({a}, {b}, {c}, i64 0, i64 {each.c.shape[0]})")
+
+
+def _image(f: Function, spec: Correlation, base: Value, image: Value, group: Value) -> Value:
+    plane = spec.channels * spec.plane
+    return move(f, base, spec.dtype, (image, spec.groups * plane), (group, plane))
+
+
+def _memory(f: Function, part: _Part, pixels: Value, images: Value, group: Value) -> tuple[Value, Value, Value]:
+    """The columns, the matrix [out, pixels], and where its first row lies in `pixels`: there itself, of one image."""
+    spec = part.spec
+    near = move(f, pixels, spec.dtype, (images, spec.groups * spec.out * spec.pixels), (group, spec.out * spec.pixels),
+                (part.z, spec.counts[1] * spec.counts[2]), (part.y, spec.counts[2]))  # fmt: skip
+    columns = f.param("scratch")
+    if spec.together == 1:
+        return columns, near, near
+    return columns, move(f, columns, spec.dtype, by=math.prod(part.columns.shape)), near
+
+
+def _matrix(dtype: str, rows: int, columns: int, distance: int = 0) -> View:
+    return View(Root(0), dtype, (rows, columns), (distance or columns, 1))
+
+
+def _turned(view: View) -> View:
+    return View(view.root, view.dtype, view.shape[::-1], view.strides[::-1])
+
+
+def _meet(
+    module: Module, f: Function, part: _Part, image: Value, columns: Value,
+    body: Callable[[Value, Value, int], None],
+) -> None:  # fmt: skip
+    """``body(address in the image, address in the columns, length)`` for every row of windows of every column."""
+    spec, dtype = part.spec, part.spec.dtype
+    depth, height, row = spec.kernel
+    width = spec.counts[2]
+    count = spec.together * part.pixels
+    offsets = module.table(spec.along)
+    image = move(f, image, dtype, (part.z, spec.moves[0]), (part.y, spec.moves[1]))
+    with (
+        f.loop(I64(0), I64(part.channels)) as c,
+        f.loop(I64(0), I64(depth)) as a,
+        f.loop(I64(0), I64(height)) as b,
+        f.loop(I64(0), I64(row)) as t,
+    ):
+        offset = f.load(f.at(offsets, t, "int64"), "int64")
+        here = move(f, image, dtype, (c, spec.plane), (a, spec.taps[0]), (b, spec.taps[1]), (offset, 1))
+        there = move(f, columns, dtype, (c, spec.size * count), (a, height * row * count), (b, row * count), (t, count))
+        with (
+            f.loop(I64(0), I64(spec.together)) as n,
+            f.loop(I64(0), I64(part.depths)) as z,
+            f.loop(I64(0), I64(part.rows)) as y,
+        ):
+            met = move(f, _image(f, spec, here, n, I64(0)), dtype, (z, spec.moves[0]), (y, spec.moves[1]))
+            column = move(f, there, dtype, (n, part.pixels), (z, part.rows * width), (y, width))
+            body(met, column, width)
+
+
+def _each_row(f: Function, part: _Part, body: Callable[[Value, Value], None], near: Value, far: Value) -> None:
+    """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image."""
+    spec, dtype, pixels = part.spec, part.spec.dtype, part.pixels
+    with f.loop(I64(0), I64(spec.together)) as n, f.loop(I64(0), I64(spec.out)) as o:
+        body(
+            move(f, near, dtype, (n, spec.groups * spec.out * pixels), (o, pixels)),
+            move(f, far, dtype, (n, pixels), (o, spec.together * pixels)),
+        )
+
+
+def _copy_row(f: Function, dtype: str, source: Value, target: Value, length: int) -> None:
+    width = lanes(dtype)
+
+    def piece(at: Value, count: int) -> None:
+        value = f.load(move(f, source, dtype, (at, 1)), dtype, width, mask(count, width))
+        put(f, value, move(f, target, dtype, (at, 1)), count)
+
+    along(f, length, width, piece)
+
+
+def _add_row(f: Function, dtype: str, source: Value, target: Value, length: int) -> None:
+    width = lanes(dtype)
+
+    def piece(at: Value, count: int) -> None:
+        which, place = mask(count, width), move(f, target, dtype, (at, 1))
+        more = f.load(move(f, source, dtype, (at, 1)), dtype, width, which)
+        put(f, f.binary("fadd", f.load(place, dtype, width, which), more), place, count)
+
+    along(f, length, width, piece)

@@ -1,0 +1,347 @@
+"""Convolution and its two adjoints, directly: each output element is summed in a register.
+
+A tile is some output channels by some vectors of pixels. For each element of the filter, a vector of the image is
+loaded for every vector of pixels and a number of the filter for every channel, and all their products are added to the
+tile. Images carry their padding with them (see `core.plan.geometry`), so that no element needs asking where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.machine import cpu
+from core.codegen.pieces import (
+    Piece,
+    across,
+    along,
+    blocks,
+    cut,
+    lanes_for,
+    mask,
+    move,
+    parts,
+    put,
+    split,
+    zero,
+)
+from core.plan.geometry import Correlation
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint"]
+
+LATENCY = 4
+"""Cycles from one addition to a register to the next."""
+
+WHOLE = 6
+"""Vectors of a row up to which a tile holds whole rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Registers of sums: `channels` by `vectors`."""
+
+    channels: int
+    vectors: int
+
+
+def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
+    """The largest tile that takes the least time to cover so many channels and vectors, the latter in steps."""
+
+    def time(tile: Tile) -> float:
+        total = 0.0
+        for _, m, count in split(channels, tile.channels):
+            for _, n, times in split(vectors // step, tile.vectors // step):
+                total += count * times * max(m * n * step / 2, (m + n * step) / 2, LATENCY)
+        return total
+
+    registers = 32 if cpu().vector_bytes == 64 else 16
+    fitting = [
+        Tile(m, n)
+        for m in range(1, min(channels, 12) + 1)
+        for n in range(step, min(vectors, 12) + 1, step)
+        if m * n + n + 1 <= registers
+    ]
+    return min(fitting, key=lambda t: (time(t), t.channels + t.vectors))
+
+
+def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
+    """A tile of whole rows where they are short, else of a part of one."""
+    width = len(cut(spec.counts[2], lanes))
+    if width <= WHOLE:
+        return _tile(channels, width * spec.counts[1], width)
+    return _tile(channels, width)
+
+
+def _multiply_add(f: Function, total: Value, a: Value, b: Value) -> Value:
+    return f.binary("fadd", total, f.binary("fmul", a, b))
+
+
+def _rows(
+    f: Function, counts: tuple[int, int, int], lanes: int, vectors: int,
+    body: Callable[[Value, Value, Value, list[tuple[int, Piece]]], None],
+) -> None:  # fmt: skip
+    """``body(z, y, x, pieces)`` for tiles of at most `vectors` vectors of pixels.
+
+    pieces: (row, piece) pairs; the rows count from y, the pieces start behind x.
+    """
+    depth, height, width = counts
+    pieces = cut(width, lanes)
+    with f.loop(I64(0), I64(depth)) as z:
+        if len(pieces) <= vectors:
+            blocks(
+                f, height, vectors // len(pieces),
+                lambda y, n: body(z, y, I64(0), [(row, piece) for row in range(n) for piece in pieces]),
+            )  # fmt: skip
+            return
+        with f.loop(I64(0), I64(height)) as y:
+            *_, (start, size, count) = split(len(pieces), vectors)
+            last = start + size * (count - 1)  # the block with the tail
+            for first, n, number in split(len(pieces), vectors):
+                number = number - (first == start)
+                full = [(0, Piece(i * lanes, lanes, lanes)) for i in range(n)]
+                with f.loop(I64(first * lanes), I64((first + n * number) * lanes), n * lanes) as x:
+                    body(z, y, x, full)
+            rest = cut(width - last * lanes, lanes)
+            body(z, y, I64(last * lanes), [(0, piece) for piece in rest])
+
+
+# --- the convolution itself --------------------------------------------------------------------------------------
+
+
+def correlate(_: Module, f: Function, spec: Correlation) -> None:
+    """``(x, filter, out)``; a unit is one group of one image."""
+    dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
+    tile = _pixel_tile(spec.out, spec, lanes)
+    depth, height, row = spec.kernel
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        group = f.op(f"urem {unit}, {spec.groups}", "int64")
+        image = move(f, f.param("x"), dtype, (unit, spec.channels * spec.plane))
+        result = move(f, f.param("out"), dtype, (unit, spec.out * spec.pixels))
+        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+
+        def channels(first: Value, number: int) -> None:
+            mine = move(f, filters, dtype, (first, spec.depth))
+            target = move(f, result, dtype, (first, spec.pixels))
+
+            def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]]) -> None:
+                sums = _sums(f, dtype, lanes, number, len(pieces))
+                corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1))
+                with (
+                    f.loop(I64(0), I64(spec.channels)) as c,
+                    f.loop(I64(0), I64(depth)) as a,
+                    f.loop(I64(0), I64(height)) as b,
+                ):
+                    here = move(f, corner, dtype, (c, spec.plane), (a, spec.taps[0]), (b, spec.taps[1]))
+                    there = move(f, mine, dtype, (c, spec.size), (a, height * row), (b, row))
+                    for t, offset in enumerate(spec.along):
+                        _add_products(
+                            f, dtype, sums,
+                            [move(f, there, dtype, by=m * spec.depth + t) for m in range(number)],
+                            [move(f, here, dtype, by=offset + r * spec.moves[1] + p.start) for r, p in pieces],
+                            [p for _, p in pieces],
+                        )  # fmt: skip
+                place = move(f, target, dtype, (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2]), (x, 1))
+                for m in range(number):
+                    for (r, p), slot in zip(pieces, sums[m], strict=True):
+                        at = move(f, place, dtype, by=m * spec.pixels + r * spec.counts[2] + p.start)
+                        put(f, f.read(slot, dtype, lanes), at, p.count)
+
+            _rows(f, spec.counts, lanes, tile.vectors, pixels)
+
+        blocks(f, spec.out, tile.channels, channels)
+
+
+def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> list[list[Value]]:
+    """Slots that hold zeros."""
+    sums = [[f.slot(dtype, lanes) for _ in range(vectors)] for _ in range(channels)]
+    for row in sums:
+        for slot in row:
+            f.write(f.splat(literal(0, dtype), lanes), slot)
+    return sums
+
+
+def _add_products(
+    f: Function, dtype: str, sums: list[list[Value]],
+    numbers: Sequence[Value], vectors: Sequence[Value], pieces: Sequence[Piece],
+) -> None:  # fmt: skip
+    """``sums[m][v] += number m * vector v``, both by their addresses."""
+    loaded = [f.load(at, dtype, p.lanes, mask(p.count, p.lanes)) for at, p in zip(vectors, pieces, strict=True)]
+    for address, row in zip(numbers, sums, strict=True):
+        number = f.splat(f.load(address, dtype), loaded[0].lanes)
+        for slot, vector in zip(row, loaded, strict=True):
+            f.write(_multiply_add(f, f.read(slot, dtype, vector.lanes), vector, number), slot)
+
+
+# --- to the input ------------------------------------------------------------------------------------------------
+
+
+def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
+    """``(ct, filter, out)``; a unit is one group of one image. Each sum is added where its window met the image.
+
+    The filter is given as [group, kernel, channel, out]: sums run along its last axis. The pixels of a tile stay
+    in the nearest cache while all elements of the filter pass by.
+    """
+    dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
+    tile = _pixel_tile(spec.channels, spec, lanes)
+    offsets = module.table(spec.along)
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        group = f.op(f"urem {unit}, {spec.groups}", "int64")
+        image = move(f, f.param("out"), dtype, (unit, spec.channels * spec.plane))
+        given = move(f, f.param("ct"), dtype, (unit, spec.out * spec.pixels))
+        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+        zero(f, image, spec.channels * spec.plane, dtype)
+
+        def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]], at: _Element) -> None:
+            place = move(f, given, dtype, (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2]), (x, 1))
+            corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1), *at.image)
+            blocks(
+                f, spec.channels, tile.channels,
+                lambda first, number: _add_sums(
+                    f, spec, place, move(f, filters, dtype, *at.filters, (first, spec.out)),
+                    move(f, corner, dtype, (first, spec.plane)), number, pieces,
+                ),
+            )  # fmt: skip
+
+        if spec.out < FEW:  # what was just written is not read again at once, which would wait for it
+            with _elements(f, spec, offsets) as at:
+                _rows(f, spec.counts, lanes, tile.vectors, lambda z, y, x, pieces: pixels(z, y, x, pieces, at))
+        else:
+
+            def elements(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]]) -> None:
+                with _elements(f, spec, offsets) as at:
+                    pixels(z, y, x, pieces, at)
+
+            _rows(f, spec.counts, lanes, tile.vectors, elements)
+
+
+FEW = 8
+"""Output channels below which sums are so short that adding them to the image takes most of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """One element of a filter: how far it lies in the filters, and what it meets in the image."""
+
+    filters: tuple[tuple[Value, int], ...]
+    image: tuple[tuple[Value, int], ...]
+
+
+@contextmanager
+def _elements(f: Function, spec: Correlation, offsets: Value) -> Iterator[_Element]:
+    """A loop over the elements of a filter."""
+    depth, height, row = spec.kernel
+    step = spec.channels * spec.out
+    with f.loop(I64(0), I64(depth)) as a, f.loop(I64(0), I64(height)) as b, f.loop(I64(0), I64(row)) as t:
+        offset = f.load(f.at(offsets, t, "int64"), "int64")
+        filters = ((a, height * row * step), (b, row * step), (t, step))
+        yield _Element(filters, ((a, spec.taps[0]), (b, spec.taps[1]), (offset, 1)))
+
+
+def _add_sums(
+    f: Function, spec: Correlation, ct: Value, filters: Value, image: Value, channels: int,
+    pieces: list[tuple[int, Piece]],
+) -> None:  # fmt: skip
+    """Add to some channels of the image what one element of their filters gives, summed over the output channels."""
+    dtype, lanes = spec.dtype, pieces[0][1].lanes
+    sums = _sums(f, dtype, lanes, channels, len(pieces))
+    with f.loop(I64(0), I64(spec.out)) as o:
+        here = move(f, ct, dtype, (o, spec.pixels))
+        there = move(f, filters, dtype, (o, 1))
+        _add_products(
+            f, dtype, sums,
+            [move(f, there, dtype, by=m * spec.out) for m in range(channels)],
+            [move(f, here, dtype, by=r * spec.counts[2] + p.start) for r, p in pieces],
+            [p for _, p in pieces],
+        )  # fmt: skip
+    for m, slots in enumerate(sums):
+        for (r, p), slot in zip(pieces, slots, strict=True):
+            at = move(f, image, dtype, by=m * spec.plane + r * spec.moves[1] + p.start)
+            held = f.load(at, dtype, lanes, mask(p.count, lanes))
+            put(f, f.binary("fadd", held, f.read(slot, dtype, lanes)), at, p.count)
+
+
+# --- to the filter -----------------------------------------------------------------------------------------------
+
+
+def _filter_tile(spec: Correlation) -> Tile:
+    """Output channels by elements of a filter's row."""
+    return _tile(spec.out, spec.kernel[2])
+
+
+def filter_units(spec: Correlation) -> int:
+    """(group, block of output channels, input channel, row of the filter), in this order."""
+    number = -(-spec.out // _filter_tile(spec).channels)
+    return spec.groups * number * spec.channels * spec.kernel[0] * spec.kernel[1]
+
+
+LONG = 64
+"""Vectors of one image that are summed before they are added to what the others gave, lest small ones be lost."""
+
+
+def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
+    """``(ct, x, out)``; units as in `filter_units`. All is summed over images and pixels, across lanes at the end."""
+    dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
+    depth, height, row = spec.kernel
+    tile = _filter_tile(spec)
+    classes = split(spec.out, tile.channels)
+    number = sum(count for *_, count in classes)
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        group, block, c, a, b = parts(f, unit, (spec.groups, number, spec.channels, depth, height))
+        before = 0
+        for start, size, count in classes:
+            within = f.op(f"sub nsw {block}, {before}", "int64")
+            with f.when(f.compare("icmp ult", within, I64(count))):
+                first = f.op(f"mul nsw {within}, {size}", "int64")
+                channel = f.op(f"add nsw {first}, {start}", "int64")
+                given = move(f, f.param("ct"), dtype, (group, spec.out * spec.pixels), (channel, spec.pixels))
+                image = move(f, f.param("x"), dtype, (group, spec.channels * spec.plane), (c, spec.plane),
+                             (a, spec.taps[0]), (b, spec.taps[1]))  # fmt: skip
+                target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (channel, spec.depth),
+                              (c, spec.size), (a, height * row), (b, row))  # fmt: skip
+                for begin, n, times in split(row, tile.vectors):
+                    for i in range(times):
+                        _filter_row(f, spec, lanes, size, begin + i * n, n, given, image, target)
+            before += count
+
+
+def _filter_row(
+    f: Function, spec: Correlation, lanes: int, channels: int, begin: int, length: int,
+    given: Value, image: Value, target: Value,
+) -> None:  # fmt: skip
+    """Elements from `begin` of a row of the filters of some channels."""
+    dtype = spec.dtype
+    sums = _sums(f, dtype, lanes, channels, length)
+    height, width = spec.counts[1:]
+    long = spec.counts[0] * height * len(cut(width, lanes)) > LONG
+    with f.loop(I64(0), I64(spec.batch)) as n:
+        these = _sums(f, dtype, lanes, channels, length) if long else sums
+        ct = move(f, given, dtype, (n, spec.groups * spec.out * spec.pixels))
+        x = move(f, image, dtype, (n, spec.groups * spec.channels * spec.plane))
+        with f.loop(I64(0), I64(spec.counts[0])) as z, f.loop(I64(0), I64(height)) as y:
+            ct_row = move(f, ct, dtype, (z, height * width), (y, width))
+            x_row = move(f, x, dtype, (z, spec.moves[0]), (y, spec.moves[1]))
+
+            def piece(at: Value, count: int) -> None:
+                met = [
+                    f.load(move(f, x_row, dtype, (at, 1), by=offset), dtype, lanes, mask(count, lanes))
+                    for offset in spec.along[begin : begin + length]
+                ]
+                for m, slots in enumerate(these):
+                    one = f.load(move(f, ct_row, dtype, (at, 1), by=m * spec.pixels), dtype, lanes, mask(count, lanes))
+                    for slot, vector in zip(slots, met, strict=True):
+                        f.write(_multiply_add(f, f.read(slot, dtype, lanes), one, vector), slot)
+
+            along(f, width, lanes, piece)
+        if long:
+            for totals, slots in zip(sums, these, strict=True):
+                for total, slot in zip(totals, slots, strict=True):
+                    f.write(f.binary("fadd", f.read(total, dtype, lanes), f.read(slot, dtype, lanes)), total)
+    for m, slots in enumerate(sums):
+        for t, slot in enumerate(slots):
+            f.store(across(f, f.read(slot, dtype, lanes)), move(f, target, dtype, by=m * spec.depth + begin + t))

@@ -1,0 +1,81 @@
+"""The generators behind `Kernel` instructions.
+
+A kernel is a function ``name(arrays..., error[, scratch], check, first, end)``: it does the units of work from `first`
+to below `end`. No unit writes what another one touches, and the order of sums does not depend on the range. Ranges that
+run at the same time need scratch memory of their own, where there is any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from core.codegen import columns, convolution, pooling, rooms
+from core.codegen.llvm import Function
+from core.plan.data import Kernel
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["kernel_function", "scratch_bytes", "units", "work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """arrays: names of the kernel's arrays, in order. units, scratch: units of work, and bytes of scratch memory,
+    by the kernel's spec.
+    """
+
+    arrays: tuple[str, ...]
+    write: Callable[[Module, Function, Any], None]
+    units: Callable[[Any], int] = lambda spec: int(spec.units)
+    scratch: Callable[[Any], int] = lambda spec: 0
+
+
+GENERATORS = {
+    "fill_room": Generator(("x", "room"), rooms.fill_room),
+    "leave_room": Generator(("room", "x"), rooms.leave_room),
+    "correlate": Generator(("x", "filter", "out"), convolution.correlate),
+    "input_adjoint": Generator(("ct", "filter", "out"), convolution.input_adjoint),
+    "filter_adjoint": Generator(("ct", "x", "out"), convolution.filter_adjoint, convolution.filter_units),
+    "correlate_columns": Generator(
+        ("x", "filter", "out"), columns.correlate_columns, columns.image_units, columns.scratch_bytes
+    ),
+    "input_adjoint_columns": Generator(
+        ("ct", "filter", "out"), columns.input_adjoint_columns, columns.image_units, columns.scratch_bytes
+    ),
+    "filter_adjoint_columns": Generator(
+        ("ct", "x", "out"), columns.filter_adjoint_columns, columns.filter_units, columns.scratch_bytes
+    ),
+    "pool": Generator(("x", "out", "index"), pooling.pool),
+    "tiles": Generator(("ct", "out"), pooling.tiles),
+    "chosen_tiles": Generator(("ct", "chosen", "out"), pooling.tiles),
+    "unpool": Generator(("x", "index", "out"), pooling.unpool),
+    "pick": Generator(("x", "index", "out"), pooling.pick),
+}
+
+
+def kernel_function(module: Module, name: str, each: Kernel) -> Function:
+    """``name(arrays..., error[, scratch], check, first, end)``. Arrays overlap only where they are only read."""
+    generator = GENERATORS[each.kind]
+    pointers = [*generator.arrays[: len(each.views)], "error", *(["scratch"] if scratch_bytes(each) else [])]
+    params = [*((p, "ptr") for p in pointers), *((p, "int64") for p in ("check", "first", "end"))]
+    f = Function(name, params)
+    generator.write(module, f, each.spec)
+    return f
+
+
+def units(each: Kernel) -> int:
+    """Into how many parts the work of a kernel can be cut."""
+    return GENERATORS[each.kind].units(each.spec)
+
+
+def work(each: Kernel) -> int:
+    """How many additions or multiplications take as long."""
+    return int(each.spec.work)
+
+
+def scratch_bytes(each: Kernel) -> int:
+    """Of each range that runs at the same time; a multiple of 64."""
+    return -(-GENERATORS[each.kind].scratch(each.spec) // 64) * 64

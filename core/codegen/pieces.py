@@ -1,0 +1,193 @@
+"""Rows of arrays in vectors: cutting them, walking along them, and elements that lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.machine import cpu
+
+__all__ = [
+    "WIDEST",
+    "Piece",
+    "across",
+    "along",
+    "blocks",
+    "cut",
+    "interleaved",
+    "lanes_for",
+    "mask",
+    "move",
+    "parts",
+    "passes",
+    "phases",
+    "put",
+    "split",
+    "zero",
+]
+
+WIDEST = 4
+"""Distances up to which elements that lie apart are loaded together with those between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` elements of a row from `start`, in a vector of `lanes`."""
+
+    start: int
+    lanes: int
+    count: int
+
+
+def passes(size: int) -> int:
+    """How often a vector of `size` bytes occupies the unit that multiplies."""
+    return 2 if size == 64 and cpu().name == "znver4" else 1
+
+
+def lanes_for(dtype: str, length: int) -> int:
+    """Lanes of the vectors that take the least time for a row of `length`; of equally good ones the wider."""
+    one = np.dtype(dtype).itemsize
+    widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes]
+    return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
+
+
+def cut(length: int, lanes: int) -> list[Piece]:
+    return [Piece(at, lanes, min(lanes, length - at)) for at in range(0, length, lanes)]
+
+
+def mask(count: int, lanes: int) -> Value | None:
+    """Which lanes exist, of `count`; None if all do."""
+    if count >= lanes:
+        return None
+    return Value(f"<{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>", "bool", lanes)
+
+
+def split(total: int, most: int) -> list[tuple[int, int, int]]:
+    """Blocks of at most `most` and of nearly equal size: (start, size, how many) of the larger and of the others."""
+    number = -(-total // most)
+    small, larger = divmod(total, number)
+    found = [(0, small + 1, larger), (larger * (small + 1), small, number - larger)]
+    return [each for each in found if each[2]]
+
+
+def blocks(f: Function, total: int, most: int, body: Callable[[Value, int], None]) -> None:
+    """``body(start, size)`` for each block of `split`."""
+    for start, size, number in split(total, most):
+        if number == 1:
+            body(I64(start), size)
+        else:
+            with f.loop(I64(start), I64(start + size * number), size) as at:
+                body(at, size)
+
+
+def along(f: Function, length: int, lanes: int, body: Callable[[Value, int], None], unrolled: int = 4) -> None:
+    """``body(start, count)`` for the pieces of a row: few as straight code, many as a loop and a tail."""
+    pieces = cut(length, lanes)
+    if len(pieces) <= unrolled:
+        for piece in pieces:
+            body(I64(piece.start), piece.count)
+        return
+    whole = length // lanes * lanes
+    with f.loop(I64(0), I64(whole), lanes) as at:
+        body(at, lanes)
+    if whole < length:
+        body(I64(whole), length - whole)
+
+
+def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by: int = 0) -> Value:
+    """`address` moved by each number times its distance, and by `by` elements."""
+    for number, distance in steps:
+        if distance and number.name != "0":
+            address = f.at(address, f.op(f"mul nsw {number}, {distance}", "int64"), dtype)
+    return f.at(address, I64(by), dtype) if by else address
+
+
+def parts(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
+    """A position in row-major order as one on each axis."""
+    found: list[Value] = []
+    for size in reversed(sizes[1:]):
+        found.insert(0, f.op(f"urem {number}, {size}", "int64"))
+        number = f.op(f"udiv {number}, {size}", "int64")
+    return [number, *found]
+
+
+def zero(f: Function, address: Value, count: int, dtype: str) -> None:
+    """Set `count` elements to 0."""
+    f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    nbytes = count * np.dtype(dtype).itemsize
+    f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
+
+
+def put(f: Function, value: Value, address: Value, count: int) -> None:
+    """Store the first `count` lanes."""
+    f.store(value, address, mask(count, value.lanes) if value.lanes > 1 else None)
+
+
+def phases(
+    f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int, wanted: int = 1
+) -> list[Value]:
+    """For each of the first `wanted` positions, the `count` elements `stride` apart from there on, in `lanes` lanes.
+
+    Nothing behind the last of them is read.
+    """
+    if lanes == 1 or stride == 1:
+        assert wanted <= stride
+        return [
+            f.load(f.at(address, I64(i), dtype), dtype, lanes, mask(count, lanes) if lanes > 1 else None)
+            for i in range(wanted)
+        ]
+    if stride > WIDEST:
+        return [_picked(f, f.at(address, I64(i), dtype), dtype, stride, lanes, count) for i in range(wanted)]
+    width = stride * lanes
+    read = stride * (count - 1) + wanted
+    block = f.load(address, dtype, width, mask(read, width))
+    return [_every(f, block, stride, i, lanes) for i in range(wanted)]
+
+
+def _picked(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
+    result = f.splat(literal(0, dtype), lanes)
+    for lane in range(count):
+        one = f.load(f.at(address, I64(lane * stride), dtype), dtype)
+        result = f.op(f"insertelement {result}, {one}, i64 {lane}", dtype, lanes)
+    return result
+
+
+def _every(f: Function, block: Value, stride: int, first: int, lanes: int) -> Value:
+    places = ", ".join(f"i32 {first + stride * i}" for i in range(lanes))
+    return f.op(f"shufflevector {block}, {block.type} poison, <{lanes} x i32> <{places}>", block.dtype, lanes)
+
+
+def interleaved(f: Function, vectors: list[Value]) -> Value:
+    """Element by element from each of the vectors in turn."""
+    lanes, number = vectors[0].lanes, len(vectors)
+    if number == 1:
+        return vectors[0]
+    while len(vectors) > 1:  # side by side first, in pairs of equal length
+        if len(vectors) % 2:
+            vectors = [*vectors, f.splat(literal(0, vectors[0].dtype), vectors[0].lanes)]
+        vectors = [
+            _shuffled(f, a, b, list(range(2 * a.lanes))) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    whole = vectors[0]
+    return _shuffled(f, whole, whole, [which * lanes + i for i in range(lanes) for which in range(number)])
+
+
+def _shuffled(f: Function, a: Value, b: Value, places: list[int]) -> Value:
+    text = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in places)
+    return f.op(f"shufflevector {a}, {b}, <{len(places)} x i32> <{text}>", a.dtype, len(places))
+
+
+def across(f: Function, value: Value) -> Value:
+    """The sum of all lanes, by halves."""
+    while value.lanes > 1:
+        half = value.lanes // 2
+        low, high = (
+            _shuffled(f, value, value, list(range(start, start + half))) if half > 1
+            else f.op(f"extractelement {value}, i64 {start}", value.dtype)
+            for start in (0, half)
+        )  # fmt: skip
+        value = f.binary("fadd", low, high)
+    return value

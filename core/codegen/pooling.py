@@ -1,0 +1,212 @@
+"""Pooling: a reduction of each window, and its adjoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.moves import checked
+from core.codegen.pieces import along, interleaved, lanes_for, mask, move, phases, put, zero
+from core.plan.geometry import Pool, Scattered, Tiles
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["pick", "pool", "tiles", "unpool"]
+
+UNROLLED = 32
+"""Elements of a window up to which they are visited in straight code."""
+
+NUMBER = "int32"
+"""Dtype of the numbers of elements in a register."""
+
+Visit = Callable[[Value, Value], None]
+
+
+def pool(_: Module, f: Function, spec: Pool) -> None:
+    """``(x, out)`` or ``(x, out, index)``; a unit is a plane."""
+    dtype, width = spec.dtype, spec.counts[2]
+    lanes = lanes_for(dtype, width)
+    with (
+        f.loop(f.param("first"), f.param("end")) as unit,
+        f.loop(I64(0), I64(spec.counts[0])) as z,
+        f.loop(I64(0), I64(spec.counts[1])) as y,
+    ):
+        image = move(f, f.param("x"), dtype, (unit, spec.plane), (z, spec.strides[0] * spec.steps[0]),
+                     (y, spec.strides[1] * spec.steps[1]))  # fmt: skip
+        place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * width), (y, width)]
+
+        def piece(x: Value, count: int) -> None:
+            corner = move(f, image, dtype, (x, spec.strides[2]))
+            at = (z, y, x)
+            best = f.slot(dtype, lanes)
+            found = f.slot(NUMBER, lanes)
+            start = -np.inf if spec.kind == "max" else 0
+            f.write(f.splat(literal(start, dtype), lanes), best)
+            if spec.index:
+                f.write(_first(f, spec, at, lanes), found)
+            _elements(f, spec, corner, lanes, count, lambda value, number: _take(f, spec, best, found, value, number))
+            put(f, f.read(best, dtype, lanes), move(f, f.param("out"), dtype, *place, (x, 1)), count)
+            if spec.index:
+                number = f.binary("add", f.read(found, NUMBER, lanes), _corner(f, spec, at, lanes))
+                put(f, f.convert(number, spec.index), move(f, f.param("index"), spec.index, *place, (x, 1)), count)
+
+        along(f, width, lanes, piece, 4 if math.prod(spec.kernel) <= UNROLLED else 1)
+
+
+def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, number: Value) -> None:
+    """One element of each window."""
+    held = f.read(best, spec.dtype, value.lanes)
+    if spec.kind == "sum":
+        f.write(f.binary("fadd", held, value), best)
+        return
+    missing = f.compare("fcmp uno", value, value)  # NaN is above all
+    if not spec.last:
+        missing = f.binary("and", missing, f.compare("fcmp ord", held, held))
+    better = f.binary("or", f.compare("fcmp ogt", value, held), missing)
+    f.write(f.select(better, value, held), best)
+    if spec.index:
+        f.write(f.select(better, number, f.read(found, NUMBER, value.lanes)), found)
+
+
+def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, visit: Visit) -> None:
+    """``visit(element of each window, its number)``, in row-major order."""
+    depth, height, row = spec.kernel
+    stride = spec.strides[2]
+    straight = math.prod(spec.kernel) <= UNROLLED
+    with _each(f, depth, straight) as depths, _each(f, height, straight) as heights:
+        for a in depths:
+            for b in heights:
+                here = move(f, corner, spec.dtype, (a, spec.steps[0]), (b, spec.steps[1]))
+                if row <= UNROLLED:
+                    for t in range(0, row, stride):
+                        wanted = min(stride, row - t)
+                        met = phases(f, move(f, here, spec.dtype, by=t), spec.dtype, stride, lanes, count, wanted)
+                        for i, value in enumerate(met):
+                            visit(value, _number(f, spec, (a, b, I64(t + i))))
+                else:
+                    with f.loop(I64(0), I64(row)) as t_:
+                        there = move(f, here, spec.dtype, (t_, 1))
+                        (value,) = phases(f, there, spec.dtype, stride, lanes, count, 1)
+                        visit(value, _number(f, spec, (a, b, t_)))
+
+
+@contextmanager
+def _each(f: Function, count: int, straight: bool) -> Iterator[list[Value]]:
+    """All numbers below `count`, or a loop over them."""
+    if straight:
+        yield [I64(i) for i in range(count)]
+    else:
+        with f.loop(I64(0), I64(count)) as i:
+            yield [i]
+
+
+def _weighted(f: Function, values: tuple[Value, ...], weights: tuple[int, ...]) -> Value:
+    """The sum of the values times their weights; a literal where they are."""
+    known = sum(int(v.name) * w for v, w in zip(values, weights, strict=True) if not v.name.startswith("%"))
+    total = I64(known)
+    for value, weight in zip(values, weights, strict=True):
+        if value.name.startswith("%") and weight:
+            total = f.binary("add", total, f.op(f"mul nsw {value}, {weight}", "int64"))
+    return total
+
+
+def _narrow(f: Function, value: Value) -> Value:
+    return f.convert(value, NUMBER) if value.name.startswith("%") else Value(value.name, NUMBER)
+
+
+def _number(f: Function, spec: Pool, element: tuple[Value, Value, Value]) -> Value:
+    return _narrow(f, _weighted(f, element, spec.numbers))
+
+
+def _corner(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
+    """What is added to the numbers of the windows from `at` on."""
+    if not any(spec.corner):
+        return f.splat(literal(spec.first, NUMBER), lanes)
+    base = _narrow(f, f.binary("add", _weighted(f, at, spec.corner), I64(spec.first)))
+    return f.binary("add", base, _iota(lanes, spec.corner[2]))
+
+
+def _iota(lanes: int, step: int) -> Value:
+    return Value(f"<{', '.join(f'i32 {i * step}' for i in range(lanes))}>", NUMBER, lanes)
+
+
+def _first(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
+    """The number of each window's first element that is no padding: it is found where nothing is above -infinity."""
+    total = f.splat(literal(0, NUMBER), lanes)
+    for axis, (position, before, stride, weight) in enumerate(
+        zip(at, spec.before, spec.strides, spec.numbers, strict=True)
+    ):
+        if not before:
+            continue
+        start = f.splat(_narrow(f, f.binary("sub", I64(before), f.op(f"mul nsw {position}, {stride}", "int64"))), lanes)
+        if axis == 2:
+            start = f.binary("sub", start, _iota(lanes, stride))
+        padded = f.intrinsic("smax", start, f.constant(0, start))
+        total = f.binary("add", total, f.binary("mul", padded, f.constant(weight, padded)))
+    return total
+
+
+# --- adjoints ----------------------------------------------------------------------------------------------------
+
+
+def tiles(_: Module, f: Function, spec: Tiles) -> None:
+    """``(ct, out)`` or ``(ct, chosen, out)``; a unit is a plane."""
+    dtype, (height, width) = spec.dtype, spec.size[1:]
+    lanes = lanes_for(dtype, spec.counts[2])
+    none = f.splat(literal(0, dtype), lanes)
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        plane = move(f, f.param("out"), dtype, (unit, math.prod(spec.size)))
+        if spec.size != tuple(n * k for n, k in zip(spec.counts, spec.kernel, strict=True)):
+            zero(f, plane, math.prod(spec.size), dtype)
+        with f.loop(I64(0), I64(spec.counts[0])) as z, f.loop(I64(0), I64(spec.counts[1])) as y:
+            place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2])]
+            corner = move(f, plane, dtype, (z, spec.kernel[0] * height * width), (y, spec.kernel[1] * width))
+
+            def piece(x: Value, count: int) -> None:
+                which = mask(count, lanes)
+                ct = f.load(move(f, f.param("ct"), dtype, *place, (x, 1)), dtype, lanes, which)
+                chosen = None
+                if spec.chosen:
+                    chosen = f.load(move(f, f.param("chosen"), "uint8", *place, (x, 1)), "uint8", lanes, which)
+                number = 0
+                for a in range(spec.kernel[0]):
+                    for b in range(spec.kernel[1]):
+                        row = []
+                        for _ in range(spec.kernel[2]):
+                            row.append(ct if chosen is None else f.select(
+                                f.compare("icmp eq", chosen, f.constant(number, chosen)), ct, none
+                            ))  # fmt: skip
+                            number += 1
+                        there = move(f, corner, dtype, (x, spec.kernel[2]), by=(a * height + b) * width)
+                        put(f, interleaved(f, row), there, count * spec.kernel[2])
+
+            along(f, spec.counts[2], lanes, piece)
+
+
+def unpool(_: Module, f: Function, spec: Scattered) -> None:
+    """``(x, index, out)``: zeros, and x added at the positions; a unit is a plane."""
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        target = move(f, f.param("out"), spec.dtype, (unit, spec.size))
+        zero(f, target, spec.size, spec.dtype)
+        with f.loop(I64(0), I64(spec.count)) as i:
+            place = [(unit, spec.count), (i, 1)]
+            at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)
+            more = f.load(move(f, f.param("x"), spec.dtype, *place), spec.dtype)
+            here = f.at(target, at, spec.dtype)
+            f.store(f.binary("fadd", f.load(here, spec.dtype), more), here)
+
+
+def pick(_: Module, f: Function, spec: Scattered) -> None:
+    """``(x, index, out)``: the elements of x at the positions; a unit is a plane."""
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        source = move(f, f.param("x"), spec.dtype, (unit, spec.size))
+        with f.loop(I64(0), I64(spec.count)) as i:
+            place = [(unit, spec.count), (i, 1)]
+            at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)
+            f.store(f.load(f.at(source, at, spec.dtype), spec.dtype), move(f, f.param("out"), spec.dtype, *place))

@@ -1,0 +1,392 @@
+"""Windows in machine code: what the reference executor computes, and nothing beside their arrays is touched."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.codegen.kernels import kernel_function, scratch_bytes, units
+from core.codegen.machine import load
+from core.codegen.step import CONTROL, Module, write_step
+from core.compile import GradientQuery, compile_gradient, optimize
+from core.ir import Block, TensorType
+from core.plan import arrange, plan_block, windows
+from core.plan.data import Kernel
+from core.runtime.native import CPU, refusals
+from core.wire import read
+from tests.laws.test_native import both
+from tests.programs import Sketch
+
+QUIET = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution. image, filter, result: the three shapes; each is computed from the two others."""
+
+    image: tuple[int, ...]
+    filter: tuple[int, ...]
+    result: tuple[int, ...]
+    attrs: dict
+    dtype: str
+
+
+@st.composite
+def convolutions(draw, longest: int = 20) -> Case:
+    axes = draw(st.integers(1, 3))
+    groups, channels, out = (draw(st.integers(1, n)) for n in (2, 3, 5))
+    one_long = draw(st.integers(0, axes - 1))
+    size, kernel, counts, strides, dilations, pads = [], [], [], [], [], []
+    for axis in range(axes):
+        k, stride, dilation = (draw(st.integers(1, n)) for n in (4, 3, 2))
+        count = draw(st.integers(1, longest if axis == one_long else 3))
+        before, after, beyond = draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.integers(0, stride - 1))
+        n = (count - 1) * stride + (k - 1) * dilation + 1 + beyond - before - after
+        while n < 1:  # padding alone would hold the windows
+            before, after = max(before - 1, 0), max(after - 1, 0)
+            n = (count - 1) * stride + (k - 1) * dilation + 1 + beyond - before - after
+        size.append(n)
+        kernel.append(k)
+        counts.append(count)
+        strides.append(stride)
+        dilations.append(dilation)
+        pads += [before, after]
+    attrs = {"strides": tuple(strides), "paddings": tuple(pads), "dilations": tuple(dilations), "groups": groups}
+    batch = draw(st.integers(1, 4))
+    return Case(
+        (batch, groups * channels, *size), (groups * out, channels, *kernel), (batch, groups * out, *counts), attrs,
+        draw(st.sampled_from(DTYPES)),
+    )  # fmt: skip
+
+
+def plain(width: int, dtype: str, out: int = 3) -> Case:
+    attrs = {"strides": (1, 1), "paddings": (0, 0), "dilations": (1, 1), "groups": 1}
+    return Case((2, 2, 4, width + 2), (out, 2, 2, 3), (2, out, 3, width), attrs, dtype)
+
+
+def three_forms(case: Case) -> Block:
+    """A convolution and its two adjoints, of (image, filter, cotangent)."""
+    b = BlockBuilder()
+    x, f, ct = (b.param(TensorType(shape, case.dtype)) for shape in (case.image, case.filter, case.result))
+    return b.build(
+        [
+            b.emit("correlate", x, f, **case.attrs),
+            b.emit("correlate_input_adjoint", ct, f, x, **case.attrs),
+            b.emit("correlate_filter_adjoint", ct, x, f, **case.attrs),
+        ]
+    )
+
+
+def values_for(block: Block, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(block.types[p].shape).astype(block.types[p].dtype) for p in block.params]
+
+
+def agree(block: Block, values: list[np.ndarray]) -> None:
+    assert refusals(block) == {}
+    both(block, values)
+
+
+@pytest.fixture(params=["direct", "columns", "columns of few"])
+def form(request, monkeypatch):
+    """All ways to compute a convolution, whatever its sizes."""
+    monkeypatch.setattr(windows, "_by_blas", lambda kind, spec: request.param != "direct")
+    if request.param == "columns of few":
+        monkeypatch.setattr(windows, "WIDE", 4)
+        monkeypatch.setattr(windows, "NEAR", 32)
+
+
+@QUIET
+@given(case=convolutions())
+def test_convolutions_and_their_adjoints_are_those_of_the_reference_executor(form, case):
+    block = three_forms(case)
+    agree(block, values_for(block))
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(case=convolutions(longest=70))
+def test_many_convolutions_and_their_adjoints_are_those_of_the_reference_executor(form, case):
+    block = three_forms(case)
+    agree(block, values_for(block))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 100, 129])
+def test_rows_of_any_length_are_convolved_to_their_last_element(width, dtype):
+    block = three_forms(plain(width, dtype, out=1 + width % 7))
+    agree(block, values_for(block))
+
+
+def test_channels_that_many_are_multiplied_by_the_blas():
+    attrs = {"strides": (2, 2), "paddings": (1, 1), "dilations": (1, 1), "groups": 1}
+    block = three_forms(Case((2, 160, 9, 9), (120, 160, 3, 3), (2, 120, 5, 5), attrs, "float64"))
+
+    kinds = {each.kind for each in kernels(block)}
+
+    assert kinds == {"fill_room", "leave_room", "correlate_columns", "input_adjoint_columns", "filter_adjoint_columns"}
+    agree(block, values_for(block))
+
+
+# --- pooling -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def pools(draw, longest: int = 20):
+    """Shape of the images, and attributes."""
+    axes = draw(st.integers(1, 3))
+    tiling = draw(st.booleans())
+    size, kernel, strides, pads = [], [], [], []
+    for axis in range(axes):
+        k = draw(st.integers(1, 4))
+        stride = k if tiling else draw(st.integers(1, 6))
+        before, after = (0, 0) if tiling else (draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1)))
+        n = draw(st.integers(max(1, k - before - after), longest * stride if axis == axes - 1 else k + 3))
+        size.append(n)
+        kernel.append(k)
+        strides.append(stride)
+        pads += [before, after]
+    attrs = {"kernel_size": tuple(kernel), "strides": tuple(strides), "paddings": tuple(pads)}
+    attrs["ceil_mode"] = draw(st.booleans())
+    planes = draw(st.sampled_from([(1, 1), (2, 3)]))
+    return TensorType((*planes, *size), draw(st.sampled_from(DTYPES))), attrs
+
+
+def pooled(op: str, type: TensorType, attrs: dict, results=slice(None)) -> Block:
+    b = BlockBuilder()
+    out = b.emit(op, b.param(type), **attrs)
+    return b.build(list(out if isinstance(out, tuple) else (out,))[results])
+
+
+def with_gradient(block: Block) -> Block:
+    return optimize(vjp(block, block.params))
+
+
+def check_pools(case, seed: int) -> None:
+    type, attrs = case
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-2, 3, type.shape).astype(type.dtype)  # many equal ones
+    values[rng.random(type.shape) < 0.2] = -np.inf
+    alone = pooled("max_pool", type, attrs)
+    agree(alone, [values])
+    for block in (pooled("max_pool", type, attrs, slice(1)), pooled("window_sum", type, attrs)):
+        pulled = with_gradient(block)
+        x = rng.standard_normal(type.shape).astype(type.dtype)
+        agree(pulled, [x, *values_for(pulled, seed)[1:]])
+
+
+@QUIET
+@given(case=pools(), seed=st.integers(0, 99))
+def test_pools_and_their_gradients_are_those_of_the_reference_executor(case, seed):
+    check_pools(case, seed)
+
+
+@pytest.mark.slow
+@THOROUGH
+@given(case=pools(longest=50), seed=st.integers(0, 99))
+def test_many_pools_and_their_gradients_are_those_of_the_reference_executor(case, seed):
+    check_pools(case, seed)
+
+
+@pytest.mark.parametrize("size", [40, 700])
+def test_a_window_over_everything_takes_the_first_of_the_largest(size):
+    type = TensorType((1, 2, size), "float32")
+    x = np.zeros(type.shape, "float32")
+    x[0, 1, [5, 30]] = 2
+
+    agree(pooled("max_pool", type, {"kernel_size": (size,)}), [x])
+    agree(with_gradient(pooled("window_sum", type, {"kernel_size": (size,)})), [x, x[:, :, :1]])
+
+
+@pytest.mark.parametrize("counts", [3, 40])
+def test_nan_is_above_all_wherever_it_stands(counts):
+    type = TensorType((2, 2, 4 * counts), "float32")
+    x = np.random.default_rng(0).standard_normal(type.shape).astype("float32")
+    x[np.random.default_rng(1).random(type.shape) < 0.3] = np.nan
+
+    agree(pooled("max_pool", type, {"kernel_size": (4,)}), [x])
+
+
+def scattering(op: str, spatial: tuple[int, ...], positions: tuple[int, ...]) -> Block:
+    b = BlockBuilder()
+    planes = TensorType((2, 2, *spatial), "float32")
+    given, index = TensorType((2, 2, *positions), "float32"), TensorType((2, 2, *positions), "int64")
+    if op == "pick":
+        return b.build([b.emit("pick", b.param(planes), b.param(index))])
+    return b.build([b.emit("unpool_like", b.param(given), b.param(index), b.param(planes))])
+
+
+@pytest.mark.parametrize("op", ["pick", "unpool_like"])
+@pytest.mark.parametrize("position", [0, 11, -12, 12, -13, 2**40])
+def test_a_position_is_checked_before_it_is_used(op, position):
+    block = scattering(op, (3, 4), (2,))
+    index = np.array([[[0, 5], [-1, 5]], [[3, 3], [7, position]]])
+    values = [np.ones(block.types[p].shape, "float32") for p in block.params]
+    values[1] = index
+
+    agree(block, values)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------
+
+
+def test_windows_inside_a_loop_have_their_gradient():
+    """Each trip convolves and pools what the one before left; their positions and images are recorded."""
+    rng = np.random.default_rng(3)
+    sketch = Sketch()
+    x, w = (
+        sketch.param(name, rng.standard_normal(shape)) for name, shape in (("x", (2, 2, 6, 7)), ("w", (2, 2, 3, 3)))
+    )
+    sketch.op("assign", x, out="h")
+    with sketch.repeat(3):
+        sketch.op("conv2d", "h", w, out="z", paddings=[1, 1])
+        sketch.op("max_pool2d", "z", out=["h", "at"], kernel_size=[3, 3], strides=[1, 1], paddings=[1, 1])
+    sketch.total("h")
+    executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"), fetch=["loss", "h"])
+
+    agree(executable.plan.block, [sketch.values[v.name] for v in executable.inputs])
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def kernels(block: Block) -> list[Kernel]:
+    return [each for each in plan_block(block, CPU).body.instructions if isinstance(each, Kernel)]
+
+
+def compiled(each: Kernel):
+    """(what keeps it alive, the kernel as a function of addresses, numbers for its check and of units)"""
+    module = Module()
+    module.functions.append(kernel_function(module, "kernel", each))
+    library = load(module.text(), module.symbols)
+    pointers = len(each.views) + 1 + bool(scratch_bytes(each))
+    return library, library.function("kernel", *[ctypes.c_void_p] * pointers, *[ctypes.c_int64] * 3)
+
+
+POISON = 0xFF
+"""A byte; numbers made of it are NaN, and positions out of range."""
+
+MARGIN = 4096
+
+
+def blocks_for_memory():
+    for dtype in DTYPES:
+        for case in (plain(5, dtype), plain(16, dtype), plain(21, dtype, out=7)):
+            yield three_forms(case)
+        attrs = {"strides": (2, 2), "paddings": (1, 1), "dilations": (1, 2), "groups": 2}
+        yield three_forms(Case((2, 4, 8, 23), (6, 2, 3, 3), (2, 6, 4, 11), attrs, dtype))
+        for n in (8, 21, 34):
+            type = TensorType((1, 2, 4, n), dtype)
+            for attrs in ({"kernel_size": (2,)}, {"kernel_size": (3,), "strides": (2,), "paddings": (1,)}):
+                yield pooled("max_pool", type, attrs)
+                yield with_gradient(pooled("max_pool", type, attrs, slice(1)))
+                yield with_gradient(pooled("window_sum", type, attrs))
+
+
+def poisoned(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the whole, what lies between its margins)"""
+    whole = np.full(nbytes + 2 * MARGIN + 64, POISON, np.uint8)
+    start = MARGIN + -(whole.ctypes.data + MARGIN) % 64
+    return whole, whole[start : start + nbytes]
+
+
+def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_written(form):
+    for block in blocks_for_memory():
+        native = plan_block(block, CPU)
+        arena = arrange(native.body)
+        module = write_step(native, arena)
+        library = load(module.text(), module.symbols)
+        step = library.function("step", *[ctypes.c_void_p] * 4)
+        given = values_for(block)
+        memory = [poisoned(v.root.nbytes) for v in (*native.params, *native.results)]
+        memory.append(poisoned(arena.size + module.scratch))
+        arrays = [
+            inside.view(v.dtype).reshape(v.shape)
+            for v, (_, inside) in zip((*native.params, *native.results), memory, strict=False)
+        ]
+        for array, values in zip(arrays, given, strict=False):
+            array[...] = values
+        control = np.zeros(len(CONTROL), np.int64)
+        pointers = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
+
+        step(ctypes.addressof(pointers), memory[-1][1].ctypes.data, control.ctypes.data, 0)
+
+        assert control[0] == 0
+        for whole, inside in memory:
+            start = inside.ctypes.data - whole.ctypes.data
+            assert (whole[:start] == POISON).all()
+            assert (whole[start + inside.size :] == POISON).all()
+        for array, values in zip(arrays, given, strict=False):
+            np.testing.assert_array_equal(array, values)
+        for array in arrays[len(given) :]:
+            assert not np.isnan(array).any()
+
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+from core.codegen.kernels import scratch_bytes, units
+from tests.core.codegen.test_windows import blocks_for_memory, compiled, kernels
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+PAGE = mmap.PAGESIZE
+
+def guarded(nbytes, at_end):
+    pages = -(-nbytes // PAGE)
+    start = libc.mmap(None, (pages + 2) * PAGE, 3, 0x22, -1, 0)
+    libc.mprotect(start, PAGE, 0)
+    libc.mprotect(start + (pages + 1) * PAGE, PAGE, 0)
+    return start + PAGE + (pages * PAGE - nbytes if at_end else 0)
+
+for block in blocks_for_memory():
+    for each in kernels(block):
+        library, run = compiled(each)
+        for at_end in (False, True):
+            sizes = [v.root.nbytes for v in each.views] + [8] + [n for n in [scratch_bytes(each)] if n]
+            run(*(guarded(n, at_end) for n in sizes), 1, 0, units(each))
+print("whole")
+"""
+
+
+def test_nothing_is_read_beside_the_arrays():
+    """Next to each array lies memory that must not be touched; a process that does so dies."""
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=300)
+
+    assert (done.returncode, done.stdout.split()) == (0, ["whole"]), done.stderr[-2000:]
+
+
+def test_work_in_parts_gives_the_same_bits(form):
+    """However the units of a kernel are shared out."""
+    rng = np.random.default_rng(0)
+    for block in blocks_for_memory():
+        for each in kernels(block):
+            _library, run = compiled(each)
+            arrays = [
+                rng.integers(0, 3, v.root.nbytes // np.dtype(v.dtype).itemsize).astype(v.dtype) for v in each.views
+            ]
+            arrays = [a + rng.random(a.shape).astype(a.dtype) if a.dtype.kind == "f" else a for a in arrays]
+            error, scratch = np.zeros(1, np.int64), np.zeros(scratch_bytes(each), np.uint8)
+            found = []
+            for parts in ([0, units(each)], [*range(0, units(each), 2), units(each)]):
+                mine = [a.copy() for a in arrays]
+                addresses = [a.ctypes.data for a in (*mine, error, *([scratch] if scratch.size else []))]
+                for first, end in reversed(list(pairwise(parts))):
+                    run(*addresses, 1, first, end)
+                found.append(mine[-each.written :])
+            for one, other in zip(*found, strict=True):
+                np.testing.assert_array_equal(one, other)
