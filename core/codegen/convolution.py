@@ -78,10 +78,6 @@ def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
     return _tile(channels, width)
 
 
-def _multiply_add(f: Function, total: Value, a: Value, b: Value) -> Value:
-    return f.binary("fadd", total, f.binary("fmul", a, b))
-
-
 def _rows(
     f: Function, counts: tuple[int, int, int], lanes: int, vectors: int,
     body: Callable[[Value, Value, Value, list[tuple[int, Piece]]], None],
@@ -175,7 +171,7 @@ def _add_products(
     for address, row in zip(numbers, sums, strict=True):
         number = f.splat(f.load(address, dtype), loaded[0].lanes)
         for slot, vector in zip(row, loaded, strict=True):
-            f.write(_multiply_add(f, f.read(slot, dtype, vector.lanes), vector, number), slot)
+            f.write(f.fma(vector, number, f.read(slot, dtype, vector.lanes)), slot)
 
 
 # --- to the input ------------------------------------------------------------------------------------------------
@@ -335,7 +331,7 @@ def _filter_row(
                 for m, slots in enumerate(these):
                     one = f.load(move(f, ct_row, dtype, (at, 1), by=m * spec.pixels), dtype, lanes, mask(count, lanes))
                     for slot, vector in zip(slots, met, strict=True):
-                        f.write(_multiply_add(f, f.read(slot, dtype, lanes), one, vector), slot)
+                        f.write(f.fma(one, vector, f.read(slot, dtype, lanes)), slot)
 
             along(f, width, lanes, piece)
         if long:
