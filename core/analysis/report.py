@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+from core.analysis.compiled import machine_code
+from core.analysis.place import place
 from core.backward import Backward, Budget
 from core.compile import GradientQuery, bound, differentiate, gradient_step
 from core.cost import count_work, predict_memory
 from core.cost.step import Step
-from core.errors import Location
 from core.headroom import headroom
 from core.hooks import block_index
 from core.ir import Block, Op, Program, StackType, inner_blocks
@@ -27,19 +28,23 @@ def analyse(
     shapes: Mapping[str, Sequence[int]] | None = None,
     trips: int = 100,
     backward: Backward | None = None,
+    compiled: bool = True,
 ) -> dict[str, Any]:
     """What the step of `query` costs and why, before anything runs.
 
     shapes:   of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
     trips:    how often every loop is taken to run.
     backward: the answer to `query`, if it is known already.
+    compiled: whether the step is to run as machine code.
     """
     with headroom():
         sized = bound(program, shapes)
         # what fits a budget depends on the sizes
         backward = backward or differentiate(program if query.options.budget is None else sized, query)[0]
         known = backward if sized is program else differentiate(sized, query)[0]
-        return _report(program, backward, query, shapes or {}, trips, sized, known)
+        step = gradient_step(known, query)
+        report = _report(program, backward, query, shapes or {}, trips, sized, known, step)
+        return report | {"machine_code": machine_code(step) if compiled else None}
 
 
 def _report(
@@ -50,9 +55,9 @@ def _report(
     trips: int,
     sized: Program,
     known: Backward,
+    step: Block,
 ) -> dict[str, Any]:
-    """`sized` and `known` are `program` and `backward` with open sizes bound to `shapes`."""
-    step = gradient_step(known, query)
+    """`sized` and `known` are `program` and `backward` with open sizes bound to `shapes`; `step` is what runs."""
     memory = predict_memory(step, trips)
     work = count_work(step, trips)
     forward = sum(1 for i in backward.roles if i in (0, 256))
@@ -67,7 +72,7 @@ def _report(
         "flops": {"total": sum(work.values()), "by_op": work, "trips": trips},
         "memory": {
             "peak": memory.peak,
-            "peak_at": _place(memory.at.location if memory.at else None),
+            "peak_at": place(memory.at.location if memory.at else None),
             "parameters": sum(byte_size(v.type) for v in program.parameters),
             "feeds": sum(byte_size(program.block.types[v.name]) for v in program.feeds),
             "states": sum(byte_size(v.type) for v in program.states),
@@ -81,7 +86,7 @@ def _report(
         "contributions": _contributions(backward),
         "ready_at": dict(backward.ready_at),
         "missing": {
-            name: {"reason": why, "cut_at": _place(backward.cut_at.get(name))} for name, why in backward.missing.items()
+            name: {"reason": why, "cut_at": place(backward.cut_at.get(name))} for name, why in backward.missing.items()
         },
         "densified": [each.as_document() for each in backward.densified],
     }
@@ -139,14 +144,14 @@ def _kept(backward: Backward, forward: int) -> list[dict[str, Any]]:
     for i, op in enumerate(block.ops[forward:], start=forward):
         for name in dict.fromkeys(op.inputs):
             if name in made and _needs(op, name):
-                readers.setdefault(name, []).append({"op": i, "type": op.type, "of": _place(op.location)})
+                readers.setdefault(name, []).append({"op": i, "type": op.type, "of": place(op.location)})
     return [
         {
             "variable": name,
             "type": str(block.types[name]),
             "bytes": byte_size(block.types[name]),
             "each_trip": isinstance(block.types[name], StackType),
-            "made_by": _place(made[name].location),
+            "made_by": place(made[name].location),
             "read_by": ops,
         }
         for name, ops in readers.items()
@@ -173,14 +178,8 @@ def _contributions(backward: Backward) -> dict[str, list[dict[str, Any]]]:
         if [each.type for each in block.ops[at - 2 : at + 1]] == ["concat", "concat", "merge_rows"]:
             parts = block.ops[at - 1].inputs  # rows from several places, merged
         found[requested] = [
-            {"gradient": part, "op": made[part][0], "of": _place(made[part][1].location)}
+            {"gradient": part, "op": made[part][0], "of": place(made[part][1].location)}
             for part in parts
             if part in made
         ]
     return found
-
-
-def _place(location: Location | None) -> dict[str, Any] | None:
-    if location is None:
-        return None
-    return {"block": location.block, "op": location.op, "type": location.type, "backward": location.adjoint}

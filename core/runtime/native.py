@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
-from core.codegen.step import ARRAY_DATA, CONTROL, write_step
+from core.codegen.step import ARRAY_DATA, CONTROL, Module, write_step
 from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
@@ -29,7 +29,7 @@ from core.plan.partition import partition
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
 
-__all__ = ["Region", "compile_region", "native_plan", "refusals"]
+__all__ = ["Region", "compile_region", "native_plan", "parts_of", "refusals", "written"]
 
 assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
 
@@ -164,11 +164,20 @@ class _Stacks:
 
 def compile_region(block: Block) -> Region:
     """Machine code for a block. Raises Unsupported."""
+    native, module, arena_bytes = written(block)
+    symbols = module.symbols | (_pool_symbols() if module.forks else {})
+    return Region(block, native, load(module.text(), symbols), arena_bytes)
+
+
+def written(block: Block) -> tuple[NativePlan, Module, int]:
+    """A block's plan and its code in LLVM's words, and the bytes it needs beside arguments and results.
+
+    Raises Unsupported.
+    """
     native = plan_block(block, CPU)
     arena = arrange(native.body)
     module = write_step(native, arena, thread_count())
-    symbols = module.symbols | (_pool_symbols() if module.forks else {})
-    return Region(block, native, load(module.text(), symbols), arena.size + module.scratch)
+    return native, module, arena.size + module.scratch
 
 
 def thread_count() -> int:
@@ -241,16 +250,22 @@ def _unfit(block: Block, op: Op) -> str | None:
     return None
 
 
+def parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
+    """The regions of `block` and the ops between them, in the order they run. refused: positions of those ops."""
+    for part in partition(block, refused):
+        if isinstance(part, Block) and len(part.ops) == len(block.ops):  # all of it: then called as the block is
+            yield block if set(part.params) == set(block.params) and _distinct(block.results) else part
+        else:
+            yield part
+
+
 def native_plan(block: Block) -> Plan:
     """A plan of `block` whose regions are machine code."""
-    refused = refusals(block)
     ops: list[Op] = []
-    for part in partition(block, frozenset(refused)):
+    for part in parts_of(block, frozenset(refusals(block))):
         if isinstance(part, Op):
             ops.append(part)
         else:
-            if len(part.ops) == len(block.ops):  # all of it: then called as the block is
-                part = block if set(part.params) == set(block.params) and _distinct(block.results) else part
             region = compile_region(part)
             ops.append(Op(NATIVE, part.params, part.results, {"region": region}, part.ops[0].location))
     parts = plan(Block(block.params, tuple(ops), block.results, block.types))

@@ -37,6 +37,38 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
 
+Place = Annotated[
+    dict[str, Any] | None, Field(description="The op of the program: its block, number and type; whether its gradient.")
+]
+
+
+class Region(Strict):
+    """A part of the step that is one piece of machine code."""
+
+    ops: int = Field(description="How many ops it does.")
+    arena_bytes: int = Field(description="Peak of its memory beside arguments, results and what loops record.")
+    stacks: int = Field(description="Values that loops record; their memory grows with the trips.")
+    first: Place
+    last: Place
+
+
+class Interpreted(Strict):
+    """Ops of one type that are not machine code, and run one by one."""
+
+    type: str
+    reason: str
+    of: Place
+    count: int
+
+
+class MachineCode(Strict):
+    """Which parts of the step are machine code, in the order they run, and which ops are not, and why."""
+
+    ops: dict[str, int] = Field(description="How many are `compiled` and how many `interpreted`.")
+    regions: list[Region]
+    interpreted: list[Interpreted]
+
+
 class Analysis(Strict):
     """What a step costs and why, before anything runs. Sizes are bytes; a size that is open counts as 1."""
 
@@ -53,6 +85,9 @@ class Analysis(Strict):
     missing: dict[str, dict[str, Any]] = Field(description="Why a gradient is missing, and where its path ends.")
     densified: list[Densified] = Field(
         description="Tables with sparse lookups whose gradient cannot stay rows. What an optimizer needs, steps tell."
+    )
+    machine_code: MachineCode | None = Field(
+        description="What runs as machine code where programs are compiled; null where they never are."
     )
 
 

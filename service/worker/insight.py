@@ -25,7 +25,8 @@ def analysis(
     for name in args["shapes"]:
         if name not in feeds:
             raise ProgramError(f"{name!r} is no feed of the program", "feed_unknown")
-    return analyse(known.program, query_from(args["query"]), args["shapes"], args["trips"]), {}
+    query = query_from(args["query"])
+    return analyse(known.program, query, args["shapes"], args["trips"], compiled=known.machine != "never"), {}
 
 
 def check(

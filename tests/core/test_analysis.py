@@ -123,3 +123,43 @@ def test_the_check_passes_on_a_loop_and_sees_kinks():
     found = check_gradients(read(s.document), "loss", s.values)
     assert found["w"].kinks == 1
     assert found["w"].passed
+
+
+def sorting_between():
+    """A product, a sort that has no machine code, another product."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("v", [0.5, 0.7])
+    s.op("mul", "w", "v", out="wv")
+    s.op("sort", "wv", out=["sorted", "order"])
+    s.total(s.op("mul", "sorted", "v"))
+    return s
+
+
+def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
+    program = read(sorting_between().document)
+    query = GradientQuery(loss="loss")
+    report = analyse(program, query)["machine_code"]
+    plan = compile_gradient(program, query).compiled().machine
+    regions = [each.op.attrs["region"] for each in plan.instructions if each.op.type == "native"]
+
+    assert [each["arena_bytes"] for each in report["regions"]] == [region.arena_bytes for region in regions]
+    assert [each["ops"] for each in report["regions"]] == [len(region.block.ops) for region in regions]
+    (sort, *_) = report["interpreted"]  # as ops of the core
+    assert sort["of"] == {"block": 0, "op": 1, "type": "sort", "backward": False}
+    assert (sort["type"], sort["count"]) == ("argsort", 1)
+    assert "argsort" in sort["reason"]
+    counts = report["ops"]
+    assert counts["compiled"] == sum(each["ops"] for each in report["regions"])
+    assert counts["interpreted"] == sum(each["count"] for each in report["interpreted"])
+
+
+def test_a_loop_has_its_stacks_counted_and_every_op_compiled():
+    report = analyse(read(tanh_loop(3).document), GradientQuery(loss="loss"))["machine_code"]
+
+    assert report["interpreted"] == []
+    assert [each["stacks"] > 0 for each in report["regions"]] == [True]
+
+
+def test_where_nothing_is_compiled_no_machine_code_is_told():
+    assert analyse(read(tanh_loop(3).document), GradientQuery(loss="loss"), compiled=False)["machine_code"] is None

@@ -27,6 +27,8 @@ def test_an_analysis_tells_cost_memory_and_what_is_kept(client):
     assert report["memory"]["peak"] == by_policy["store"]
     assert any(each["each_trip"] for each in report["kept"])
     assert report["missing"] == {}
+    assert report["machine_code"]["ops"]["interpreted"] == 0
+    assert all(each["arena_bytes"] > 0 for each in report["machine_code"]["regions"])
 
 
 def test_open_sizes_are_told_and_can_be_given(client):

@@ -1,0 +1,15 @@
+"""Where in the client's program something is, in words of JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.errors import Location
+
+__all__ = ["place"]
+
+
+def place(location: Location | None) -> dict[str, Any] | None:
+    if location is None:
+        return None
+    return {"block": location.block, "op": location.op, "type": location.type, "backward": location.adjoint}
