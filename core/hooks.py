@@ -136,14 +136,15 @@ def inner_name(name: str) -> tuple[int, str]:
 def called(block: Block, index: int | None, number: int, name: str) -> list[str]:
     """The variables of `block`, the client's block `index`, that the client's block `number` calls `name`.
 
-    These are all versions, the last one last. The two are different blocks where one was read into the other.
+    These are all versions, the last one last. The two are different blocks where one was read into the other; then a
+    variable that is some such block's own is called after that block, whoever writes it (core.wire.versions).
     """
-    versions = [n for n in block.types if plain(n) in (name, f"{name}@IN@{number}")]
+    versions = [n for n in block.types if plain(n) == name or plain(n).startswith(f"{name}@IN@")]
     if number == index:
         return [n for n in versions if plain(n) == name]
     ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
     there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
-    return [n for n in versions if plain(n) != name or n in there]
+    return [n for n in versions if plain(n) == f"{name}@IN@{number}" or n in there]
 
 
 def plain(variable: str) -> str:

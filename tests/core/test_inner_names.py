@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -115,3 +117,30 @@ def test_a_name_that_a_net_has_for_itself_is_not_fetched_nor_differentiated_in_i
     close(found.fetched["t"], 3 * W)
     close(found.gradients["t"], np.sin(W**2))
     close(found.gradients["w"], 3 * np.sin(W**2) + 3 * W * np.cos(W**2) * 2 * W)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_name_that_a_net_has_for_itself_may_be_written_in_a_net_inside_it(loop):
+    s = Sketch()
+    s.param("w", W)
+    s.op("assign", "w", out="h")
+    with s.repeat(1) if loop else nullcontext():
+        with s.block() as outer:
+            s.declare("t")
+            with s.block() as inner:
+                s.op("square", "w", out="t")
+            s.construct("net", {}, {}, sub_block=inner)
+            s.op("sin", "t", out="u")
+        s.construct("net", {}, {}, sub_block=outer)
+        s.op("tanh", "u", out="h")
+    s.total("h")
+    slope = (1 - np.tanh(np.sin(W**2)) ** 2) * np.cos(W**2)  # of the loss in t
+
+    hook = Hook.read({"match": {"variable": f"{inner}:t"}, "do": "record"})
+    found = step(s, hooks=(hook,))
+
+    close(found.recorded[f"{inner}:t"], [slope] if loop else slope)
+    close(found.gradients["w"], slope * 2 * W)
+    close(grads(s, no_grad_set=(f"{inner}:t",), unconnected="zeros")["w"], 0 * W)
+    with pytest.raises(ProgramError, match="no variable 'u'"):
+        grads(s, no_grad_set=(f"{inner}:u",))
