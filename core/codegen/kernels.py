@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from core.codegen import columns, convolution, pooling, rooms
+from core.codegen import columns, convolution, pooling, rooms, turn
 from core.codegen.llvm import Function
 from core.plan.data import Kernel
 
@@ -53,6 +53,7 @@ GENERATORS = {
     "chosen_tiles": Generator(("ct", "chosen", "out"), pooling.tiles),
     "unpool": Generator(("x", "index", "out"), pooling.unpool),
     "pick": Generator(("x", "index", "out"), pooling.pick),
+    "turn": Generator(("x", "out"), turn.turn, turn.turn_units),
 }
 
 

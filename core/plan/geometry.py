@@ -196,3 +196,17 @@ class Scattered:
     @property
     def units(self) -> int:
         return self.planes
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A matrix [rows, columns], whose rows are `step` elements apart, to be laid out as [columns, rows]."""
+
+    rows: int
+    columns: int
+    step: int
+    dtype: str
+
+    @property
+    def work(self) -> int:
+        return self.rows * self.columns * 4

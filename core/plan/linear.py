@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.plan.data import Gemm, View
+from core.plan.data import Gemm, Kernel, View
+from core.plan.geometry import Turned
 from core.plan.lowering import Lowering, Unsupported, lowers
 from core.plan.shapes import reshaped_view
 
 __all__: list[str] = []
+
+TURNING = 16
+"""Rows of the first operand from which on it pays to lay the second one out anew."""
 
 
 @lowers("matmul")
@@ -22,8 +27,11 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
     a = _matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
     b = _matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
-    if low.outer is not None and len(b.shape) == 2 and b.strides[-1] != 1 and b.root not in low.own:
-        b = low.dense_once(b)  # a weight that every trip reads the other way round
+    if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
+        if low.outer is not None and b.root not in low.own:
+            b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
+        elif len(a.shape) > 1 and math.prod(a.shape[:-1]) >= TURNING:
+            b = _laid_out(low, b)
     out, added = _target(low, op)
     c = out
     if len(a.shape) == 1:
@@ -43,6 +51,14 @@ def lower_matmul(low: Lowering, op: Op) -> None:
             a, c = flat, flat_c
     _gemm(low, op, a, b, c, added)
     low.define(op.outputs[0], out)
+
+
+def _laid_out(low: Lowering, view: View) -> View:
+    """A transposed matrix, row by row."""
+    columns, rows = view.shape
+    target = low.room(view.shape, view.dtype)
+    low.add(Kernel("turn", Turned(rows, columns, view.strides[-1], view.dtype), (view, target)))
+    return target
 
 
 def _target(low: Lowering, op: Op) -> tuple[View, bool]:

@@ -105,7 +105,7 @@ class Lowering:
         self.own: set[Root] = set()
         self.outer: Lowering | None = None
         self.added: dict[str, View] = {}
-        self._dense: dict[View, View] = {}
+        self._once: dict[View, View] = {}
         self.env: dict[str, Any] = {}
         self.schedule: list[Group | Instruction] = []
         self.ready: dict[Root, int] = {}
@@ -274,14 +274,14 @@ class Lowering:
         self.leave(entry, target)
         return target
 
-    def dense_once(self, view: View) -> View:
-        """`view` without gaps, copied in front of all loops whose trips do not change it."""
+    def once(self, view: View, make: Callable[[Lowering, View], View]) -> View:
+        """What `make` makes of `view`, in front of all loops whose trips do not change it, and not again."""
         level = self
         while level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given"):
             level = level.outer
-        if view not in level._dense:
-            level._dense[view] = level.dense(view)
-        return level._dense[view]
+        if view not in level._once:
+            level._once[view] = make(level, view)
+        return level._once[view]
 
     def leave(self, entry: Entry, target: View) -> None:
         """Write `entry` to `target`."""

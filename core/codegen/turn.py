@@ -1,0 +1,73 @@
+"""A matrix with its rows as columns: square blocks, turned in registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.codegen.llvm import I64, Function, Value
+from core.codegen.machine import lanes
+from core.codegen.pieces import mask
+from core.plan.geometry import Turned
+
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["turn", "turn_units"]
+
+
+def turn_units(spec: Turned) -> int:
+    """A unit is as many rows of the result as a vector has lanes."""
+    return -(-spec.columns // lanes(spec.dtype))
+
+
+def turn(_: Module, f: Function, spec: Turned) -> None:
+    """``(x, out)``: out [columns, rows] from x [rows, columns]."""
+    width = lanes(spec.dtype)
+    whole, rest = divmod(spec.columns, width)
+    with f.loop(f.param("first"), f.param("end")) as unit:
+        start = f.op(f"mul nsw {unit}, {width}", "int64")
+        if whole:
+            with f.when(f.compare("icmp slt", unit, I64(whole))):
+                _strip(f, spec, start, width)
+        if rest:
+            with f.when(f.compare("icmp eq", unit, I64(whole))):
+                _strip(f, spec, start, rest)
+
+
+def _strip(f: Function, spec: Turned, start: Value, columns: int) -> None:
+    """Some columns of x, all rows of it."""
+    width = lanes(spec.dtype)
+    whole, rest = divmod(spec.rows, width)
+    if whole:
+        with f.loop(I64(0), I64(whole * width), width) as row:
+            _block(f, spec, row, width, start, columns)
+    if rest:
+        _block(f, spec, I64(whole * width), rest, start, columns)
+
+
+def _block(f: Function, spec: Turned, row: Value, rows: int, start: Value, columns: int) -> None:
+    width, dtype = lanes(spec.dtype), spec.dtype
+    x = f.at(f.at(f.param("x"), f.op(f"mul nsw {row}, {spec.step}", "int64"), dtype), start, dtype)
+    vectors = [f.load(f.at(x, I64(i * spec.step), dtype), dtype, width, mask(columns, width)) for i in range(rows)]
+    vectors += [Value("poison", dtype, width)] * (width - rows)
+    step = width // 2
+    while step:  # exchange the off-diagonal quarters of ever smaller squares
+        for i in range(width):
+            if not i & step:
+                vectors[i], vectors[i + step] = _exchanged(f, vectors[i], vectors[i + step], step)
+        step //= 2
+    out = f.at(f.at(f.param("out"), f.op(f"mul nsw {start}, {spec.rows}", "int64"), dtype), row, dtype)
+    for i in range(columns):
+        f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
+
+
+def _exchanged(f: Function, a: Value, b: Value, step: int) -> tuple[Value, Value]:
+    width = a.lanes
+    upper = [lane if not lane & step else width + lane - step for lane in range(width)]
+    lower = [lane + step if not lane & step else width + lane for lane in range(width)]
+    return _shuffled(f, a, b, upper), _shuffled(f, a, b, lower)
+
+
+def _shuffled(f: Function, a: Value, b: Value, lanes: list[int]) -> Value:
+    order = ", ".join(f"i32 {lane}" for lane in lanes)
+    return f.op(f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>", a.dtype, a.lanes)
