@@ -1,4 +1,4 @@
-"""Convolution and its adjoints as products of matrices by the BLAS, for many channels.
+"""Convolution and its adjoints as products of matrices, for many channels.
 
 What windows meet is copied to columns [channels * kernel, pixels], of `together` images at a time where images are
 small, and of `rows` rows of windows where they are large: so much that products are wide enough, and no more than stays

@@ -71,7 +71,7 @@ class Correlation:
     plane:         elements from one channel of the image to the next.
     moves, taps:   elements from one window to the next, and from one element of it to the next, on the first two axes.
     along:         where the elements of a window's row lie.
-    together:      images of which the BLAS computes one product, where it does; or, of a single one, so many `rows` of
+    together:      of products of matrices: images that one takes together; or, of a single one, so many `rows` of
                    windows, 0 for all.
     shares:        how many products there are to the filters of a group, each for as many of the image's channels.
     """

@@ -130,7 +130,7 @@ def _in_room(low: Lowering, op: Op, entry: Entry, room: Room | None) -> View:
 def _to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
     """The adjoint of a convolution to its input, left in a room where the input needs one, and then brought out."""
     name, room = op.outputs[0], _image_room(windows, spec)
-    if not _by_blas("input_adjoint", spec):
+    if not _by_columns("input_adjoint", spec):
         weights = _by_element(low, spec, weights)
     target = low.place(name)
     inside = low.room((room.planes, room.plane), room.dtype) if room else target
@@ -149,32 +149,35 @@ def _by_element(low: Lowering, spec: Correlation, weights: View) -> View:
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
     """One kernel, of one of the two forms."""
-    if _by_blas(kind, spec):
+    if _by_columns(kind, spec):
         spec, kind = _parted(spec, kind), f"{kind}_columns"
     low.add(Kernel(kind, spec, (first, second, out), location=op.location))
 
 
-MANY = {"correlate": 2**14, "input_adjoint": 2**13 - 1, "filter_adjoint": 2**14}
-"""Channels in times channels out above which the filters no longer stay near, and the BLAS, which packs them, wins."""
+MANY = {"correlate": 2**12, "input_adjoint": 2**12, "filter_adjoint": 2**15}
+"""Channels in times channels out from which products of matrices are faster."""
 
 LONGEST = 16
 """Elements of a filter's row that are straight code."""
 
 
-def _by_blas(kind: str, spec: Correlation) -> bool:
+def _by_columns(kind: str, spec: Correlation) -> bool:
     """Whether products of matrices are faster than the direct form: measured, with rows of 1 to 7 elements."""
     row = spec.counts[2] * np.dtype(spec.dtype).itemsize
     channels = spec.out * spec.channels
     return (
-        channels > MANY[kind]
-        or (channels >= 64 and row < 16)  # a register would be nearly empty
+        channels >= MANY[kind]
+        or (channels >= 64 and row <= 16)  # a register would be half empty
         or (channels >= 256 and kind == "filter_adjoint" and spec.kernel[2] == 1)  # nothing loaded is used twice
         or (spec.kernel[2] > LONGEST and kind != "input_adjoint")
     )
 
 
-WIDE = 256
+WIDE = {"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256}
 """Pixels that a product of matrices has at least, where there are so many."""
+
+SHARE = 256
+"""Elements of a filter that a share of them has at least."""
 
 NEAR = 2**18
 """Elements of columns made at once, where that leaves so many pixels."""
@@ -182,14 +185,15 @@ NEAR = 2**18
 
 def _parted(spec: Correlation, kind: str) -> Correlation:
     """`spec` with the windows, and the filters, that one product takes."""
+    wide = WIDE[kind]
     if kind == "filter_adjoint":
-        shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * WIDE)
+        shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * SHARE)
         spec = replace(spec, shares=next(shares, 1))
-    if spec.pixels < WIDE:
-        wanted = -(-WIDE // spec.pixels)
+    if spec.pixels < wide:
+        wanted = -(-wide // spec.pixels)
         fitting = (n for n in range(wanted, spec.batch) if spec.batch % n == 0)
         return replace(spec, together=next(fitting, spec.batch))
-    count = max(WIDE, NEAR // spec.depth)
+    count = max(wide, NEAR // spec.depth)
     if count >= spec.pixels:
         return spec
     return replace(spec, rows=min(spec.counts[1], -(-count // spec.counts[2])))

@@ -23,7 +23,9 @@ def _everything_is_shared(monkeypatch):
     monkeypatch.setattr(native, "thread_count", lambda: 3)
 
 
-SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean", "reduce_prod")
+SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean", "reduce_prod",
+          "correlate", "correlate_input_adjoint", "correlate_filter_adjoint", "conv2d", "max_pool", "max_pool2d",
+          "unpool_like", "pick", "window_sum", "window_sum_adjoint")  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
@@ -49,7 +51,7 @@ def test_sums_over_rows_columns_and_all_are_those_of_numpy(shape, axes):
     np.testing.assert_array_equal(largest, value.max(axes))
 
 
-@pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch"])
+@pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])
 def test_a_training_step_in_chunks_repeats_to_the_bit(name):
     w = WORKLOADS[name]()
     shapes = {k: v.shape for k, v in w.feeds.items()}
