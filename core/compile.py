@@ -5,30 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from types import ModuleType
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff import Cotangent, Densified
-from core.backward import Backward, Budget, Choice, Options, Unconnected, append_backward, gradients
+from core.backward import Backward, Budget, Choice, Options, append_backward, gradients
 from core.build import BlockBuilder, SparseRows, Value, widened
 from core.clipping import Clip
-from core.errors import ExecutionError, ProgramError
+from core.errors import ProgramError
+from core.executable import Executable, Outputs, Result, Update, key_of
 from core.headroom import headroom
-from core.hooks import Hook
 from core.ir import Block, Program, TensorType, Variable
 from core.loss_scale import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
-from core.ops.control import LoopMemory
-from core.ops.types import as_dtype
-from core.optim import Optimizer, needs_whole, state_types
+from core.optim import STEPS, Optimizer, needs_whole, state_types
 from core.passes import optimize
 from core.passes.bind import bind
-from core.runtime.native import native_plan
-from core.runtime.reference import Message, Plan, Run, RunLimits, plan
-from core.sparse import RowArray
+from core.query import GradientQuery
+from core.runtime.reference import plan
 
 __all__ = [
     "Backward",
@@ -54,201 +47,6 @@ __all__ = [
     "key_of",
     "optimize",
 ]
-
-
-STEPS = "@STEPS"
-"""The optimiser's count of updates, which a learning-rate schedule reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class GradientQuery:
-    """Which gradients are wanted: of a scalar `loss` by parameters, or of `targets` by `inputs`.
-
-    target_gradients: for each target True if its cotangent is given with each step, as ``target_gradients/<i>``,
-    and False for ones; empty means ones for all.
-    """
-
-    loss: str | None = None
-    parameter_list: tuple[str, ...] | None = None
-    targets: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    target_gradients: tuple[bool, ...] = ()
-    no_grad_set: tuple[str, ...] = ()
-    unconnected: Unconnected = "null"
-    hooks: tuple[Hook, ...] = ()
-    checkpoints: tuple[str, ...] | Literal["auto"] | Budget = ()
-    loop_memory: LoopMemory | Budget = "store"
-
-    def __post_init__(self) -> None:
-        if (self.loss is None) == (not self.targets):
-            raise ProgramError("give either a loss or targets and inputs", "bad_query")
-        if self.loss is not None and (self.inputs or self.target_gradients):
-            raise ProgramError("inputs and target_gradients go with targets, not with a loss", "bad_query")
-        if self.targets and self.parameter_list is not None:
-            raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
-
-    @property
-    def options(self) -> Options:
-        """How the gradients are computed, whichever are asked for."""
-        return Options(self.no_grad_set, self.unconnected, self.hooks, self.checkpoints, self.loop_memory)
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """What one step gave. Arrays are on the device the step ran on.
-
-    A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
-    optimiser changes these rows alone. scaling: the `loss_scale` of this step, and whether it was `skipped`.
-
-    messages, unsaid: what ops reported, in their order, and how many more were left out.
-    """
-
-    loss: Any = None
-    gradients: dict[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    fetched: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, Any] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-    optimizer_state: dict[str, Any] = field(default_factory=dict)
-    recorded: dict[str, Any] = field(default_factory=dict)
-    scaling: dict[str, Any] = field(default_factory=dict)
-    densified: tuple[Densified, ...] = ()
-    messages: tuple[Message, ...] = ()
-    unsaid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
-
-    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
-    """
-
-    place: str
-    name: str
-    table: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Executable:
-    """A block ready to run, and what its parameters and results mean.
-
-    layout:   what each result is; those that hold numbers of rows are in the place "rows".
-    ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
-              final; the plan has it then at the latest.
-    choice:   what was chosen for a budget.
-    machine:  the same plan as machine code, where there is any; see `compiled`.
-    """
-
-    plan: Plan
-    inputs: tuple[Variable, ...]
-    layout: tuple[Result, ...]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    densified: tuple[Densified, ...] = ()
-    optimizer: Optimizer | None = None
-    trained: tuple[Variable, ...] = ()
-    choice: Choice | None = None
-    ready_at: Mapping[str, int] = field(default_factory=dict)
-    loss_scale: LossScale | None = None
-    machine: Plan | None = None
-
-    def compiled(self) -> Executable:
-        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did."""
-        with headroom():
-            return replace(self, machine=native_plan(self.plan.block))
-
-    def step(
-        self,
-        values: Mapping[str, Any],
-        seed: int = 0,
-        step: int = 0,
-        limits: RunLimits | None = None,
-        xp: ModuleType = np,
-        when_final: Callable[[str, Any], None] | None = None,
-    ) -> Outputs:
-        """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
-
-        when_final: called with the name and the value of each gradient, once, as soon as it is final: the gradients of
-                    last layers come while those of first ones are still being computed. What it raises ends the run.
-
-        The same values, seed and step give the same bytes on the same device.
-        Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
-        """
-        args = []
-        taken = 0
-        for variable in self.inputs:
-            if variable.role == "key":
-                args.append(xp.asarray(key_of(seed, step)))
-                continue
-            if variable.name not in values:
-                raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
-            args.append(_checked(variable, values[variable.name], xp))
-            taken += 1
-        if taken != len(values):
-            unknown = values.keys() - {v.name for v in self.inputs}
-            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
-        limits = limits or RunLimits()
-        if self.plan.largest > limits.max_bytes:
-            raise ExecutionError(
-                f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
-            )
-        run = Run(xp, limits)
-        # machine code has its values when it is done, and tells nothing on the way
-        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.plan
-        if chosen.direct is not None:
-            results = chosen.direct(run, *args)
-        else:
-            with np.errstate(all="ignore"), headroom():
-                watch = None if when_final is None else self._watch(when_final, xp)
-                results = chosen(run, *args, watch=watch)
-        out: dict[str, Any] = {}
-        rows = None
-        for each, result in zip(self.layout, results, strict=True):
-            value = xp.asarray(result)
-            if each.place == "rows":
-                rows = value
-            elif each.place == "loss":
-                out["loss"] = value
-            else:
-                whole = value if each.table is None else RowArray(rows, value, each.table)
-                out.setdefault(each.place, {})[each.name] = whole
-        out |= {"messages": tuple(run.messages), "unsaid": run.unsaid}
-        return Outputs(missing=self.missing, densified=self.densified, **out)
-
-    def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
-        """Variable of the plan -> what tells its value, under each name that it is the gradient of."""
-        names: dict[str, list[Callable[[Any], None]]] = {}
-        rows: dict[str, Any] = {}
-        for i, (variable, result) in enumerate(zip(self.plan.block.results, self.layout, strict=True)):
-            if result.place != "gradients":
-                continue
-            own = None if result.table is None else self.plan.block.results[i - 1]
-            if own is not None:  # the rows are there before their values, or with them
-                names.setdefault(own, []).append(partial(rows.__setitem__, own))
-
-            def tell(value: Any, result: Result = result, own: str | None = own) -> None:
-                value = xp.asarray(value)
-                if own is not None:
-                    assert result.table is not None
-                    value = RowArray(xp.asarray(rows[own]), value, result.table)
-                when_final(result.name, value)
-
-            names.setdefault(variable, []).append(tell)
-
-        def told(listed: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
-            def tell_all(value: Any) -> None:
-                for each in listed:
-                    each(value)
-
-            return tell_all
-
-        return {variable: told(listed) for variable, listed in names.items()}
-
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
-        scale = self.loss_scale.slots if self.loss_scale else {}
-        zeros = {name: np.zeros(type.shape, as_dtype(type.dtype)) for name, type in scale.items()}
-        return zeros | (_optimizer_zeros(self.optimizer, self.trained) if self.optimizer else {})
 
 
 def compile_gradient(
@@ -341,33 +139,6 @@ def compile_training(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Applies gradients that somebody else computed."""
-
-    executable: Executable
-
-    def step(
-        self,
-        parameters: Mapping[str, Any],
-        gradients: Mapping[str, Any],
-        optimizer_state: Mapping[str, Any],
-        limits: RunLimits | None = None,
-        xp: ModuleType = np,
-    ) -> Outputs:
-        """New parameters and optimiser state. Only the parameters that have a gradient here take part.
-
-        A gradient that the update was compiled to take as rows is a RowArray, whose rows may come in any order and
-        more than once.
-        """
-        values = dict(optimizer_state) | dict(parameters)
-        for name, value in gradients.items():
-            if isinstance(value, RowArray):
-                values[f"{name}@GRAD@ROWS"], value = value.rows, value.values
-            values[f"{name}@GRAD"] = value
-        return self.executable.step(values, limits=limits, xp=xp)
-
-
 def compile_update(
     program: Program,
     names: Sequence[str],
@@ -407,15 +178,6 @@ def compile_update(
     update = Program(b.build([]), (*trained, *feeds, *slots))
     executable = _executable(update, updated, {}, {}, densified)
     return Update(replace(executable, optimizer=optimizer, trained=trained))
-
-
-def key_of(seed: int, step: int) -> np.ndarray:
-    """The 0-d int64 key that random ops of one step draw from: SplitMix64 of seed and step."""
-    z = (seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) % 2**64
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ (z >> shift)) * factor % 2**64
-    z ^= z >> 31
-    return np.asarray(z - 2**64 if z >= 2**63 else z, dtype=np.int64)
 
 
 def bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
@@ -525,23 +287,6 @@ def _executable(
     params = tuple(by_name[p] for p in block.params)
     named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
     return Executable(plan(block), named, tuple(result for result, _ in wanted), missing, densified)
-
-
-def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
-    """`value` on the device, if it has the declared type; nothing is converted silently."""
-    value = xp.asarray(value)
-    if value.dtype == as_dtype(variable.type.dtype) and value.shape == variable.type.shape:
-        return value
-    if str(value.dtype) != variable.type.dtype:
-        raise ProgramError(
-            f"{variable.name!r} is declared as {variable.type}, but is given {value.dtype}", "feed_dtype"
-        )
-    given, wanted = value.shape, variable.type.shape
-    if len(given) != len(wanted) or any(m not in (-1, n) for m, n in zip(wanted, given, strict=True)):
-        raise ProgramError(
-            f"{variable.name!r} is declared as {variable.type}, but is given the shape {list(given)}", "feed_shape"
-        )
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,12 +447,3 @@ def _wide(gradient: Cotangent) -> Cotangent:
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, widened(gradient.values))
     return widened(gradient)
-
-
-def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:
-    steps = {STEPS: np.zeros((), dtype="int64")} if optimizer.schedule is not None else {}
-    return steps | {
-        f"{v.name}/{slot}": np.zeros(type.shape, dtype=as_dtype(type.dtype))
-        for v in trained
-        for slot, type in state_types(optimizer, v.type).items()
-    }

@@ -20,7 +20,10 @@ from core.precision import HALVES, is_half
 from core.registry import REGISTRY, as_tuple, lookup
 from core.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "REST", "Optimizer", "needs_whole", "state_types"]
+__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
+
+STEPS = "@STEPS"
+"""The optimiser's count of updates, which a learning-rate schedule reads."""
 
 REST = "rest"
 """The slot of what 16 bits round off; it belongs to the value of the parameter, and goes when that is replaced."""

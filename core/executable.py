@@ -1,0 +1,245 @@
+"""A step that is ready to run: a plan, what its arguments and its results mean, and running it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from core.autodiff import Densified
+from core.backward import Choice
+from core.errors import ExecutionError, ProgramError
+from core.headroom import headroom
+from core.ir import Variable
+from core.loss_scale import LossScale
+from core.ops.types import as_dtype
+from core.optim import STEPS, Optimizer, state_types
+from core.runtime.native import native_plan
+from core.runtime.reference import Message, Plan, Run, RunLimits
+from core.sparse import RowArray
+
+__all__ = ["Executable", "Outputs", "Result", "Update", "key_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What one step gave. Arrays are on the device the step ran on.
+
+    A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
+    optimiser changes these rows alone. scaling: the `loss_scale` of this step, and whether it was `skipped`.
+
+    messages, unsaid: what ops reported, in their order, and how many more were left out.
+    """
+
+    loss: Any = None
+    gradients: dict[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    fetched: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    optimizer_state: dict[str, Any] = field(default_factory=dict)
+    recorded: dict[str, Any] = field(default_factory=dict)
+    scaling: dict[str, Any] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
+    messages: tuple[Message, ...] = ()
+    unsaid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
+
+    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
+    """
+
+    place: str
+    name: str
+    table: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A block ready to run, and what its parameters and results mean.
+
+    layout:   what each result is; those that hold numbers of rows are in the place "rows".
+    ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
+              final; the plan has it then at the latest.
+    choice:   what was chosen for a budget.
+    machine:  the same plan as machine code, where there is any; see `compiled`.
+    """
+
+    plan: Plan
+    inputs: tuple[Variable, ...]
+    layout: tuple[Result, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
+    optimizer: Optimizer | None = None
+    trained: tuple[Variable, ...] = ()
+    choice: Choice | None = None
+    ready_at: Mapping[str, int] = field(default_factory=dict)
+    loss_scale: LossScale | None = None
+    machine: Plan | None = None
+
+    def compiled(self) -> Executable:
+        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did."""
+        with headroom():
+            return replace(self, machine=native_plan(self.plan.block))
+
+    def step(
+        self,
+        values: Mapping[str, Any],
+        seed: int = 0,
+        step: int = 0,
+        limits: RunLimits | None = None,
+        xp: ModuleType = np,
+        when_final: Callable[[str, Any], None] | None = None,
+    ) -> Outputs:
+        """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
+
+        when_final: called with the name and the value of each gradient, once, as soon as it is final: the gradients of
+                    last layers come while those of first ones are still being computed. What it raises ends the run.
+
+        The same values, seed and step give the same bytes on the same device.
+        Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
+        """
+        args = []
+        taken = 0
+        for variable in self.inputs:
+            if variable.role == "key":
+                args.append(xp.asarray(key_of(seed, step)))
+                continue
+            if variable.name not in values:
+                raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
+            args.append(_checked(variable, values[variable.name], xp))
+            taken += 1
+        if taken != len(values):
+            unknown = values.keys() - {v.name for v in self.inputs}
+            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
+        limits = limits or RunLimits()
+        if self.plan.largest > limits.max_bytes:
+            raise ExecutionError(
+                f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
+            )
+        run = Run(xp, limits)
+        # machine code has its values when it is done, and tells nothing on the way
+        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.plan
+        if chosen.direct is not None:
+            results = chosen.direct(run, *args)
+        else:
+            with np.errstate(all="ignore"), headroom():
+                watch = None if when_final is None else self._watch(when_final, xp)
+                results = chosen(run, *args, watch=watch)
+        out: dict[str, Any] = {}
+        rows = None
+        for each, result in zip(self.layout, results, strict=True):
+            value = xp.asarray(result)
+            if each.place == "rows":
+                rows = value
+            elif each.place == "loss":
+                out["loss"] = value
+            else:
+                whole = value if each.table is None else RowArray(rows, value, each.table)
+                out.setdefault(each.place, {})[each.name] = whole
+        out |= {"messages": tuple(run.messages), "unsaid": run.unsaid}
+        return Outputs(missing=self.missing, densified=self.densified, **out)
+
+    def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
+        """Variable of the plan -> what tells its value, under each name that it is the gradient of."""
+        names: dict[str, list[Callable[[Any], None]]] = {}
+        rows: dict[str, Any] = {}
+        for i, (variable, result) in enumerate(zip(self.plan.block.results, self.layout, strict=True)):
+            if result.place != "gradients":
+                continue
+            own = None if result.table is None else self.plan.block.results[i - 1]
+            if own is not None:  # the rows are there before their values, or with them
+                names.setdefault(own, []).append(partial(rows.__setitem__, own))
+
+            def tell(value: Any, result: Result = result, own: str | None = own) -> None:
+                value = xp.asarray(value)
+                if own is not None:
+                    assert result.table is not None
+                    value = RowArray(xp.asarray(rows[own]), value, result.table)
+                when_final(result.name, value)
+
+            names.setdefault(variable, []).append(tell)
+
+        def told(listed: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+            def tell_all(value: Any) -> None:
+                for each in listed:
+                    each(value)
+
+            return tell_all
+
+        return {variable: told(listed) for variable, listed in names.items()}
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
+        scale = self.loss_scale.slots if self.loss_scale else {}
+        zeros = {name: np.zeros(type.shape, as_dtype(type.dtype)) for name, type in scale.items()}
+        return zeros | (_optimizer_zeros(self.optimizer, self.trained) if self.optimizer else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Applies gradients that somebody else computed."""
+
+    executable: Executable
+
+    def step(
+        self,
+        parameters: Mapping[str, Any],
+        gradients: Mapping[str, Any],
+        optimizer_state: Mapping[str, Any],
+        limits: RunLimits | None = None,
+        xp: ModuleType = np,
+    ) -> Outputs:
+        """New parameters and optimiser state. Only the parameters that have a gradient here take part.
+
+        A gradient that the update was compiled to take as rows is a RowArray, whose rows may come in any order and
+        more than once.
+        """
+        values = dict(optimizer_state) | dict(parameters)
+        for name, value in gradients.items():
+            if isinstance(value, RowArray):
+                values[f"{name}@GRAD@ROWS"], value = value.rows, value.values
+            values[f"{name}@GRAD"] = value
+        return self.executable.step(values, limits=limits, xp=xp)
+
+
+def key_of(seed: int, step: int) -> np.ndarray:
+    """The 0-d int64 key that random ops of one step draw from: SplitMix64 of seed and step."""
+    z = (seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> shift)) * factor % 2**64
+    z ^= z >> 31
+    return np.asarray(z - 2**64 if z >= 2**63 else z, dtype=np.int64)
+
+
+def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
+    """`value` on the device, if it has the declared type; nothing is converted silently."""
+    value = xp.asarray(value)
+    if value.dtype == as_dtype(variable.type.dtype) and value.shape == variable.type.shape:
+        return value
+    if str(value.dtype) != variable.type.dtype:
+        raise ProgramError(
+            f"{variable.name!r} is declared as {variable.type}, but is given {value.dtype}", "feed_dtype"
+        )
+    given, wanted = value.shape, variable.type.shape
+    if len(given) != len(wanted) or any(m not in (-1, n) for m, n in zip(wanted, given, strict=True)):
+        raise ProgramError(
+            f"{variable.name!r} is declared as {variable.type}, but is given the shape {list(given)}", "feed_shape"
+        )
+    return value
+
+
+def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:
+    steps = {STEPS: np.zeros((), dtype="int64")} if optimizer.schedule is not None else {}
+    return steps | {
+        f"{v.name}/{slot}": np.zeros(type.shape, dtype=as_dtype(type.dtype))
+        for v in trained
+        for slot, type in state_types(optimizer, v.type).items()
+    }
