@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from core.ops.types import as_dtype
 from core.optim import STEPS, Optimizer, state_types
 from core.runtime.native import native_plan
 from core.runtime.reference import Message, Plan, Run, RunLimits
+from core.runtime.times import Times
 from core.sparse import RowArray
 
 __all__ = ["Executable", "Outputs", "Result", "Update", "key_of"]
@@ -84,10 +86,13 @@ class Executable:
     loss_scale: LossScale | None = None
     machine: Plan | None = None
 
-    def compiled(self) -> Executable:
-        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did."""
+    def compiled(self, timed: bool = False) -> Executable:
+        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did.
+
+        timed: the code takes the time of each of its kernels, for steps that want it.
+        """
         with headroom():
-            return replace(self, machine=native_plan(self.plan.block))
+            return replace(self, machine=native_plan(self.plan.block, timed))
 
     def step(
         self,
@@ -97,11 +102,13 @@ class Executable:
         limits: RunLimits | None = None,
         xp: ModuleType = np,
         when_final: Callable[[str, Any], None] | None = None,
+        times: Times | None = None,
     ) -> Outputs:
         """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
 
         when_final: called with the name and the value of each gradient, once, as soon as it is final: the gradients of
                     last layers come while those of first ones are still being computed. What it raises ends the run.
+        times:      learns how long each kernel takes; those of machine code if it is `compiled` as timed.
 
         The same values, seed and step give the same bytes on the same device.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
@@ -124,7 +131,8 @@ class Executable:
             raise ExecutionError(
                 f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
             )
-        run = Run(xp, limits)
+        run = Run(xp, limits, times=times)
+        started = time.perf_counter()
         # machine code has its values when it is done, and tells nothing on the way
         chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.plan
         if chosen.direct is not None:
@@ -133,6 +141,8 @@ class Executable:
             with np.errstate(all="ignore"), headroom():
                 watch = None if when_final is None else self._watch(when_final, xp)
                 results = chosen(run, *args, watch=watch)
+        if times is not None:
+            times.seconds += time.perf_counter() - started
         out: dict[str, Any] = {}
         rows = None
         for each, result in zip(self.layout, results, strict=True):

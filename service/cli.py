@@ -1,4 +1,4 @@
-"""The command line: `backpass serve`, `backpass openapi`, `backpass catalogue`, `backpass version`."""
+"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `version`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     match chosen.command:
         case "serve":
             return _serve(chosen)
+        case "profile":
+            return _profile(chosen)
         case "openapi":
             return _openapi(chosen.output)
         case "catalogue":
@@ -47,6 +49,18 @@ def _parser() -> argparse.ArgumentParser:
     for name, kind in OPTIONS.items():
         field = Settings.model_fields[name]
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=field.description, metavar=kind.__name__)
+    profile = commands.add_parser(
+        "profile",
+        help="show where the time of a step goes",
+        description="Runs some steps of a program and shows its kernels: time, work, share of what the machine can do.",
+    )
+    profile.add_argument("program", type=Path, help="JSON file: a program, or the body of a request with one")
+    profile.add_argument("--loss", help="variable to differentiate; `loss` by default")
+    profile.add_argument("--shape", action="append", default=[], metavar="NAME:SIZES", help="of a feed, as x:32,64")
+    profile.add_argument("--optimizer", metavar="TYPE", help="profile a training step with sgd, adam, ...")
+    profile.add_argument("--steps", type=int, default=10, help="how many are added up; 10 by default")
+    profile.add_argument("--interpret", action="store_true", help="without machine code")
+    profile.add_argument("--json", action="store_true", help="the profile as data")
     openapi = commands.add_parser("openapi", help="write the OpenAPI document")
     openapi.add_argument("--output", type=Path, help="file to write; standard output by default")
     catalogue = commands.add_parser("catalogue", help="write the pages that describe all ops")
@@ -87,6 +101,31 @@ def _serve(chosen: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)
     server.run()
     return 0 if server.started else 1
+
+
+def _profile(chosen: argparse.Namespace) -> int:
+    from core.analysis.profile import as_text
+    from core.errors import CoreError
+    from service.problems import HttpProblem
+    from service.profile import profile_file
+
+    try:
+        shapes = {}
+        for each in chosen.shape:
+            name, _, sizes = each.rpartition(":")
+            shapes[name] = [int(size) for size in sizes.split(",") if size]
+        found = profile_file(
+            chosen.program, chosen.loss, shapes, chosen.optimizer, max(1, chosen.steps), chosen.interpret
+        )
+    except CoreError as error:
+        said = [f"{p.location}: {p.message}" if p.location else p.message for p in error.problems]
+        print("\n".join(said or [str(error)]), file=sys.stderr)
+        return 1
+    except (OSError, ValueError, HttpProblem) as error:
+        print(f"{chosen.program}: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=2) if chosen.json else as_text(found))
+    return 0
 
 
 def _openapi(output: Path | None) -> int:

@@ -18,6 +18,7 @@ from core.codegen.machine import cpu
 from core.codegen.moves import gather_function, scatter_function
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.rows import identity, row_function
+from core.codegen.timer import Timer
 from core.plan.arena import Arena
 from core.plan.data import (
     Branch,
@@ -86,11 +87,15 @@ class Module:
         return "\n".join([*self.globals.values(), *(f.text() for f in self.functions), *sorted(declared), attributes])
 
 
-def write_step(plan: Plan, arena: Arena, threads: int = 1) -> Module:
-    """The module with the function `step` of `plan`, whose long kernels run on so many threads."""
+def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None = None) -> Module:
+    """The module with the function `step` of `plan`, whose long kernels run on so many threads.
+
+    With a timer, which learns what is timed, `step` has one more parameter, the table of times.
+    """
     module = Module()
-    f = Function("step", [("given", "ptr"), ("arena", "ptr"), ("control", "ptr"), ("stacks", "ptr")], noalias=False)
-    writer = _Step(module, f, plan, arena, threads)
+    params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
+    f = Function("step", [(name, "ptr") for name in params], noalias=False)
+    writer = _Step(module, f, plan, arena, threads, timer)
     writer.sequence(plan.body)
     module.functions.append(f)
     if plan.stacks:
@@ -99,8 +104,11 @@ def write_step(plan: Plan, arena: Arena, threads: int = 1) -> Module:
 
 
 class _Step:
-    def __init__(self, module: Module, f: Function, plan: Plan, arena: Arena, threads: int) -> None:
+    def __init__(
+        self, module: Module, f: Function, plan: Plan, arena: Arena, threads: int, timer: Timer | None
+    ) -> None:
         self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
+        self.timer = timer
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
         self.recordings: dict[Recording, tuple[Value, Value]] = {}
         self.cursors: dict[Stack, Value] = {}
@@ -111,7 +119,11 @@ class _Step:
 
     def sequence(self, body: Sequence) -> None:
         for each in body.instructions:
-            self.instruction(each)
+            if self.timer is None or isinstance(each, Loop | Branch):
+                self.instruction(each)
+            else:
+                with self.timer.around(self.f, each):
+                    self.instruction(each)
 
     def instruction(self, each: Instruction) -> None:
         if isinstance(each, Rows):

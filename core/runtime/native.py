@@ -20,11 +20,12 @@ from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
 from core.codegen.step import ARRAY_DATA, CONTROL, Module, write_step
+from core.codegen.timer import Timer
 from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
-from core.plan.data import Loop
+from core.plan.data import Instruction, Loop
 from core.plan.partition import partition
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
@@ -42,19 +43,21 @@ class Region:
     """A compiled block. Call it with a run and the block's arguments.
 
     arena_bytes: what it needs beside its arguments and results.
+    timed:       the kernels whose time its code takes, for runs that want to know; in the order of its table.
     """
 
     block: Block
     plan: NativePlan
     library: Library
     arena_bytes: int
-    _entry: Callable[[int, int, int, int], None] = field(init=False)
+    _entry: Callable[..., None] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _arena: np.ndarray = field(init=False)
     _reference: Plan | None = None
+    timed: tuple[Instruction, ...] = ()
 
     def __post_init__(self) -> None:
-        words = [ctypes.c_void_p] * 4
+        words = [ctypes.c_void_p] * (5 if self.timed else 4)
         self._entry = self.library.function("step", *words)
         room = np.empty(self.arena_bytes + 64, np.uint8)
         self._arena = room[-room.ctypes.data % 64 :]
@@ -63,7 +66,9 @@ class Region:
         self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
-        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address)
+        self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
+        times = (ctypes.addressof(self._times),) if self.timed else ()
+        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
         self._given = (ctypes.c_void_p * (len(self._shapes) + len(self._results)))()
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
@@ -85,12 +90,16 @@ class Region:
         Raises ExecutionError.
         """
         control, limits = self._control, run.limits
+        if run.times is not None:
+            ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
         control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes]
         if self._loops and (limits.deadline is not None or limits.should_stop is not None):
             with watched(control, run):
                 self._entry(ctypes.addressof(given), *self._fixed)
         else:
             self._entry(ctypes.addressof(given), *self._fixed)
+        if run.times is not None:
+            run.times.add(self.timed, list(self._times))
         run.ops_left = control[3]
         failed = control[0]
         if failed < 0:
@@ -162,21 +171,25 @@ class _Stacks:
             self._libc.free(address)
 
 
-def compile_region(block: Block) -> Region:
-    """Machine code for a block. Raises Unsupported."""
-    native, module, arena_bytes = written(block)
+def compile_region(block: Block, timed: bool = False) -> Region:
+    """Machine code for a block, which takes the time of each kernel if it is to be `timed`. Raises Unsupported."""
+    timer = Timer() if timed else None
+    native, module, arena_bytes = written(block, timer)
     symbols = module.symbols | (_pool_symbols() if module.forks else {})
-    return Region(block, native, load(module.text(), symbols), arena_bytes)
+    kernels = () if timer is None else tuple(timer.kernels)
+    if not kernels and timed:
+        return compile_region(block)
+    return Region(block, native, load(module.text(), symbols), arena_bytes, timed=kernels)
 
 
-def written(block: Block) -> tuple[NativePlan, Module, int]:
+def written(block: Block, timer: Timer | None = None) -> tuple[NativePlan, Module, int]:
     """A block's plan and its code in LLVM's words, and the bytes it needs beside arguments and results.
 
     Raises Unsupported.
     """
     native = plan_block(block, CPU)
     arena = arrange(native.body)
-    module = write_step(native, arena, thread_count())
+    module = write_step(native, arena, thread_count(), timer)
     return native, module, arena.size + module.scratch
 
 
@@ -259,14 +272,14 @@ def parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
             yield part
 
 
-def native_plan(block: Block) -> Plan:
-    """A plan of `block` whose regions are machine code."""
+def native_plan(block: Block, timed: bool = False) -> Plan:
+    """A plan of `block` whose regions are machine code. timed: for runs that want the time of each kernel."""
     ops: list[Op] = []
     for part in parts_of(block, frozenset(refusals(block))):
         if isinstance(part, Op):
             ops.append(part)
         else:
-            region = compile_region(part)
+            region = compile_region(part, timed)
             ops.append(Op(NATIVE, part.params, part.results, {"region": region}, part.ops[0].location))
     parts = plan(Block(block.params, tuple(ops), block.results, block.types))
     alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)

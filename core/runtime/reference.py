@@ -20,6 +20,7 @@ from core.errors import CoreError, ExecutionError, Location
 from core.ir import HOLE, Block, Op
 from core.ops.types import byte_size
 from core.registry import as_tuple, lookup
+from core.runtime.times import Times
 
 __all__ = ["NATIVE", "Message", "Plan", "Run", "RunLimits", "plan"]
 
@@ -63,6 +64,7 @@ class Run:
     """One run in progress: the array module, what is left of its limits, and what its ops reported.
 
     unsaid: messages beyond the limit.
+    times:  where the time of each kernel goes, if it is wanted.
     """
 
     xp: ModuleType = np
@@ -70,6 +72,7 @@ class Run:
     ops_left: int = 0
     messages: list[Message] = field(default_factory=list)
     unsaid: int = 0
+    times: Times | None = None
     _reports: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -145,8 +148,11 @@ class Plan:
         if watch is not None:
             _tell(watch, self.block.params, env)
         for each in self.instructions:
+            call = each.call
+            if run.times is not None and not each.control:
+                call = partial(run.times.call, each.op, self.block, call)
             try:
-                result = each.call(run if each.control else run.xp, *[env[name] for name in each.inputs])
+                result = call(run if each.control else run.xp, *[env[name] for name in each.inputs])
             except CoreError as error:
                 raise error.at(each.op.location) from error.__cause__
             except MemoryError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from service import tensors as wire
 from service.body import JSON
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from service.sessions import SessionRegistry
 
 __all__ = [
+    "Profiled",
     "ProgramId",
     "call",
     "engine",
@@ -35,6 +36,10 @@ __all__ = [
 ]
 
 ProgramId = Annotated[str, Path(pattern=r"^prg_[a-z2-7]{26}$", description="Id of a registered program.")]
+
+Profiled = Annotated[
+    bool, Query(description="Tell where the time goes, kernel by kernel. Timing them takes a little time of its own.")
+]
 
 
 def settings(request: Request) -> Settings:

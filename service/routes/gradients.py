@@ -11,7 +11,7 @@ from service.body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.calls import Calls
 from service.exchange import given_tensors, render
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import ProgramId, engine, metrics, program, settings
+from service.routes.common import Profiled, ProgramId, engine, metrics, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
@@ -58,7 +58,7 @@ LINES = lines(ANSWER, b=14, w=15)
         registered=("A registered program by its id", {"program_id": REGRESSION_ID, **VALUES}),
     ),
 )
-async def post_gradients(request: Request) -> Response:
+async def post_gradients(request: Request, profile: Profiled = False) -> Response:
     """Compile the program, run it forward and backward once on the given values, and forget the values.
 
     With `Accept: application/x-ndjson` the answer is a stream of lines: each gradient as soon as the backward pass has
@@ -69,9 +69,9 @@ async def post_gradients(request: Request) -> Response:
     body = await read_body(request, settings(request))
     asked = InlineGradientsRequest.model_validate(body.document)
     if asked.program is not None:
-        return await _gradients(request, body, asked, id_of(asked.program), asked.program, form)
+        return await _gradients(request, body, asked, id_of(asked.program), asked.program, form, profile)
     stored = await program(request, asked.program_id or "")
-    return await _gradients(request, body, asked, stored.id, stored.document, form)
+    return await _gradients(request, body, asked, stored.id, stored.document, form, profile)
 
 
 @router.post(
@@ -80,17 +80,17 @@ async def post_gradients(request: Request) -> Response:
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
-async def post_program_gradients(request: Request, program_id: ProgramId) -> Response:
+async def post_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
     """The same for a program that is known already: only values travel. It can be streamed, too."""
     form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = GradientsRequest.model_validate(body.document)
-    return await _gradients(request, body, asked, stored.id, stored.document, form)
+    return await _gradients(request, body, asked, stored.id, stored.document, form, profile)
 
 
 async def _gradients(
-    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], form: str
+    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], form: str, profile: bool
 ) -> Response:
     cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
@@ -102,6 +102,7 @@ async def _gradients(
         "step": asked.step,
         "returned": asked.return_gradients,
         "stream": form == NDJSON,
+        "profile": profile,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
     calls = Calls(engine(request), metrics(request))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from service.body import NDJSON, SAFETENSORS
 from service.engine import Reply
 from service.exchange import Answer, given_gradients, given_tensors, render
-from service.routes.common import sessions, settings
+from service.routes.common import Profiled, sessions, settings
 from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import deadline_of
 from service.routes.in_session import (
@@ -67,11 +67,12 @@ GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "record
         regression=("Any step, numbered by the service", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
     ),
 )
-async def post_step(request: Request, session_id: SessionId) -> Response:
+async def post_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward, backward, update. With a `seq` it can be sent again safely: it is done once, and answered the same."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.StepRequest.model_validate(body.document)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
+    args["profile"] = profile
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     write = Write("session.step", args, feeds, asked.seq, f"steps {body.digest}")
     members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
@@ -111,7 +112,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     ),
     openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
 )
-async def post_session_gradients(request: Request, session_id: SessionId) -> Response:
+async def post_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward and backward; parameters, states and optimizer stay as they are.
 
     With `Accept: application/x-ndjson` each gradient comes as soon as it is final, as in `POST /v1/gradients`; but a
@@ -119,7 +120,7 @@ async def post_session_gradients(request: Request, session_id: SessionId) -> Res
     """
     form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = schemas.SessionGradientsRequest.model_validate(body.document)
-    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON}
+    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON, "profile": profile}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
     call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)
@@ -142,13 +143,13 @@ async def post_session_gradients(request: Request, session_id: SessionId) -> Res
         regression=("Predictions", {"feeds": {"x": REGRESSION_FEEDS["x"]}, "fetch": ["prediction"]}),
     ),
 )
-async def post_evaluation(request: Request, session_id: SessionId) -> Response:
+async def post_evaluation(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward only. Feeds that the fetched values do not depend on may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = schemas.EvaluationRequest.model_validate(body.document)
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
-    args = {"fetch": asked.fetch or [session.about["loss"]]}
+    args = {"fetch": asked.fetch or [session.about["loss"]], "profile": profile}
     reply = await sessions(request).read(session, "session.evaluate", args, feeds, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from service.schemas.profile import Profile
 from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
@@ -222,6 +223,7 @@ class Timed(Strict):
     messages_left_out: int = Field(0, description="Further messages, beyond what an answer may hold.")
     compiled: bool = Field(description="Whether the program had to be compiled for this call.")
     memory: MemoryChoice | None = Field(None, description="What was chosen; only there if a budget was given.")
+    profile: Profile | None = Field(None, description="Where the time went; only there if it was asked for.")
     timing_ms: dict[str, float]
 
 

@@ -16,7 +16,7 @@ from core.ir import Variable
 from core.wire import write
 from service.worker import insight, sessions, tapes
 from service.worker.programs import blocks_of, known_program
-from service.worker.running import answer_of, query_from, run, told_of
+from service.worker.running import answer_of, query_from, run, times_of, told_of
 from service.worker.state import Handler, WorkerState
 
 __all__ = ["HANDLERS"]
@@ -75,7 +75,7 @@ def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the values given, which are all that the program reads. Nothing is kept but the compiled program.
 
-    args: program_id, document?, query, fetch, seed, step, returned, stream.
+    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?.
     """
     known = known_program(state, args)
     query = query_from(args["query"])
@@ -85,9 +85,11 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
         if name not in names and name not in seeds:
             raise ProgramError(f"{name!r} is no feed, parameter or state of the program", "feed_unknown")
     compiled = known.gradient(query, args["fetch"], tensors)
+    times = times_of(args)
+    ready = known.timed(compiled) if times is not None else compiled
     told = told_of(compiled, args)
-    out = run(state, compiled.executable, tensors, args["seed"], args["step"], told)
-    result, arrays = answer_of(state, compiled, out, args["returned"], told=told)
+    out = run(state, ready.executable, tensors, args["seed"], args["step"], told, times)
+    result, arrays = answer_of(state, compiled, out, args["returned"], told=told, times=times)
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
 
 

@@ -108,6 +108,14 @@ class Known:
             key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
         )
 
+    def timed(self, compiled: Compiled) -> Compiled:
+        """The same, with machine code that takes the time of its kernels."""
+        executable = compiled.executable
+        if executable.machine is None:
+            return compiled
+        key = ("timed", id(executable.plan))  # which the entry keeps alive
+        return self._compiled(key, lambda: executable.compiled(timed=True))
+
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.
 
@@ -128,9 +136,11 @@ class Known:
         found = _recall(self._executables, key)
         if found is not None:
             return Compiled(found, fresh=False)
-        executable = _reading_only(compile())
-        if self.machine == "always" or (self.machine == "auto" and (repeated or _is_long(executable.plan.block))):
-            executable = executable.compiled()
+        executable = compile()
+        if executable.machine is None:
+            executable = _reading_only(executable)
+            if self.machine == "always" or (self.machine == "auto" and (repeated or _is_long(executable.plan.block))):
+                executable = executable.compiled()
         _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
         return Compiled(executable, fresh=True)
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from core.analysis.profile import profile_of
 from core.compile import Budget, Executable, GradientQuery, Outputs
 from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
 from core.runtime.reference import Message, RunLimits
+from core.runtime.times import Times
 from core.sparse import RowArray
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
 
-__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run", "told_of"]
+__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run", "times_of", "told_of"]
 
 Returned = str | list[str]
 """Which gradients go back: "none", "norms", "all", or names."""
@@ -51,10 +53,12 @@ def run(
     seed: int,
     step: int,
     told: Collection[str] = (),
+    times: Times | None = None,
 ) -> Outputs:
     """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call.
 
-    told: gradients that the service hears of while the run goes on, each as soon as it is final.
+    told:  gradients that the service hears of while the run goes on, each as soon as it is final.
+    times: learns where the time goes.
     """
     state.stop.check()  # compiling may have taken all the time there was
     limits = limits_of(state)
@@ -68,7 +72,7 @@ def run(
             state.tell(said, _as_tensors(name, value))
 
     when_final = tell if told else None
-    return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp, when_final=when_final)
+    return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp, when_final=when_final, times=times)
 
 
 def answer_of(
@@ -78,10 +82,12 @@ def answer_of(
     returned: Returned,
     require_finite: bool = False,
     told: Collection[str] = (),
+    times: Times | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is said about `out`, and its arrays as ``loss`` and ``fetch/``, ``recorded/`` or ``grad/<name>``.
 
-    Gradients that were `told` before are not said again. Of a gradient that is rows of a table these are the values;
+    Gradients that were `told` before are not said again; `times` are, as a profile.
+    Of a gradient that is rows of a table these are the values;
     ``rows/<name>`` tells which rows, and `sparse` in what is said the shape of the table.
     A norm that is not finite is null, because JSON has no word for it.
     Raises ExecutionError (not_finite) if `require_finite` and something is not, ProgramError (bad_query) for gradients
@@ -118,7 +124,14 @@ def answer_of(
     result["messages_left_out"] = out.unsaid
     if compiled.executable.choice is not None:
         result["memory"] = compiled.executable.choice.as_document()
+    if times is not None:
+        result["profile"] = profile_of(times, on_cpu=state.device == "cpu")
     return result, tensors
+
+
+def times_of(args: Mapping[str, Any]) -> Times | None:
+    """Where the time of a call is noted whose `args` ask for a profile."""
+    return Times() if args.get("profile") else None
 
 
 def _said(message: Message) -> dict[str, Any]:

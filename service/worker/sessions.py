@@ -18,7 +18,7 @@ from core.initial import initial_parameters
 from core.ir import TensorType, Variable
 from core.optim import REST, Optimizer, state_types
 from service.worker.programs import Known, check_type, known_program
-from service.worker.running import answer_of, query_from, run, told_of
+from service.worker.running import answer_of, query_from, run, times_of, told_of
 from service.worker.state import WorkerState
 from service.worker.tables import own_tables
 
@@ -122,13 +122,15 @@ def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 
 
 def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Forward, backward and update. args: id, seq, fetch, returned, require_finite; tensors: the feeds."""
+    """Forward, backward and update. args: id, seq, fetch, returned, require_finite, profile?; tensors: the feeds."""
     session = _session(state, args)
     feeds, scale = session.feeds(tensors), session.loss_scale
     compiled = session.known.training(session.query, session.optimizer, session.clip, args["fetch"], feeds, scale)
     values = session.values(state, compiled.executable, feeds)
-    out = run(state, compiled.executable, values, session.seed, session.steps)
-    result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"])
+    times = times_of(args)
+    ready = session.known.timed(compiled) if times is not None else compiled
+    out = run(state, ready.executable, values, session.seed, session.steps, times=times)
+    result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"], times=times)
     arrays = _on_host(state, arrays)  # now, because it may fail
 
     _replace(state, session, out, values, arrays)
@@ -137,7 +139,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the present parameters, which stay. args: id, fetch, returned, stream; tensors: the feeds.
+    """Gradients at the present parameters, which stay. args: id, fetch, returned, stream, profile?; tensors: the feeds.
 
     Random ops draw what they will draw in the next step.
     """
@@ -146,8 +148,10 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     compiled = session.known.gradient(session.query, args["fetch"], feeds, session.loss_scale, repeated=True)
     values = session.values(state, compiled.executable, feeds)
     told = told_of(compiled, args)
-    out = run(state, compiled.executable, values, session.seed, session.steps, told)
-    result, arrays = answer_of(state, compiled, out, args["returned"], told=told)
+    times = times_of(args)
+    ready = session.known.timed(compiled) if times is not None else compiled
+    out = run(state, ready.executable, values, session.seed, session.steps, told, times)
+    result, arrays = answer_of(state, compiled, out, args["returned"], told=told, times=times)
     return result | session.about(), arrays
 
 
@@ -193,13 +197,15 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Forward only; states are read, and not kept. args: id, fetch; tensors: the feeds that the fetched values need."""
+    """Forward only; states are read, and not kept. args: id, fetch, profile?; tensors: the feeds they need."""
     session = _session(state, args)
     feeds = session.feeds(tensors)
     compiled = session.known.forward(args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
-    out = run(state, compiled.executable, values, session.seed, session.steps)
-    result, arrays = answer_of(state, compiled, out, "none")
+    times = times_of(args)
+    ready = session.known.timed(compiled) if times is not None else compiled
+    out = run(state, ready.executable, values, session.seed, session.steps, times=times)
+    result, arrays = answer_of(state, compiled, out, "none", times=times)
     return result | session.about(), arrays
 
 

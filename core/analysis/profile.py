@@ -1,0 +1,111 @@
+"""Where the time of a step goes: each kernel with its place in the client's program, its work, and how near it came to
+what the machine can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.analysis.place import place
+from core.codegen.peak import Peak, peak
+from core.cost import count_work
+from core.ir import Block, TensorType
+from core.plan.work import Work, work_of
+from core.runtime.native import thread_count
+from core.runtime.times import Spent, Times
+
+__all__ = ["as_text", "profile_of"]
+
+
+def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
+    """The profile of the runs that `times` was filled by, as JSON-ready values; kernels that took longest first.
+
+    share_of_peak: the least time in which the machine could do the work of a kernel, arithmetic or moving bytes,
+                   whichever takes longer, by the time it took; null on a GPU.
+    outside_ms:    what no kernel took: loops, checks, getting in and out.
+    """
+    seconds = times.seconds
+    best = peak(thread_count()) if on_cpu else None
+    found = [
+        _row(work_of(each), spent, best) | {"of": place(each.location), "compiled": True}
+        for each, spent in times.kernels.items()
+        if spent.calls
+    ]
+    for op, block, spent in times.ops.values():
+        flops = sum(count_work(Block((), (op,), (), block.types), 1).values())
+        types = (block.types[name] for name in op.outputs)
+        dtype = next((type.dtype for type in types if isinstance(type, TensorType)), "float32")
+        work = Work(op.type, flops, spent.nbytes // spent.calls, dtype, (op.type,))
+        found.append(_row(work, spent, best) | {"of": place(op.location), "compiled": False})
+    found.sort(key=lambda each: -each["ms"])
+    inside = sum(each["ms"] for each in found)
+    for each in found:
+        each["share_of_time"] = round(each["ms"] / max(seconds * 1e3, inside, 1e-9), 4)
+    return {
+        "ms": round(seconds * 1e3, 6),
+        "outside_ms": round(max(0.0, seconds * 1e3 - inside), 6),
+        "peak": None if best is None else _shown(best),
+        "kernels": found,
+    }
+
+
+def _row(work: Work, spent: Spent, best: Peak | None) -> dict[str, Any]:
+    share = None
+    if best is not None and spent.seconds > 0:
+        share = round(best.seconds(work.flops, work.nbytes, work.dtype) * spent.calls / spent.seconds, 4)
+    return {
+        "kernel": work.kernel,
+        "ops": list(work.ops),
+        "calls": spent.calls,
+        "ms": round(spent.seconds * 1e3, 6),
+        "flops": work.flops * spent.calls,
+        "bytes": work.nbytes * spent.calls,
+        "share_of_peak": share,
+    }
+
+
+def _shown(best: Peak) -> dict[str, Any]:
+    return {
+        "threads": best.threads,
+        "flops_per_s": {dtype: round(rate) for dtype, rate in best.flops.items()},
+        "bytes_per_s": [{"up_to_bytes": room, "rate": round(rate)} for room, rate in best.bandwidth],
+    }
+
+
+def as_text(profile: Mapping[str, Any]) -> str:
+    """The profile as a table that people can read."""
+    head = ("ms", "time", "calls", "GFLOP/s", "GB/s", "of peak", "kernel", "op of the program")
+    lines = [head]
+    for each in profile["kernels"]:
+        seconds = each["ms"] / 1e3
+        share = each["share_of_peak"]
+        lines.append(
+            (
+                f"{each['ms']:.3f}",
+                f"{each['share_of_time']:.1%}",
+                str(each["calls"]),
+                f"{each['flops'] / seconds / 1e9:.1f}" if seconds and each["flops"] else "",
+                f"{each['bytes'] / seconds / 1e9:.1f}" if seconds else "",
+                "" if share is None else f"{share:.0%}",
+                f"{each['kernel']}{'' if each['compiled'] else ' (interpreted)'}",
+                _where(each),
+            )
+        )
+    lines.append((f"{profile['outside_ms']:.3f}", "", "", "", "", "", "outside kernels", ""))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    shown = []
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        shown.append("  ".join(c.rjust(w) if i < 6 else c.ljust(w) for i, (c, w) in enumerate(cells)))
+    return "\n".join([line.rstrip() for line in shown] + [f"{profile['ms']:.3f} ms in all"])
+
+
+def _where(each: Mapping[str, Any]) -> str:
+    fused = list(dict.fromkeys(each["ops"]))
+    of = each["of"]
+    if of is None:
+        return ", ".join(fused)
+    backward = "backward of " if of["backward"] else ""
+    inside = f" [{', '.join(fused)}]" if fused and fused != [of["type"]] else ""
+    return f"{backward}{of['block']}:{of['op']} {of['type']}{inside}"

@@ -1,0 +1,120 @@
+"""What this machine can do at most, measured: arithmetic, and moving bytes that are more or less near."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from core.codegen.llvm import I64, Function, literal
+from core.codegen.machine import Library, cpu, lanes, load
+
+__all__ = ["Peak", "peak"]
+
+ROOMS = (2**14, 2**18, 2**22, 2**26)
+"""Bytes of the arrays that are copied: about what the first, second and last caches hold, and more than any does."""
+
+TRIES = 5
+SECONDS = 0.002
+"""Of one measurement. The best of `TRIES` counts, as whatever else goes on can only slow it down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """flops: by dtype, in a second. bandwidth: (bytes, bytes in a second) for arrays of up to so many bytes."""
+
+    threads: int
+    flops: dict[str, float]
+    bandwidth: tuple[tuple[int, float], ...]
+
+    def seconds(self, flops: int, nbytes: int, dtype: str) -> float:
+        """The least time for so much work."""
+        rate = next((rate for room, rate in self.bandwidth if nbytes <= room), self.bandwidth[-1][1])
+        return max(flops / self.flops.get(dtype, self.flops["float32"]), nbytes / rate)
+
+
+@cache
+def peak(threads: int) -> Peak:
+    """Of so many threads at once; measured when first asked for, in about a quarter of a second."""
+    library = load(_text())
+    flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
+    return Peak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ROOMS))
+
+
+CHAINS = 12
+"""Sums that do not wait for each other: more than an addition takes cycles times how many start in one."""
+
+
+def _text() -> str:
+    functions = []
+    for dtype in ("float32", "float64"):
+        f = Function(f"multiply_{dtype}", [("times", "int64"), ("out", "ptr")])
+        sums = [f.slot(dtype, lanes(dtype)) for _ in range(CHAINS)]
+        for number, slot in enumerate(sums):
+            f.write(f.splat(literal(float(number), dtype), lanes(dtype)), slot)
+        with f.loop(I64(0), f.param("times")):
+            for slot in sums:
+                total = f.read(slot, dtype, lanes(dtype))
+                f.write(f.fma(total, f.constant(0.5, total), f.constant(1.0, total)), slot)
+        for number, slot in enumerate(sums):
+            f.store(f.read(slot, dtype, lanes(dtype)), f.at(f.param("out"), I64(number * lanes(dtype)), dtype))
+        functions.append(f)
+    f = Function("move", [("times", "int64"), ("to", "ptr"), ("of", "ptr"), ("count", "int64")])
+    width = lanes("float32")
+    with f.loop(I64(0), f.param("times")), f.loop(I64(0), f.param("count"), 4 * width) as i:
+        for piece in range(4):
+            at = f.binary("add", i, I64(piece * width))
+            f.store(f.load(f.at(f.param("of"), at, "float32"), "float32", width), f.at(f.param("to"), at, "float32"))
+    functions.append(f)
+    declared = sorted(set().union(*(f.declarations for f in functions)))
+    bits = cpu().vector_bytes * 8
+    wide = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+    return "\n".join([*(f.text() for f in functions), *declared, f"attributes #0 = {{ nounwind noinline {wide} }}"])
+
+
+def _flops(library: Library, dtype: str, threads: int) -> float:
+    call = library.function(f"multiply_{dtype}", ctypes.c_int64, ctypes.c_void_p)
+    out = [np.empty(CHAINS * lanes(dtype), dtype) for _ in range(threads)]
+    return 2 * CHAINS * lanes(dtype) * _rate(lambda thread, times: call(times, out[thread].ctypes.data), threads)
+
+
+def _bandwidth(library: Library, room: int, threads: int) -> float:
+    """Bytes read and bytes written count."""
+    call = library.function("move", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    count = room // 8  # half of it is read, half written
+    arrays = [np.ones(2 * count, np.float32) for _ in range(threads)]
+
+    def run(thread: int, times: int) -> None:
+        start = arrays[thread].ctypes.data
+        call(times, start, start + 4 * count, count)
+
+    return 8 * count * _rate(run, threads)
+
+
+def _rate(run: Callable[[int, int], None], threads: int) -> float:
+    """How often `run(thread, times)` does its work in a second, on all threads together."""
+    times = 1
+    while True:
+        before = time.perf_counter()
+        run(0, times)
+        spent = time.perf_counter() - before
+        if spent > SECONDS / 4:
+            break
+        times *= 4
+    times = max(1, math.ceil(times * SECONDS / spent))
+    best = 0.0
+    for _ in range(TRIES):
+        workers = [threading.Thread(target=run, args=(i, times)) for i in range(threads)]
+        before = time.perf_counter()
+        for each in workers:
+            each.start()
+        for each in workers:
+            each.join()
+        best = max(best, threads * times / (time.perf_counter() - before))
+    return best

@@ -1,0 +1,88 @@
+"""What one call of a kernel computes and moves, for people who look at its time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.plan.data import Gather, Gemm, Instruction, Kernel, Rows, ScatterAdd, View
+
+__all__ = ["Work", "work_of"]
+
+FREE = frozenset({"cast", "where"})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """kernel: what it is, with its sizes. flops: an elementary function counts as one. nbytes: each array once.
+
+    ops: those of the core that are fused in it.
+    """
+
+    kernel: str
+    flops: int
+    nbytes: int
+    dtype: str
+    ops: tuple[str, ...] = ()
+
+
+def work_of(each: Instruction) -> Work:
+    """Of a kernel; a loop or a branch is none."""
+    if isinstance(each, Rows):
+        return _rows(each)
+    if isinstance(each, Gemm):
+        *batch, m, n = each.c.shape
+        k = each.a.shape[-1]
+        flops = 2 * math.prod(batch) * m * n * k
+        views = (each.a, each.b, each.c, *((each.c,) if each.accumulate else ()))
+        return Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.c.dtype)
+    if isinstance(each, Gather):
+        return Work(f"gather {_by(each.out.shape)}", 0, 2 * _bytes(each.out) + _bytes(each.index), each.out.dtype)
+    if isinstance(each, ScatterAdd):
+        count = math.prod(each.x.shape)
+        nbytes = 2 * _bytes(each.x) + _bytes(each.index, each.out)
+        return Work(f"scatter_add {_by(each.x.shape)}", count, nbytes, each.x.dtype)
+    assert isinstance(each, Kernel), each
+    out = each.views[-each.written]
+    return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), out.dtype)
+
+
+def _rows(each: Rows) -> Work:
+    kernel = each.kernel
+    flops = sum(
+        kernel.rows * (kernel.inner if instr.full or instr.kind in ("reduce", "accumulate") else 1)
+        for instr in kernel.code
+        if instr.kind in ("apply", "reduce", "accumulate") and instr.op not in FREE
+    )
+    nbytes = 0
+    for operand in kernel.operands:
+        rows = math.prod(size for size, stride in zip(kernel.outer, operand.outer, strict=True) if stride)
+        nbytes += rows * (kernel.inner if operand.inner else 1) * np.dtype(operand.dtype).itemsize
+    dtypes = [o.dtype for o in kernel.operands]
+    dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0] if dtypes else "float32")
+    return Work(f"rows {_by(kernel.outer, kernel.inner)}", flops, nbytes, dtype, each.ops)
+
+
+def _windows(each: Kernel) -> int:
+    """A product for each element of each window, or a comparison."""
+    spec = each.spec
+    if each.kind in ("correlate", "input_adjoint", "filter_adjoint"):
+        return int(spec.work)
+    if each.kind == "pool":
+        return int(spec.planes * math.prod(spec.kernel) * math.prod(spec.counts))
+    return 0
+
+
+def _bytes(*views: View) -> int:
+    """A view that repeats elements has each once."""
+    return sum(
+        math.prod(n for n, stride in zip(v.shape, v.strides, strict=True) if stride) * np.dtype(v.dtype).itemsize
+        for v in views
+    )
+
+
+def _by(*sizes: object) -> str:
+    flat = [n for each in sizes for n in (each if isinstance(each, tuple | list) else (each,))]
+    return " x ".join(map(str, flat))

@@ -1,0 +1,115 @@
+"""Profiles over HTTP, and on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from service import cli
+from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+
+GIVEN = {"program": REGRESSION, "loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
+MEMBERS = {"kernel", "ops", "of", "compiled", "calls", "ms", "flops", "bytes", "share_of_time", "share_of_peak"}
+
+
+def assert_is_profile(found, compiled):
+    assert {"ms", "outside_ms", "peak", "kernels"} <= found.keys()
+    assert found["peak"]["threads"] >= 1
+    assert found["kernels"]
+    for each in found["kernels"]:
+        assert each.keys() == MEMBERS
+        assert each["calls"] == 1
+        assert each["compiled"] is compiled
+
+
+def test_one_shot_gradients_tell_where_their_time_went(client):
+    plain = client.post("/v1/gradients", json=GIVEN).json()
+    answer = client.post("/v1/gradients?profile=true", json=GIVEN)
+
+    assert answer.status_code == 200, answer.text
+    assert "profile" not in plain
+    assert answer.json()["gradients"] == plain["gradients"]
+    assert_is_profile(answer.json()["profile"], compiled=False)  # too short a call to be compiled
+
+    known = client.post(f"/v1/programs/{REGRESSION_ID}/gradients?profile=1", json={**GIVEN, "program": None})
+    assert known.status_code == 422
+    del (given := dict(GIVEN))["program"]
+    known = client.post(f"/v1/programs/{REGRESSION_ID}/gradients?profile=1", json=given)
+    assert_is_profile(known.json()["profile"], compiled=False)
+
+
+def test_a_stream_tells_it_at_its_end(client):
+    answer = client.post("/v1/gradients?profile=true", json=GIVEN, headers={"accept": "application/x-ndjson"})
+    done = json.loads(answer.text.splitlines()[-1])
+
+    assert done["event"] == "done"
+    assert_is_profile(done["profile"], compiled=False)
+
+
+def test_a_word_that_is_no_bool_is_refused(client):
+    assert client.post("/v1/gradients?profile=perhaps", json=GIVEN).status_code == 422
+
+
+def test_a_session_trains_the_same_with_and_without_a_profile(client):
+    asked = {"program": REGRESSION, "loss": "loss", "init": {"parameters": REGRESSION_PARAMETERS}}
+    losses = []
+    for query in ("", "?profile=true"):
+        at = f"/v1/sessions/{client.post('/v1/sessions', json=asked).json()['id']}"
+        answers = [client.post(f"{at}/steps{query}", json={"feeds": REGRESSION_FEEDS}).json() for _ in range(3)]
+        losses.append([each["loss"] for each in answers])
+        assert all(("profile" in each) == bool(query) for each in answers)
+        if query:
+            assert_is_profile(answers[2]["profile"], compiled=True)
+            assert any(each["of"] is None for each in answers[2]["profile"]["kernels"])  # the optimizer's
+            gradients = client.post(f"{at}/gradients{query}", json={"feeds": REGRESSION_FEEDS}).json()
+            assert_is_profile(gradients["profile"], compiled=True)
+            evaluation = client.post(f"{at}/evaluations{query}", json={"feeds": REGRESSION_FEEDS}).json()
+            assert_is_profile(evaluation["profile"], compiled=False)
+        client.delete(at)
+
+    assert losses[0] == losses[1]
+
+
+def test_the_command_prints_a_table(tmp_path, capsys):
+    (tmp_path / "request.json").write_text(json.dumps(GIVEN))
+
+    assert cli.main(["profile", str(tmp_path / "request.json"), "--steps", "2", "--optimizer", "adam"]) == 0
+
+    table = capsys.readouterr().out
+    assert "of peak" in table
+    assert "matmul" in table
+    assert "ms in all" in table
+
+
+def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
+    (tmp_path / "program.json").write_text(json.dumps(REGRESSION))
+    asked = ["profile", str(tmp_path / "program.json"), "--json", "--steps", "3", "--interpret"]
+
+    assert cli.main([*asked, "--shape", "x:5,2", "--shape", "y:5,1"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 3
+    assert all(each["calls"] == 3 and not each["compiled"] for each in found["kernels"])
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "status", "said"),
+    [
+        (REGRESSION, [], 1, "leaves a size open"),
+        (GIVEN, ["--loss", "nobody"], 1, "nobody"),
+        ({"blocks": []}, [], 1, ""),
+        (GIVEN, ["--shape", "x:a"], 2, "invalid literal"),
+        ([], [], 2, "no JSON object"),
+        ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor is an object"),
+    ],
+    ids=["open size", "loss", "program", "shape", "list", "tensor"],
+)
+def test_what_is_wrong_is_said_and_is_no_traceback(tmp_path, capsys, content, more, status, said):
+    (tmp_path / "file.json").write_text(json.dumps(content))
+
+    assert cli.main(["profile", str(tmp_path / "file.json"), *more]) == status
+
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
