@@ -12,6 +12,7 @@ BIN    := $(VENV)/bin
 PINNED := $(VENV)/.pinned
 STAMP  := $(VENV)/.ready
 ORACLE := $(VENV)/.oracle
+PEERS  := .venv-bench
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
@@ -23,10 +24,10 @@ export PYTHONDONTWRITEBYTECODE := 1
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve examples test test-all check format bench openapi catalogue lock image clean
+.PHONY: help demo serve examples test test-all check format bench bench-peers performance openapi catalogue lock image clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(PINNED): requirements/dev.txt requirements/build.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=..." >&2; exit 1; }
@@ -69,9 +70,27 @@ format: $(STAMP)  ## rewrite the sources as ruff wants them
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(STAMP)  ## measure how fast the compiler is and what a call costs
-	@for each in $(filter-out __init__ clock,$(basename $(notdir $(wildcard bench/*.py)))); do \
-		echo "bench.$$each"; $(BIN)/python -m "bench.$$each"; done
+MEASURES := steps first_gradient http_sessions memory
+BENCHES  := $(filter-out $(MEASURES) report,$(basename $(notdir $(shell grep -l '^def main' bench/*.py))))
+
+bench: $(STAMP)  ## measure the compiler, what a call costs, and training beside PyTorch, JAX and TensorFlow
+	@test -f $(PEERS)/.ready || echo "without the peers to compare with; \`make bench-peers\` installs them"
+	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m "bench.$$each"; done
+	@for each in $(MEASURES); do \
+		echo "bench.$$each"; $(BIN)/python -m "bench.$$each" --json build/bench/$$each.json; done
+
+# PyTorch, JAX and TensorFlow in an environment of their own. No hashes, as for the oracle.
+bench-peers: $(PEERS)/.ready  ## install what `make bench` compares with (2 GB)
+
+$(PEERS)/.ready: requirements/bench.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=..." >&2; exit 1; }
+	@echo "making $(PEERS) with PyTorch, JAX and TensorFlow (once; some minutes)"
+	@"$(PYTHON)" -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	@touch $@
+
+performance: $(STAMP)  ## write docs/performance.md from what `make bench` measured last
+	@$(BIN)/python -m bench.report
 
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
@@ -88,11 +107,13 @@ lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
 	compile --upgrade --no-config requirements/build.in -o requirements/build.txt; \
 	compile --upgrade pyproject.toml -c requirements/run.txt --extra gpu -o requirements/gpu.txt; \
 	compile --upgrade --no-config --no-generate-hashes requirements/oracle.in -c requirements/dev.txt \
-		-c requirements/build.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/oracle.txt
+		-c requirements/build.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/oracle.txt; \
+	compile --upgrade --no-config --no-generate-hashes requirements/bench.in -c requirements/dev.txt \
+		-c requirements/build.txt -c requirements/oracle.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/bench.txt
 
 image: ## build the CPU image
 	@docker build --target cpu --tag $(IMAGE):cpu .
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(PEERS)/*' -prune -exec rm -rf {} +

@@ -72,7 +72,7 @@ def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """Workload -> {predicted, used}, in bytes."""
+    """Workload -> {predicted, used}, in bytes, and the number of ops `elsewhere`: without machine code."""
     print("\npeak of a gradient, MiB")
     print(f"{'':18}{'predicted':>12}{'used':>12}{'ratio':>8}")
     found: dict[str, Any] = {}
@@ -87,8 +87,10 @@ def predictions() -> dict[str, Any]:
         results = (outputs.loss, *outputs.gradients.values())
         regions = [each.call for each in executable.machine.instructions if isinstance(each.call, Region)]
         used = sum(each.nbytes for each in results) + sum(each.arena_bytes + each.stack_bytes for each in regions)
-        found[name] = {"predicted": predicted, "used": used}
-        print(f"{name:18}{predicted / MIB:12.3f}{used / MIB:12.3f}{predicted / used:8.2f}", flush=True)
+        elsewhere = len(executable.machine.instructions) - len(regions)
+        found[name] = {"predicted": predicted, "used": used, "elsewhere": elsewhere}
+        note = f"  and arrays of {elsewhere} ops without machine code" if elsewhere else ""
+        print(f"{name:18}{predicted / MIB:12.3f}{used / MIB:12.3f}{predicted / used:8.2f}{note}", flush=True)
     return found
 
 

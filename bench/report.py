@@ -1,0 +1,210 @@
+"""Writes docs/performance.md from what the other modules measured.
+
+python -m bench.report [--from build/bench] [--to docs/performance.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main", "page"]
+
+OWN = "backpass"
+
+NAMES = {
+    "backpass": "Backpass",
+    "torch_eager": "torch eager",
+    "torch_compile": "torch.compile",
+    "jax_jit": "jax.jit",
+    "tf_function": "tf.function",
+    "tf_function_jit": "tf.function, XLA",
+}
+
+HEAD = """\
+# Performance
+
+Written by `make performance` from what `make bench` measured; the numbers are of one machine, and no test holds them.
+"""
+
+STEPS = """\
+## Training steps
+
+Loss, gradients of all parameters and an SGD update, in float32, on the same numbers: the workloads of
+[bench/workloads.py](../bench/workloads.py), each written the way its framework wants it
+([bench/peers](../bench/peers)). All agreed about the loss and the update of every parameter before they were timed.
+Each is a process of its own; they took turns, {rounds} rounds of a few steps each. Milliseconds per step, medians over
+the rounds. The ratio is Backpass' time to that of the fastest other one: below 1, Backpass is faster.
+
+What the others may know that Backpass does not: the trips of `rnn_while` and `branch` are a value that is fed, so that
+Backpass runs any number of them with what it compiled, as do torch eager and tf.function; torch.compile, jax.jit and
+XLA take it as a constant, and compile again for another.
+"""
+
+FIRST_STEP = """\
+### First step
+
+Seconds from the description of the workload to the end of its first step: tracing, compiling, running; not the import
+of the framework, which had computed something before.
+"""
+
+FIRST_GRADIENT = """\
+## First gradient
+
+Seconds until the gradients of a program that nobody has seen are there. Backpass: one POST with the program and its
+values, to a service with one worker that has computed something else before. jax: one call of `jit(value_and_grad)`,
+in the process itself. Medians of {rounds} rounds, each with processes started anew.
+"""
+
+HTTP = """\
+## Training through HTTP
+
+Steps per second over one connection, batches as safetensors: Backpass' sessions, and a plain service of FastAPI and
+torch eager that knows the same networks ([bench/peers/torch_service.py](../bench/peers/torch_service.py)). Both train
+with Adam on the same batches, on the same cores, in turns; medians of {rounds} rounds. Above 1, Backpass is faster.
+"""
+
+RESIDENT = """\
+## Memory
+
+The most memory resident in a fresh process that prepares a workload and takes some steps, in MiB, and in brackets how
+much of it came after the framework had been loaded and had computed something.
+"""
+
+PREDICTED = """\
+The peak of a gradient that the analysis of a program predicts, and the arena of its machine code with results and
+records of loops, in MiB. Where some ops have no machine code, their arrays are not in the arena: {partial}.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="folder", type=Path, default=Path("build/bench"))
+    parser.add_argument("--to", type=Path, default=Path("docs/performance.md"))
+    given = parser.parse_args()
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))}
+    if not found:
+        raise SystemExit(f"nothing in {given.folder}: run `make bench` first")
+    given.to.write_text(page(found))
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The page. found: module of the bench -> its report; those that are missing have no section."""
+    parts = [HEAD, _machines(found)]
+    if "steps" in found:
+        parts += _steps(found["steps"])
+    if "first_gradient" in found:
+        report = found["first_gradient"]
+        rows = [
+            [
+                name,
+                f"{t[OWN]:.3f}",
+                *([f"{t['jax_jit']:.3f}", f"{t[OWN] / t['jax_jit']:.2f}"] if "jax_jit" in t else []),
+            ]
+            for name, t in report["workloads"].items()
+        ]
+        parts += [FIRST_GRADIENT.format(**report), _table(["", "Backpass", "jax.jit", "ratio"], rows)]
+    if "http_sessions" in found:
+        report = found["http_sessions"]
+        parts.append(HTTP.format(**report))
+        for threads, jobs in report["threads"].items():
+            rows = [
+                [name, f"{t[OWN]:.1f}", f"{t['torch_service']:.1f}", f"{t[OWN] / t['torch_service']:.2f}"]
+                for name, t in jobs.items()
+            ]
+            parts.append(_table([_threads(threads), "Backpass", "FastAPI + torch", "ratio"], rows))
+    if "memory" in found:
+        parts += _memory(found["memory"])
+    return "\n".join(parts)
+
+
+def _machines(found: Mapping[str, Any]) -> str:
+    """What everything was measured on; the loads differ."""
+    machine = next(iter(found.values()))["machine"]
+    loads = sorted({report["machine"]["load"] for report in found.values()})
+    versions = found.get("steps", {}).get("versions", {})
+    lines = [
+        f"* Processor: {machine['processor']}, {machine['vector'] or 'no wide vectors'}, {machine['cores']} cores.",
+        f"* Other work on the machine: load averages of {loads[0]} to {loads[-1]} when measurements began.",
+        f"* Python {machine['python']}" + "".join(f", {name} {version}" for name, version in versions.items()) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _steps(report: Mapping[str, Any]) -> list[str]:
+    parts = [STEPS.format(**report)]
+    for threads, workloads in report["threads"].items():
+        peers = _peers(workloads)
+        rows, ratios = [], []
+        for workload, times in workloads.items():
+            others = [times[name]["median"] for name in peers if name in times and name != OWN]
+            cells = [_milliseconds(times.get(name, {}).get("median")) for name in peers]
+            ratio = times[OWN]["median"] / min(others) if others and OWN in times else None
+            ratios += [ratio] if ratio else []
+            rows.append([workload, *cells, f"{ratio:.2f}" if ratio else "-"])
+        if ratios:
+            mean = math.exp(statistics.mean(map(math.log, ratios)))
+            rows.append(["geometric mean", *[""] * len(peers), f"{mean:.2f}"])
+        parts.append(_table([_threads(threads), *(NAMES[name] for name in peers), "ratio"], rows))
+    parts.append(FIRST_STEP)
+    for threads, workloads in report["threads"].items():
+        peers = _peers(workloads)
+        rows = [
+            [workload, *(f"{times[name]['first']:.2f}" if name in times else "-" for name in peers)]
+            for workload, times in workloads.items()
+        ]
+        parts.append(_table([_threads(threads), *(NAMES[name] for name in peers)], rows))
+    return parts
+
+
+def _memory(report: Mapping[str, Any]) -> list[str]:
+    mib = 2**20
+    resident = report["resident"]
+    peers = _peers(resident)
+    rows = [
+        [
+            NAMES[name],
+            *(f"{t[name]['peak'] / mib:.0f} ({t[name]['rise'] / mib:+.0f})" for t in resident.values() if name in t),
+        ]
+        for name in peers
+    ]
+    predicted = report["predicted"]
+    partial = ", ".join(name for name, each in predicted.items() if each["elsewhere"]) or "nowhere here"
+    compared = [
+        [name, f"{each['predicted'] / mib:.3f}", f"{each['used'] / mib:.3f}", f"{each['predicted'] / each['used']:.2f}"]
+        for name, each in predicted.items()
+    ]
+    return [
+        RESIDENT,
+        _table(["", *resident], rows),
+        PREDICTED.format(partial=partial),
+        _table(["", "predicted", "used", "ratio"], compared),
+    ]
+
+
+def _peers(workloads: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Those that ran at least one workload, in the order of NAMES."""
+    return [name for name in NAMES if any(name in times for times in workloads.values())]
+
+
+def _threads(threads: str) -> str:
+    return {"1": "1 thread", "all": "all cores"}.get(threads, f"{threads} threads")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown, numbers to the right."""
+    marks = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows)) + "\n"
+
+
+if __name__ == "__main__":
+    main()

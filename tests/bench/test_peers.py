@@ -1,0 +1,102 @@
+"""What the bench compares with must compute the same step, and be left out where it is not installed."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import pytest
+
+from bench.peers import backpass
+from bench.peers.messages import receive, send
+from bench.peers.process import OWN, started
+from bench.steps import disagreement, measured
+from bench.workloads import RATE, WORKLOADS, mlp
+from core.compile import GradientQuery, compile_gradient
+from core.wire import read
+from tests.beside_torch.installed import MISSING, torch
+
+SMALL = mlp("mlp", 4, (5, 6, 3))
+
+
+def test_a_message_arrives_as_it_was_sent():
+    pipe = io.BytesIO()
+    arrays = {"scalar": np.asarray(3), "turned": np.arange(6.0, dtype="float32").reshape(2, 3).T}
+
+    send(pipe, {"do": "run", "steps": 3}, arrays)
+    pipe.seek(0)
+    said, got = receive(pipe)
+
+    assert said == {"do": "run", "steps": 3}
+    for name, array in arrays.items():
+        assert got[name].dtype == array.dtype
+        assert np.array_equal(got[name], array)
+        assert got[name].shape == array.shape
+
+
+def test_a_pipe_that_ends_within_a_message_is_an_error():
+    pipe = io.BytesIO()
+    send(pipe, {"do": "run"})
+
+    with pytest.raises(EOFError):
+        receive(io.BytesIO(pipe.getvalue()[:-1]))
+
+
+def one_step(workload):
+    """Loss and updated parameters by the reference executor, the update written out here."""
+    step = compile_gradient(read(workload.program), GradientQuery(loss="loss")).step
+    outputs = step({**workload.feeds, **workload.parameters})
+    moved = {name: value - RATE * outputs.gradients[name] for name, value in workload.parameters.items()}
+    return float(outputs.loss), moved
+
+
+def test_a_step_of_the_bench_is_one_of_gradient_descent():
+    training = backpass.Training(SMALL)
+
+    loss = training.run(1)
+
+    assert disagreement(SMALL.parameters, one_step(SMALL), (loss, training.parameters())) is None
+
+
+@pytest.mark.parametrize("wrong", ["loss", "w1"])
+def test_a_step_that_is_wrong_by_half_a_percent_is_noticed(wrong):
+    loss, parameters = one_step(SMALL)
+    other = dict(parameters)
+    if wrong != "loss":
+        other[wrong] = SMALL.parameters[wrong] + 1.005 * (parameters[wrong] - SMALL.parameters[wrong])
+
+    found = disagreement(SMALL.parameters, (loss, parameters), (loss * (1.005 if wrong == "loss" else 1), other))
+
+    assert found is not None
+    assert wrong in found
+
+
+def test_a_peer_that_cannot_be_imported_is_left_out_with_the_reason(capsys):
+    with started(["no_such_framework"], os.sched_getaffinity(0)) as peers:
+        assert not peers
+
+    assert "no_such_framework is left out: ModuleNotFoundError" in capsys.readouterr().out
+
+
+def test_backpass_alone_is_measured_without_a_ratio(capsys):
+    with started([OWN], sorted(os.sched_getaffinity(0))[:1]) as peers:
+        found = measured(peers, "1", ["mlp_small"], rounds=2)
+
+    assert set(found["mlp_small"]) == {OWN}
+    assert all(seconds > 0 for seconds in found["mlp_small"][OWN].values())
+    assert "geometric mean" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch is None, reason=MISSING)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_pytorch_takes_the_same_step(name):
+    from bench.peers import torch_eager
+
+    workload = WORKLOADS[name]()
+    training = torch_eager.Training(workload)
+
+    loss = training.run(1)
+
+    assert disagreement(workload.parameters, one_step(workload), (loss, training.parameters())) is None

@@ -1,0 +1,37 @@
+"""The page about performance says what was measured."""
+
+from __future__ import annotations
+
+from bench.report import page
+
+MACHINE = {"processor": "Some CPU", "vector": "avx2", "cores": 4, "load": 0.5, "python": "3.12.1"}
+
+
+def timed(**medians):
+    return {name: {"median": median, "least": median, "first": 1.0} for name, median in medians.items()}
+
+
+def test_the_ratio_is_to_the_fastest_of_the_others_and_the_mean_is_geometric():
+    workloads = {
+        "one": timed(backpass=0.001, torch_eager=0.004, jax_jit=0.002),
+        "two": timed(backpass=0.004, torch_eager=0.002),
+    }
+    report = {"machine": MACHINE, "rounds": 5, "versions": {"torch": "2.0"}, "threads": {"1": workloads}}
+
+    lines = page({"steps": report}).splitlines()
+
+    assert "| 1 thread | Backpass | torch eager | jax.jit | ratio |" in lines
+    assert "| one | 1 | 4 | 2 | 0.50 |" in lines
+    assert "| two | 4 | 2 | - | 2.00 |" in lines
+    assert "| geometric mean |  |  |  | 1.00 |" in lines
+    assert "* Python 3.12.1, torch 2.0." in lines
+
+
+def test_what_was_not_measured_has_no_section():
+    report = {"machine": MACHINE, "rounds": 3, "workloads": {"one": {"backpass": 0.5}}}
+
+    text = page({"first_gradient": report})
+
+    assert "| one | 0.500 |" in text
+    assert "## Training steps" not in text
+    assert "## Memory" not in text
