@@ -69,7 +69,7 @@ class Region:
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
         times = (ctypes.addressof(self._times),) if self.timed else ()
         self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
-        self._given = (ctypes.c_void_p * (len(self._shapes) + len(self._results)))()
+        self._addresses = ctypes.c_void_p * (len(self._shapes) + len(self._results))
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
@@ -78,30 +78,27 @@ class Region:
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = [each.array() for each in self._results]
-        with self._lock:
-            for i, array in enumerate((*arrays, *results)):
-                self._given[i] = id(array)
-            self.call(self._given, run)
+        self.call(self._addresses(*map(id, (*arrays, *results))), run)
         return tuple(results)
 
     def call(self, given: ctypes.Array[ctypes.c_void_p], run: Run) -> None:
-        """Run on the arrays whose ids are `given`, arguments then results, as they must be. One thread at a time.
+        """Run on the arrays whose ids are `given`, arguments then results, which must be as the plan has them.
 
-        Raises ExecutionError.
+        One call at a time runs, as there is one arena. Raises ExecutionError.
         """
         control, limits = self._control, run.limits
-        if run.times is not None:
-            ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
-        control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes]
-        if self._loops and (limits.deadline is not None or limits.should_stop is not None):
-            with watched(control, run):
+        with self._lock:
+            if run.times is not None:
+                ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
+            control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes]
+            if self._loops and (limits.deadline is not None or limits.should_stop is not None):
+                with watched(control, run):
+                    self._entry(ctypes.addressof(given), *self._fixed)
+            else:
                 self._entry(ctypes.addressof(given), *self._fixed)
-        else:
-            self._entry(ctypes.addressof(given), *self._fixed)
-        if run.times is not None:
-            run.times.add(self.timed, list(self._times))
-        run.ops_left = control[3]
-        failed = control[0]
+            if run.times is not None:
+                run.times.add(self.timed, list(self._times))
+            failed, run.ops_left = control[0], control[3]
         if failed < 0:
             run.poll()
             raise ExecutionError("a loop records more than an array may have", "too_large")
