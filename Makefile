@@ -18,7 +18,8 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8080
 JOBS   ?= auto
 IMAGE  ?= backpass
-export PYTHONDONTWRITEBYTECODE := 1
+# Bytecode is kept, whatever the environment says: the tests start hundreds of processes that read the same sources.
+export PYTHONDONTWRITEBYTECODE :=
 
 # The newest Python of the supported ones that is here; `make PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
@@ -56,7 +57,7 @@ test: check  ## lint, types, import contracts, and all tests but the slow ones
 	@echo "pytest"
 	@$(BIN)/pytest -n $(JOBS) -m "not slow"
 
-test-all: check $(ORACLE)  ## the same, with the slow tests, PyTorch beside, and four times the random programs
+test-all: check $(ORACLE)  ## the same, with the slow tests, PyTorch beside, and ten times the random programs
 	@echo "pytest, slow tests included"
 	@BACKPASS_TEST_PROGRAMS=2000 $(BIN)/pytest -n $(JOBS)
 

@@ -363,7 +363,7 @@ def test_29_each_use_of_a_counter_sees_its_own_value():
     close(grads(s)["w"], 2 * 2 * np.array(W))
 
 
-def test_35_a_graph_with_a_side_branch_and_a_chain_of_100k_ops():
+def test_35_a_graph_with_a_side_branch():
     s = Sketch()
     for name in "abx":
         s.param(name, 2.0)
@@ -375,7 +375,9 @@ def test_35_a_graph_with_a_side_branch_and_a_chain_of_100k_ops():
     assert [at.type for _, at in b.forward_of if at][-1] == "mul"
     assert "exp" not in origins(b)
 
-    n = 100_000
+
+@pytest.mark.parametrize("n", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_35_a_chain_longer_than_any_stack_of_calls(n):
     long = one([0.5])
     long.op("assign", "w", out="h")
     for _ in range(n):

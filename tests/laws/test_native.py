@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,10 +13,12 @@ from hypothesis import strategies as st
 from core.autodiff import vjp
 from core.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.errors import ExecutionError
+from core.registry import Example
 from core.runtime.native import native_plan
-from core.runtime.reference import Run, plan
+from core.runtime.reference import Run, execute, plan
 from core.wire import read
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.laws import test_ops
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
 from tests.laws.test_random_programs import ALL, EXAMPLES, leaves, second_order
 from tests.strategies import programs
 
@@ -53,38 +58,47 @@ def both(block, args):
             same(f, w)
 
 
-@pytest.mark.parametrize(("name", "i"), CASES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, dtype):
+def in_dtype(name: str, i: int, dtype: str) -> Example | None:
+    """An example of an op with its float64 numbers in `dtype`; None if it has no such numbers."""
     example = examples_of(OPS[name])[i]
-    values = [x.astype(dtype) if not isinstance(x, list) and x.dtype.kind == "f" else x for x in arrays(example)]
-    if dtype == "float32" and (not floats(values) or any(isinstance(x, list) for x in values)):
-        pytest.skip("no floating-point arrays")
-    try:
-        types = [None] * 0 or None
-        from core.ir import TensorType
+    if dtype == "float64":
+        return example
+    attrs = {k: dtype if k == "dtype" and v == "float64" else v for k, v in example.attrs.items()}
+    if attrs == example.attrs and all(x.dtype != "float64" for x in test_ops.leaves(example.inputs)):
+        return None
+    return Example(tuple(shortened(x) for x in arrays(example)), (), attrs)
 
-        if dtype == "float32":
-            types = [TensorType(x.shape, str(x.dtype)) for x in values]
-        block = block_for(OPS[name], example, types)
-    except Exception as error:
-        pytest.skip(str(error))
+
+def cotangent(rng: np.random.Generator, of: Any) -> Any:
+    if isinstance(of, list):
+        return [cotangent(rng, each) for each in of]
+    return rng.uniform(0.5, 1.5, np.shape(of)).astype(np.asarray(of).dtype)
+
+
+def sampled() -> Iterator[Any]:
+    """(op, number of its example, dtype); all but the first example of an op are slow."""
+    for name, i in CASES:
+        for dtype in ("float64", "float32"):
+            if in_dtype(name, i, dtype) is not None:
+                yield pytest.param(name, i, dtype, marks=[pytest.mark.slow] if i else [])
+
+
+@pytest.mark.parametrize(("name", "i", "dtype"), list(sampled()))
+def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, dtype):
+    example = in_dtype(name, i, dtype)
+    assert example is not None
+    spec, values = OPS[name], arrays(example)
+    block = block_for(spec, example)
     wrt = [block.params[k] for k in floats(values)]
-    if OPS[name].differentiable and wrt and any(block.types[r].is_float for r in block.results):
-        pulled = vjp(block, wrt)
+    if spec.differentiable and wrt:
         rng = np.random.default_rng(0)
-        extra = []
-        for p in pulled.params[len(block.params) :]:
-            t = pulled.types[p]
-            if not hasattr(t, "shape") or not t.is_static:
-                pytest.skip("cotangents of unknown size")
-            extra.append(rng.uniform(0.5, 1.5, t.shape).astype(t.dtype))
-        both(optimize(pulled), [*values, *extra])
-    else:
-        both(optimize(block), values)
+        results = zip(execute(block, values), block.results, strict=True)
+        values += [cotangent(rng, value) for value, name in results if block.types[name].is_float]
+        block = vjp(block, wrt)
+    both(optimize(block), values)
 
 
-@settings(max_examples=EXAMPLES // 10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES // 5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
 def test_a_random_program_is_what_the_reference_executor_makes_of_it(document, seed):
     values = leaves(seed)

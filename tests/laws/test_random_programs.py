@@ -25,7 +25,7 @@ from tests.oracle import NearKink, unrolled
 from tests.rewriting import inlined, renamed, wrapped
 from tests.strategies import LEAVES, programs, written
 
-EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "500"))
+EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "200"))
 PARTS = 4
 COUNTS = {"two": 2, "none": 0}
 FIXED = {

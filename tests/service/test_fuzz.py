@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from service.app import create_app
 from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE
 from service.settings import Settings
+from tests.laws.test_random_programs import EXAMPLES
 from tests.service.conftest import Served
 
 JSON = {"Content-Type": "application/json"}
@@ -167,7 +168,7 @@ SCHEMA = schemathesis.openapi.from_dict(create_app(Settings.model_construct()).o
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES // 20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_the_schema_generates_never_breaks_anything(case, service):
     answer = case.call(base_url=service.url, timeout=20)
 

@@ -27,7 +27,7 @@ from core.wire import read
 from tests.laws.test_native import both
 from tests.programs import Sketch
 
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 THOROUGH = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 DTYPES = ("float32", "float64")
 
@@ -282,8 +282,8 @@ POISON = 0xFF
 MARGIN = 4096
 
 
-def blocks_for_memory():
-    for dtype in DTYPES:
+def blocks_for_memory(dtypes):
+    for dtype in dtypes:
         for case in (plain(5, dtype), plain(16, dtype), plain(21, dtype, out=7)):
             yield three_forms(case)
         attrs = {"strides": (2, 2), "paddings": (1, 1), "dilations": (1, 2), "groups": 2}
@@ -303,8 +303,12 @@ def poisoned(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
     return whole, whole[start : start + nbytes]
 
 
-def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_written(form):
-    for block in blocks_for_memory():
+MEMORY = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+
+
+@MEMORY
+def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_written(form, dtype):
+    for block in blocks_for_memory([dtype]):
         native = plan_block(block, CPU)
         arena = arrange(native.body)
         module = write_step(native, arena)
@@ -336,7 +340,7 @@ def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_writ
 
 
 GUARDED = """
-import ctypes, mmap
+import ctypes, mmap, sys
 import numpy as np
 from core.codegen.kernels import scratch_bytes, units
 from tests.core.codegen.test_windows import blocks_for_memory, compiled, kernels
@@ -354,7 +358,7 @@ def guarded(nbytes, at_end):
     libc.mprotect(start + (pages + 1) * PAGE, PAGE, 0)
     return start + PAGE + (pages * PAGE - nbytes if at_end else 0)
 
-for block in blocks_for_memory():
+for block in blocks_for_memory(sys.argv[1:]):
     for each in kernels(block):
         library, run = compiled(each)
         for at_end in (False, True):
@@ -364,17 +368,19 @@ print("whole")
 """
 
 
-def test_nothing_is_read_beside_the_arrays():
+@MEMORY
+def test_nothing_is_read_beside_the_arrays(dtype):
     """Next to each array lies memory that must not be touched; a process that does so dies."""
-    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", GUARDED, dtype], capture_output=True, text=True, timeout=300)
 
     assert (done.returncode, done.stdout.split()) == (0, ["whole"]), done.stderr[-2000:]
 
 
-def test_work_in_parts_gives_the_same_bits(form):
+@MEMORY
+def test_work_in_parts_gives_the_same_bits(form, dtype):
     """However the units of a kernel are shared out."""
     rng = np.random.default_rng(0)
-    for block in blocks_for_memory():
+    for block in blocks_for_memory([dtype]):
         for each in kernels(block):
             _library, run = compiled(each)
             arrays = [
