@@ -188,8 +188,8 @@ class Gemm(Instruction):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gather(Instruction):
-    """``out[o, i, :] = x[o, index[i], :]``, x [outer, size, inner]; an index below 0 counts from the end."""
+class Indexed(Instruction):
+    """Rows of an array at positions that are data; an index below 0 counts from the end. check: number of its check."""
 
     x: View
     index: View
@@ -203,20 +203,16 @@ class Gather(Instruction):
         yield self.out.root
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScatterAdd(Instruction):
+class Gather(Indexed):
+    """``out[o, i, :] = x[o, index[i], :]``, x [outer, size, inner]."""
+
+    __slots__ = ()
+
+
+class ScatterAdd(Indexed):
     """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i."""
 
-    x: View
-    index: View
-    out: View
-    check: int
-
-    def reads(self) -> Iterator[Root]:
-        yield from (self.x.root, self.index.root)
-
-    def writes(self) -> Iterator[Root]:
-        yield self.out.root
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
