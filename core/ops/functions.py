@@ -267,17 +267,18 @@ def gelu(x, *, approximate: bool = False):
     return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
 
 
+def _by_erf(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2)))
+
+
+def _by_tanh(x):
+    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 gelu.example(
     lambda: [
-        *(Example((x,), (x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2))),)) for x in SOME),
-        *(
-            Example(
-                (x,),
-                (x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),),
-                {"approximate": True},
-            )
-            for x in SOME
-        ),
+        *(Example((x,), (_by_erf(x),)) for x in SOME),
+        *(Example((x,), (_by_tanh(x),), {"approximate": True}) for x in SOME),
     ]
 )
 

@@ -135,12 +135,11 @@ def log_loss(p, label, *, epsilon: float = 1e-4):
     return -(label * lookup("log")(p + epsilon)) - (1.0 - label) * lookup("log")((1.0 + epsilon) - p)
 
 
-log_loss.example(
-    lambda: [
-        Example((p, t), (-t * np.log(p + 1e-4) - (1 - t) * np.log(1 - p + 1e-4),))
-        for p, t in ((P, T), (P[0], T[0]), (P[:0], T[:0]))
-    ]
-)
+def _log_loss(p, t):
+    return -t * np.log(p + 1e-4) - (1 - t) * np.log(1 - p + 1e-4)
+
+
+log_loss.example(lambda: [Example((p, t), (_log_loss(p, t),)) for p, t in ((P, T), (P[0], T[0]), (P[:0], T[:0]))])
 
 
 @composite
@@ -174,9 +173,13 @@ def hinge_loss(x, label):
     return lookup("relu")(1.0 - x * (label * 2.0 - 1.0))
 
 
+def _hinge_loss(x, s):
+    return np.maximum(0, 1 - x * (2 * s - 1))
+
+
 hinge_loss.example(
     lambda: [
-        Example((x, s), (np.maximum(0, 1 - x * (2 * s - 1)),))
+        Example((x, s), (_hinge_loss(x, s),))
         for x, s in ((X * 0.9, SIGN * 0.5 + 0.5), (X[0] * 0.9, SIGN[0] * 0.5 + 0.5), (EMPTY, EMPTY))
     ]
 )
