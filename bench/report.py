@@ -32,6 +32,11 @@ HEAD = """\
 Written by `make performance` from what `make bench` measured; the numbers are of one machine, and no test holds them.
 """
 
+BUSY = """
+  That is busy. Where threads wait for each other, those of a library that spins and cannot hand over its work wait
+  long: read what follows about more than one thread as the behaviour on a machine like this one.\
+"""
+
 STEPS = """\
 ## Training steps
 
@@ -130,7 +135,8 @@ def _machines(found: Mapping[str, Any]) -> str:
     versions = found.get("steps", {}).get("versions", {})
     lines = [
         f"* Processor: {machine['processor']}, {machine['vector'] or 'no wide vectors'}, {machine['cores']} cores.",
-        f"* Other work on the machine: load averages of {loads[0]} to {loads[-1]} when measurements began.",
+        f"* Other work on the machine: load averages of {loads[0]} to {loads[-1]} when measurements began."
+        + (BUSY if loads[-1] > machine["cores"] / 2 else ""),
         f"* Python {machine['python']}" + "".join(f", {name} {version}" for name, version in versions.items()) + ".",
     ]
     return "\n".join(lines) + "\n"

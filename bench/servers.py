@@ -36,7 +36,9 @@ def served(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        whole = os.environ | {"BACKPASS_DATA_DIR": folder} | dict(environment or {})
+        whole = (
+            os.environ | {"BACKPASS_DATA_DIR": folder, "BACKPASS_CACHE_DIR": f"{folder}/code"} | dict(environment or {})
+        )
         process = subprocess.Popen([*command, str(port)], env=whole)
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)

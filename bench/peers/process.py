@@ -24,7 +24,7 @@ PEERS = ("torch_eager", "torch_compile", "jax_jit", "tf_function", "tf_function_
 
 ROOT = Path(__file__).parents[2]
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BACKPASS_THREADS")
 
 
 class Missing(RuntimeError):
