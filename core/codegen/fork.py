@@ -36,8 +36,8 @@ __all__ = [
 LONG = 400_000
 """Element operations from which a row kernel is shared: some ten microseconds, and a fork costs one or two."""
 
-LONG_PRODUCT = 1_000_000
-"""Floating-point operations from which a product is shared."""
+LONG_PRODUCT = 4_000_000
+"""Floating-point operations from which a product is shared: some forty microseconds."""
 
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:
@@ -57,7 +57,7 @@ def product_chunks(each: Gemm, unit: int, threads: int) -> int:
         return 1
     if batch > 1:
         return batch
-    return min(-(-m // unit), threads if work < 20 * LONG_PRODUCT else 2 * threads)
+    return min(-(-m // unit), threads if work < 5 * LONG_PRODUCT else 2 * threads)
 
 
 def kernel_chunks(each: Kernel, threads: int) -> int:
