@@ -21,6 +21,9 @@ from core.ops.types import byte_size
 
 __all__ = ["analyse"]
 
+LARGEST = 4000
+"""Ops of a step up to which its machine code is planned to be told about; planning takes longer than all the rest."""
+
 
 def analyse(
     program: Program,
@@ -35,7 +38,7 @@ def analyse(
     shapes:   of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
     trips:    how often every loop is taken to run.
     backward: the answer to `query`, if it is known already.
-    compiled: whether the step is to run as machine code.
+    compiled: whether the step is to run as machine code; of a very large one nothing is told about that.
     """
     with headroom():
         sized = bound(program, shapes)
@@ -44,7 +47,16 @@ def analyse(
         known = backward if sized is program else differentiate(sized, query)[0]
         step = gradient_step(known, query)
         report = _report(program, backward, query, shapes or {}, trips, sized, known, step)
-        return report | {"machine_code": machine_code(step) if compiled else None}
+        small = sum(len(block.ops) for block in _all_blocks(step)) <= LARGEST
+        return report | {"machine_code": machine_code(step) if compiled and small else None}
+
+
+def _all_blocks(root: Block) -> list[Block]:
+    """`root` and all blocks inside it."""
+    found = [root]
+    for block in found:
+        found.extend(inner for op in block.ops for _, inner in inner_blocks(op))
+    return found
 
 
 def _report(

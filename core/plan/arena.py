@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from core.plan.data import Branch, Instruction, Loop, Root, Sequence
 
 __all__ = ["Arena", "arrange"]
 
 ALIGNMENT = 64
+
+MANY = 1000
+"""Roots up to which each is compared with all others; beyond, what was freed is only taken again by the same size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ def _place(body: Sequence, base: int, offsets: dict[Root, int]) -> int:
 
 def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -> int:
     """First fit, the largest first: good packings come from placing what is hard to place early."""
+    if len(spans) > MANY:
+        return _fit_in_order(spans, base, offsets)
     placed: list[tuple[int, int, int, int]] = []  # first, last, start, end
     end = base
     for root in sorted(spans, key=lambda r: (-r.nbytes, spans[r])):
@@ -59,6 +65,26 @@ def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -
         offsets[root] = start
         placed.append((first, last, start, start + size))
         end = max(end, start + size)
+    return end
+
+
+def _fit_in_order(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -> int:
+    """One after the other as they come to life: where a dead one of the same size lay, or behind all others."""
+    free: dict[int, list[int]] = {}
+    alive: list[tuple[int, int, int]] = []  # last use, size, start
+    end = base
+    for root in sorted(spans, key=lambda r: spans[r][0]):
+        first, last = spans[root]
+        while alive and alive[0][0] < first:
+            _, size, start = heappop(alive)
+            free.setdefault(size, []).append(start)
+        size = max(-(-root.nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+        if free.get(size):
+            start = free[size].pop()
+        else:
+            start, end = end, end + size
+        offsets[root] = start
+        heappush(alive, (last, size, start))
     return end
 
 

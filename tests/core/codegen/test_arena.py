@@ -1,0 +1,32 @@
+"""Arrays that are alive together never share a byte, however many there are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from core.plan import arena
+from core.plan.data import Root
+
+
+@pytest.mark.parametrize("many", [0, 1000])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_alive_together_lies_apart(monkeypatch, many, seed):
+    monkeypatch.setattr(arena, "MANY", many)
+    draw = random.Random(seed)
+    spans = {}
+    for _ in range(200):
+        first = draw.randrange(100)
+        spans[Root(draw.choice([4, 64, 100, 4096]))] = [first, first + draw.randrange(12)]
+    offsets: dict[Root, int] = {}
+
+    end = arena._fit(spans, 0, offsets)
+
+    roots = list(spans)
+    for i, a in enumerate(roots):
+        assert offsets[a] % 64 == 0 and offsets[a] + a.nbytes <= end
+        for b in roots[:i]:
+            together = spans[a][0] <= spans[b][1] and spans[b][0] <= spans[a][1]
+            apart = offsets[a] + a.nbytes <= offsets[b] or offsets[b] + b.nbytes <= offsets[a]
+            assert apart or not together
