@@ -87,7 +87,7 @@ class Analysis(Strict):
         description="Tables with sparse lookups whose gradient cannot stay rows. What an optimizer needs, steps tell."
     )
     machine_code: MachineCode | None = Field(
-        description="What runs as machine code where programs are compiled; null where they never are."
+        description="What runs as machine code; null where programs are never compiled, and for very large steps."
     )
 
 
