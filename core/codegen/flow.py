@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import Branch, Loop, Recording, Root, Stack
+from core.plan.data import Branch, Hoisted, Loop, Recording, Root, Sequence, Stack
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step
@@ -79,12 +79,16 @@ def write_loop(step: _Step, each: Loop) -> None:
         at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
     for recording, element in each.over:
         _open_element(step, recording, element, at)
+    for hoisted in each.hoisted:
+        _open_rooms(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
     slots = {}
     for recording, element in each.records:
         slots[recording] = _new_slot(step, recording, starts[recording], at, length)
         if isinstance(element, Root):
             step.roots[element] = slots[recording]
     step.sequence(each.body)
+    for hoisted in each.hoisted:
+        _many(step, each, hoisted, trip, at)
     for recording, element in each.records:
         if isinstance(element, Recording):
             start, count = step.recordings[element]
@@ -107,7 +111,56 @@ def write_loop(step: _Step, each: Loop) -> None:
     for recording, _ in each.records:
         step.recordings[recording] = (starts[recording], trips)
     for state in each.states:
-        copy(f, step.address(state.final), f.read(now[state], "ptr"), state.nbytes)
+        step.roots[state.now] = f.read(now[state], "ptr")
+    for hoisted in each.hoisted:
+        _rest(step, each, hoisted, trips)
+    for state in each.states:
+        copy(f, step.address(state.final), step.roots[state.now], state.nbytes)
+
+
+def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value:
+    """Where a trip's operands lie among those of the products made at once: in the order of the stacks."""
+    slot = f.binary("and", trip, I64(hoisted.trips - 1))
+    return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
+
+
+def _open_rooms(step: _Step, hoisted: Hoisted, slot: Value) -> None:
+    f = step.f
+    for element, room in hoisted.kept:
+        step.roots[element] = f.at(step.base(room), f.binary("mul", slot, I64(element.nbytes)), "uint8")
+
+
+def _many(step: _Step, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
+    """Behind the last of so many trips, their products at once."""
+    f = step.f
+    last = I64(hoisted.trips - 1)
+    with f.when(f.compare("icmp eq", f.binary("and", trip, last), last)):
+        outer = dict(step.roots)
+        first = at if each.reverse else f.binary("sub", at, last)
+        _open_operands(step, each, hoisted, first, I64(0))
+        step.sequence(Sequence((hoisted.many,)))
+        step.roots = outer
+
+
+def _rest(step: _Step, each: Loop, hoisted: Hoisted, trips: Value) -> None:
+    """Behind all trips, the products of those that were not enough to be made at once."""
+    f = step.f
+    rest = f.binary("and", trips, I64(hoisted.trips - 1))
+    first, slot = f.binary("sub", trips, rest), I64(0)
+    if each.reverse:
+        first, slot = I64(0), f.binary("sub", I64(hoisted.trips), rest)
+    with f.loop(I64(0), rest) as i:
+        _open_operands(step, each, hoisted, f.binary("add", first, i), f.binary("add", slot, i))
+        step.sequence(Sequence((hoisted.one,)))
+
+
+def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
+    """The operands of a product: from element `at` of a stack, or from `slot` of the room made for them."""
+    read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
+    for recording, element in each.over:
+        if element in read:
+            _open_element(step, recording, element, at)
+    _open_rooms(step, hoisted, slot)
 
 
 def _limits(step: _Step, each: Loop, trip: Value) -> None:

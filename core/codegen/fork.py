@@ -36,8 +36,8 @@ __all__ = [
 LONG = 400_000
 """Element operations from which a row kernel is shared: some ten microseconds, and a fork costs one or two."""
 
-LONG_PRODUCT = 4_000_000
-"""Floating-point operations from which a product is shared: some forty microseconds."""
+LONG_PRODUCT = 1_000_000
+"""Floating-point operations from which a product is shared: some ten microseconds."""
 
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:

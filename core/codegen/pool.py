@@ -55,6 +55,7 @@ TICKETS, JOB, PENDING, CALLER_WAITS, SLEEPERS, BUSY, WORKERS, STOP, SPINS = 0, 1
 SIZE, ALIGNMENT = 768, 128
 
 FUTEX = {"x86_64": 202, "aarch64": 98}  # the number of the system call
+YIELD = 32  # looks between two offers of the core to others, a power of two
 PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ""), "aarch64": ("llvm.aarch64.isb", "i32 15")}
 
 
@@ -66,12 +67,14 @@ class Pool:
     """Workers for `parallel_for`; a context manager that ends them.
 
     threads: how many run a job, the caller included; 1 makes no worker.
-    spins:   how often a thread without work looks again before it sleeps, some 10 to 40 ns each time.
+    spins:   how often a thread without work looks again before it sleeps, some 10 to 40 ns each time: longer than the
+             kernels between two jobs of one step mostly take, as waking costs some fifty microseconds. Every so often
+             it offers its core to whoever else wants to run, so that a busy machine loses little.
     A closed pool can still be used: the caller runs all alone. So it does in a forked child, where no worker came along
     to claim anything; if the fork was in the middle of a job, the pool counts as busy there.
     """
 
-    def __init__(self, threads: int, spins: int = 150) -> None:
+    def __init__(self, threads: int, spins: int = 2000) -> None:
         if threads < 1:
             raise ValueError(f"a pool needs at least 1 thread, not {threads}")
         native = _native()
@@ -130,7 +133,20 @@ def _ir() -> str:
     wait_call, wake_call = (futex(FUTEX[host], op) if host else "add i64 0, 0" for op in (128, 129))
     return f"""
 declare i64 @syscall(i64, ...)
+declare i32 @sched_yield()
 {declare}
+
+define internal void @pause(i64 %spun) {{ ; a short moment; every so often whoever else wants this core may have it
+  {wait}
+  %some = and i64 %spun, {YIELD - 1}
+  %often = icmp eq i64 %some, {YIELD - 1}
+  br i1 %often, label %yield, label %end
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %end
+end:
+  ret void
+}}
 
 define internal void @futex_wait(ptr %word, i64 %value) noinline {{ ; sleep while the word has this value
   %ignored = {wait_call}
@@ -213,7 +229,7 @@ patience:
   %enough = icmp sge i64 %spun, %limit
   br i1 %enough, label %sleep, label %pause
 pause:
-  {wait}
+  call void @pause(i64 %spun)
   %spun.more = add i64 %spun, 1
   br label %idle
 sleep:
@@ -291,7 +307,7 @@ patience:
   %enough = icmp sge i64 %spun, %limit
   br i1 %enough, label %sleep, label %pause
 pause:
-  {wait}
+  call void @pause(i64 %spun)
   %spun.more = add i64 %spun, 1
   br label %wait
 sleep:

@@ -18,6 +18,7 @@ from core.plan.data import (
     bytes_of,
     contiguous,
 )
+from core.plan.hoist import hoist_products
 from core.plan.lowering import Lowering, Uniform, Unsupported, lowers
 
 __all__ = ["RECORD_BYTES"]
@@ -77,20 +78,19 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
         low.shared.check("too_many_ops", "the run executed more ops than are allowed", op.location),
     )
-    low.add(
-        Loop(
-            sequence,
-            tuple(states),
-            op.attrs["condition"],
-            tuple(over),
-            tuple(records),
-            op.attrs["reverse"],
-            len(body.ops),
-            limits,
-            tuple(outside(sequence, inner.own)),
-            location=op.location,
-        )
+    loop = Loop(
+        sequence,
+        tuple(states),
+        op.attrs["condition"],
+        tuple(over),
+        tuple(records),
+        op.attrs["reverse"],
+        len(body.ops),
+        limits,
+        tuple(outside(sequence, inner.own)),
+        location=op.location,
     )
+    low.add(hoist_products(loop))
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i in fixed:

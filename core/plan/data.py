@@ -20,6 +20,7 @@ __all__ = [
     "Check",
     "Gather",
     "Gemm",
+    "Hoisted",
     "Instr",
     "Instruction",
     "Kernel",
@@ -274,6 +275,20 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Hoisted:
+    """A product that trips add to a state, made for `trips` of them at once; what is left at the end, one by one.
+
+    one, many: for a trip, and for `trips` that lie one behind the other.
+    kept:      the operands that a trip computes: what they are called in the body, and room for those of `trips`.
+    """
+
+    one: Gemm
+    many: Gemm
+    trips: int
+    kept: tuple[tuple[Root, Root], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Loop(Instruction):
     """Trips of `body`.
 
@@ -285,6 +300,7 @@ class Loop(Instruction):
     ops:       of the client's, in one trip.
     limits:    numbers of the checks for too many trips and too many ops.
     outside:   roots that the body reads and that are not its own.
+    hoisted:   products that are made every few trips, behind the body.
     """
 
     body: Sequence
@@ -296,6 +312,7 @@ class Loop(Instruction):
     ops: int
     limits: tuple[int, int]
     outside: tuple[Root, ...] = ()
+    hoisted: tuple[Hoisted, ...] = ()
 
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
@@ -305,6 +322,8 @@ class Loop(Instruction):
         for state in self.states:
             yield state.final.root
             yield from state.buffers
+        for each in self.hoisted:
+            yield from (room for _, room in each.kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,113 @@
+"""Hoisting from loops: a product that a loop only adds up is made for many trips at once.
+
+A weight's gradient is the sum of a product over all trips. What the trips multiply lies one behind the other in memory,
+as a loop records it or in room made for it here, so that the products of some trips are one product with as much more
+to sum over: long enough to run at full speed and to be shared by threads, and one pass over the sum instead of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from core.plan.data import (
+    Branch,
+    Gather,
+    Gemm,
+    Hoisted,
+    Instruction,
+    Kernel,
+    Loop,
+    Root,
+    Rows,
+    ScatterAdd,
+    View,
+    bytes_of,
+    contiguous,
+)
+
+__all__ = ["hoist_products"]
+
+DEPTH = 256
+"""Terms of a sum that make a product worth its pass over the result."""
+
+
+def hoist_products(loop: Loop) -> Loop:
+    """`loop` with the products it only adds up made every few trips, where their operands allow it."""
+    sums = {s.now: s for s in loop.states if s.now is s.following}
+    elements = {e for _, e in loop.over if isinstance(e, Root)}
+    own = _computed(loop)
+    hoisted: list[Hoisted] = []
+    renamed: dict[Root, Root] = {}
+    rooms: dict[tuple[Root, int], Root] = {}
+    for each in loop.body.instructions:
+        if not isinstance(each, Gemm) or not each.accumulate or each.c.root not in sums or len(each.c.shape) != 2:
+            continue
+        trips = _trips(each.a.shape[-1])
+        a, b = _transposed(each.a), each.b
+        if trips < 2 or not all(_whole(v) and (v.root in elements or v.root in own) for v in (a, b)):
+            continue
+        kept = []
+        for root in dict.fromkeys(v.root for v in (a, b) if v.root not in elements):
+            element = renamed.setdefault(root, Root(root.nbytes, "element", root.name))
+            room = rooms.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
+            kept.append((element, room))
+        one, many = (_product(each, a, b, n, renamed) for n in (1, trips))
+        hoisted.append(Hoisted(one, many, trips, tuple(kept)))
+    if not hoisted:
+        return loop
+    gone = {h.one.c.root for h in hoisted}
+    left = (i for i in loop.body.instructions if not (isinstance(i, Gemm) and i.accumulate and i.c.root in gone))
+    body = replace(loop.body, instructions=tuple(_renamed(i, renamed) for i in left))
+    return replace(loop, body=body, hoisted=tuple(hoisted))
+
+
+def _computed(loop: Loop) -> set[Root]:
+    """The arena's roots that every trip computes itself, and that nothing inside an inner loop or branch touches."""
+    inner = (i for i in loop.body.instructions if isinstance(i, Loop | Branch))
+    shared = {r for i in inner for r in (*i.reads(), *i.writes())}
+    written = {r for i in loop.body.instructions for r in i.writes()}
+    return {r for r in written if r.place == "arena" and r not in shared}
+
+
+def _trips(k: int) -> int:
+    """For how many trips a product over `k` is made at once: a power of two."""
+    trips = 1
+    while trips * k < DEPTH:
+        trips *= 2
+    return trips
+
+
+def _transposed(view: View) -> View:
+    return replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
+
+
+def _whole(view: View) -> bool:
+    """Whether a matrix is all of its root, row by row."""
+    laid = all(n == 1 or s == t for n, s, t in zip(view.shape, view.strides, contiguous(view.shape), strict=True))
+    return laid and view.offset == 0 and view.root.nbytes == bytes_of(view.shape, view.dtype)
+
+
+def _product(each: Gemm, a: View, b: View, trips: int, renamed: Mapping[Root, Root]) -> Gemm:
+    """The product of what `trips` trips multiply: `a` [k, m] and `b` [k, n] are what one does."""
+    a, b = (
+        View(renamed.get(v.root, v.root), v.dtype, (trips * v.shape[0], v.shape[1]), (v.shape[1], 1)) for v in (a, b)
+    )
+    return replace(each, a=_transposed(a), b=b)
+
+
+def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
+    """`each`, which is neither loop nor branch, with other roots."""
+    if isinstance(each, Rows | Kernel):
+        return replace(each, views=tuple(_views(each.views, names)))
+    if isinstance(each, Gemm):
+        a, b, c = _views((each.a, each.b, each.c), names)
+        return replace(each, a=a, b=b, c=c)
+    if isinstance(each, Gather | ScatterAdd):
+        x, index, out = _views((each.x, each.index, each.out), names)
+        return replace(each, x=x, index=index, out=out)
+    return each
+
+
+def _views(views: Iterable[View], names: Mapping[Root, Root]) -> Iterable[View]:
+    return (replace(v, root=names.get(v.root, v.root)) for v in views)

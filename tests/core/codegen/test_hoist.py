@@ -1,0 +1,83 @@
+"""Products that a loop only adds up are made for many trips at once, with the same sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from core.compile import GradientQuery, compile_gradient
+from core.executable import Executable
+from core.ir import Block
+from core.plan import plan_block
+from core.plan.data import Hoisted, Loop
+from core.plan.hoist import DEPTH
+from core.runtime.native import CPU
+from core.wire import read
+from tests.laws.test_native import both
+from tests.laws.test_random_programs import second_order
+from tests.programs import Sketch
+
+
+def recurrent(trips: int, batch: int, dtype: str = "float64", reads: int = 2, states: int = 3) -> Sketch:
+    """``h = tanh(x[t] w + h u)``, the sum of the squares of the last h."""
+    rng = np.random.default_rng(trips * 100 + batch)
+    s = Sketch()
+    x = s.feed("x", rng.standard_normal((max(trips, 1), batch, reads)), dtype)
+    w = s.param("w", 0.5 * rng.standard_normal((reads, states)), dtype)
+    u = s.param("u", 0.5 * rng.standard_normal((states, states)), dtype)
+    h = s.const(0.1, [batch, states], dtype, out="h")
+    t = s.op("fill_constant", out="t", shape=[], value=0, dtype="int64")
+    with s.repeat(trips):
+        now = s.op("gather", x, t)
+        s.op("tanh", s.op("add", s.op("matmul", now, w), s.op("matmul", h, u)), out="h")
+        s.op("increment", t, step=1, out="t")
+    s.op("reduce_sum", s.op("square", h), out="loss")
+    return s
+
+
+def gradient(s: Sketch) -> Block:
+    return compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss")).plan.block
+
+
+def hoisted(block: Block) -> list[Hoisted]:
+    return [h for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop) for h in each.hoisted]
+
+
+def arguments(s: Sketch, executable: Executable) -> list[np.ndarray]:
+    return [s.values[v.name] for v in executable.inputs]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 33, DEPTH // 2])
+def test_both_weight_gradients_of_a_recurrent_net_are_hoisted(batch):
+    found = hoisted(gradient(recurrent(5, batch)))
+
+    assert len(found) == 2
+    for each in found:
+        assert each.many.a.shape[-1] == each.trips * batch >= DEPTH
+
+
+def test_a_product_that_is_long_enough_stays_where_it_is():
+    assert not hoisted(gradient(recurrent(5, DEPTH)))
+
+
+def some_trips(batch: int) -> Iterator[int]:
+    at_once = -(-DEPTH // batch)
+    at_once = 1 << (at_once - 1).bit_length()
+    return iter(sorted({0, 1, 2, at_once - 1, at_once, at_once + 1, 2 * at_once, 3 * at_once + 5}))
+
+
+@pytest.mark.parametrize(("batch", "trips"), [(b, t) for b in (1, 7, 64) for t in some_trips(b)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_any_number_of_trips_gives_what_the_reference_executor_gives(batch, trips, dtype):
+    s = recurrent(trips, batch, dtype)
+    executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
+    both(executable.plan.block, arguments(s, executable))
+
+
+@pytest.mark.parametrize("trips", [0, 1, 9, 16, 21])
+def test_the_gradient_of_the_gradient_too(trips):
+    s = recurrent(trips, 32)
+    executable = second_order(read({"blocks": s.blocks}), inputs=("w", "u", "x"))
+    both(executable.plan.block, arguments(s, executable))
