@@ -69,7 +69,7 @@ def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value,
     how_b, step_b = _layout(right)
     how_a, step_a = _layout(left)
     _, step_c = _layout(out)
-    one = _number(module, each.scale, each.c.dtype)
+    one = _number(module, 1.0, each.c.dtype)
     start = _number(module, 1.0 if each.accumulate else 0.0, each.c.dtype)
     args = [
         _letter(module, how_b), _letter(module, how_a), sizes[1], sizes[0], _integer(module, k), one,

@@ -156,8 +156,8 @@ def scratch_bytes(spec: Correlation) -> int:
 
 
 def _multiply(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value) -> None:
-    name, _ = product_function(module, each)
-    f.do(f"call void @{name}({a}, {b}, {c}, i64 0, i64 {each.c.shape[0]})")
+    function = product_function(module, each)
+    f.do(f"call void @{function.name}({a}, {b}, {c}, i64 0, i64 {function.parts})")
 
 
 def _image(f: Function, spec: Correlation, base: Value, image: Value, group: Value) -> Value:

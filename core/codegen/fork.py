@@ -13,7 +13,7 @@ import numpy as np
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
-from core.codegen.product import batch_addresses
+from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.rows import DEAR, combine, identity
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
 
@@ -48,7 +48,7 @@ def row_chunks(kernel: RowKernel, threads: int) -> int:
     return min(kernel.rows, 4 * threads)
 
 
-def product_chunks(each: Gemm, unit: int, threads: int) -> int:
+def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
     """Into how many chunks a product, or a batch of them, is cut."""
     batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
@@ -57,7 +57,7 @@ def product_chunks(each: Gemm, unit: int, threads: int) -> int:
         return 1
     if batch > 1:
         return batch
-    return min(-(-m // unit), threads if work < 5 * LONG_PRODUCT else 2 * threads)
+    return min(-(-function.parts // function.unit), threads if work < 5 * LONG_PRODUCT else 4 * threads)
 
 
 def kernel_chunks(each: Kernel, threads: int) -> int:
@@ -101,33 +101,33 @@ def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
     return module.function(("task", name, chunks), "task", make)
 
 
-def product_task(module: Module, name: str, each: Gemm, unit: int, chunks: int) -> str:
-    """A task that computes some rows of a product, a multiple of `unit` except for the last."""
+def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
+    """A task that computes some parts of a product, whole units of them except for the last."""
 
     def make(task: str) -> Function:
         f = _task(task)
-        m = each.c.shape[-2]
-        first, end = _share(f, f.param("chunk"), -(-m // unit), chunks)
+        parts, unit = function.parts, function.unit
+        first, end = _share(f, f.param("chunk"), -(-parts // unit), chunks)
         first = f.op(f"mul nsw {first}, {unit}", "int64")
-        end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(m))
+        end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(parts))
         addresses = [_context(f, i) for i in range(3)]
-        f.do(f"call void @{name}({', '.join(map(str, [*addresses, first, end]))})")
+        f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, first, end]))})")
         return f
 
-    return module.function(("task", name, chunks), "task", make)
+    return module.function(("task", function.name, chunks), "task", make)
 
 
-def batch_task(module: Module, name: str, each: Gemm, unit: int, chunks: int) -> str:
+def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
     """A task that computes one product of a batch."""
 
     def make(task: str) -> Function:
         f = _task(task)
         moved = batch_addresses(f, each, [_context(f, i) for i in range(3)], f.param("chunk"))
-        f.do(f"call void @{name}({', '.join(map(str, moved))}, i64 0, i64 {each.c.shape[-2]})")
+        f.do(f"call void @{function.name}({', '.join(map(str, moved))}, i64 0, i64 {function.parts})")
         return f
 
     strides = tuple(v.strides for v in (each.a, each.b, each.c))
-    return module.function(("batch", name, each.c.shape, strides), "task", make)
+    return module.function(("batch", function.name, each.c.shape, strides), "task", make)
 
 
 def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:

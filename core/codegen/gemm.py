@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, Value, literal
-from core.codegen.machine import cpu, lanes
+from core.codegen.machine import lanes
+from core.codegen.pieces import mask
+from core.codegen.tile import tile, tile_of
 from core.plan.data import Gemm
 
 __all__ = ["Product", "gemm_function", "product_of"]
@@ -30,7 +32,6 @@ class Product:
     c: int
     dtype: str
     accumulate: bool
-    scale: float
 
 
 def product_of(each: Gemm) -> Product | None:
@@ -41,7 +42,7 @@ def product_of(each: Gemm) -> Product | None:
     if n == 1 and k > 64:  # a sum along k, one row at a time, would wait for each addition
         return None
     a = (each.a.strides[-2], each.a.strides[-1])
-    return Product(m, n, k, a, each.b.strides[-2], each.c.strides[-2], each.c.dtype, each.accumulate, each.scale)
+    return Product(m, n, k, a, each.b.strides[-2], each.c.strides[-2], each.c.dtype, each.accumulate)
 
 
 def gemm_function(name: str, p: Product) -> Function:
@@ -51,7 +52,7 @@ def gemm_function(name: str, p: Product) -> Function:
     width = lanes(p.dtype)
     while width // 2 >= p.n:
         width //= 2
-    rows, wide = tile_of(p, width)
+    rows, wide = tile_of(p.m, p.n, width)
     blocked = p.k > 2 * DEPTH
     if blocked and not p.accumulate:
         _clear(f, p, width)
@@ -74,19 +75,8 @@ def _clear(f: Function, p: Product, width: int) -> None:
         c = f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype)
         for start in range(0, p.n, width):
             zero = f.splat(literal(0, p.dtype), width)
-            f.store(zero, f.at(c, I64(start), p.dtype), _mask(p.n - start, width))
-
-
-def tile_of(p: Product, width: int) -> tuple[int, int]:
-    """Rows of a tile, and vectors of one of its rows: as much as the registers hold beside the operands."""
-    registers = 32 if cpu().vector_bytes == 64 else 16
-    vectors = -(-p.n // width)
-    wide = min(vectors, 4 if registers == 32 else 2)
-    if vectors % wide and vectors % 3 == 0 and registers == 32:
-        wide = 3
-    most = min((registers - wide - 2) // wide, 12, p.m)
-    tiles = -(-p.m // most)
-    return -(-p.m // tiles), wide  # tiles of nearly equal height
+            which = mask(p.n - start, width) if width > 1 else None
+            f.store(zero, f.at(c, I64(start), p.dtype), which)
 
 
 def rows_of(p: Product) -> int:
@@ -94,7 +84,7 @@ def rows_of(p: Product) -> int:
     width = lanes(p.dtype)
     while width // 2 >= p.n:
         width //= 2
-    return tile_of(p, width)[0]
+    return tile_of(p.m, p.n, width)[0]
 
 
 def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width: int, rows: int) -> None:
@@ -112,44 +102,15 @@ def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width:
 
 def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: Value, columns: int, width: int) -> None:
     dtype = p.dtype
-    count = -(-columns // width)
-    masks = [_mask(columns - j * width, width) for j in range(count)]
-    zero = f.splat(literal(0, dtype), width)
-    sums = [[f.slot(dtype, width) for _ in range(count)] for _ in range(rows)]
-    for each in sums:
-        for slot in each:
-            f.write(zero, slot)
-    a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)
-    b = f.at(f.param("b"), start, dtype)
     blocked = p.k > 2 * DEPTH
     end: Value = I64(p.k)
     if blocked:
         end = f.intrinsic("smin", f.binary("add", k, I64(DEPTH)), I64(p.k))
-    with f.loop(k, end) as k:
-        b_row = f.at(b, f.op(f"mul nsw {k}, {p.b}", "int64"), dtype)
-        b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
-        a_here = f.at(a, f.op(f"mul nsw {k}, {p.a[1]}", "int64"), dtype)
-        for i in range(rows):
-            one = f.splat(f.load(f.at(a_here, I64(i * p.a[0]), dtype), dtype), width)
-            for j in range(count):
-                total = f.read(sums[i][j], dtype, width)
-                f.write(f.fma(one, b_vectors[j], total), sums[i][j])
+    a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)
+    b = f.at(f.param("b"), start, dtype)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype), start, dtype)
-    for i in range(rows):
-        for j in range(count):
-            address = f.at(c, I64(i * p.c + j * width), dtype)
-            value = f.read(sums[i][j], dtype, width)
-            if p.accumulate or blocked:
-                before = f.load(address, dtype, width, masks[j])
-                value = f.fma(f.constant(p.scale, value), value, before)
-            elif p.scale != 1.0:
-                value = f.binary("fmul", value, f.constant(p.scale, value))
-            f.store(value, address, masks[j])
 
-
-def _mask(left: int, width: int) -> Value | None:
-    """Which lanes of a vector exist when `left` elements are left; None if all do."""
-    if left >= width or width == 1:
-        return None
-    bits = ", ".join(f"i1 {'true' if i < left else 'false'}" for i in range(width))
-    return Value(f"<{bits}>", "bool", width)
+    for total, address, which in tile(f, dtype, (rows, columns), width, (k, end), (a, *p.a), (b, p.b), (c, p.c)):
+        if p.accumulate or blocked:
+            total = f.binary("fadd", total, f.load(address, dtype, width, which))
+        f.store(total, address, which)

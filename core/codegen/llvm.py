@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -294,6 +294,16 @@ class Function:
         self.begin(yes)
         yield
         self.jump(after)
+        self.begin(after)
+
+    def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
+        """The instructions that one of the two writes."""
+        then, otherwise, after = self.label("then"), self.label("else"), self.label("joined")
+        self.branch(condition, then, otherwise)
+        for label, write in ((then, yes), (otherwise, no)):
+            self.begin(label)
+            write()
+            self.jump(after)
         self.begin(after)
 
     def text(self) -> str:

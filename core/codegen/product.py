@@ -1,28 +1,46 @@
-"""The function for one shape of matrix product: our own tiles, or the BLAS where an operand lies the wrong way."""
+"""The function for one shape of matrix product: tiles of our own, of packed panels or not, or the BLAS."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.llvm import Function, Value
+from core.codegen.panels import panels_function, panels_of
 from core.plan.data import Gemm, View
 
 if TYPE_CHECKING:
     from core.codegen.step import Module
 
-__all__ = ["batch_addresses", "product_function"]
+__all__ = ["ProductFunction", "batch_addresses", "product_function"]
 
 
-def product_function(module: Module, each: Gemm) -> tuple[str, int]:
-    """``name(a, b, c, first, end)`` for rows of the result, and how many rows should go together; 0: all of them."""
+@dataclass(frozen=True, slots=True)
+class ProductFunction:
+    """``name(a, b, c, first, end)`` for some parts of the result, of `parts` in all; `unit` of them go together."""
+
+    name: str
+    parts: int
+    unit: int
+
+
+def product_function(module: Module, each: Gemm) -> ProductFunction:
+    """The parts are rows of the result, or panels of it."""
+    rows = each.c.shape[-2]
+    panels = panels_of(each)
+    if panels is not None:
+        name = module.function(panels, "panels", lambda name: panels_function(name, panels))
+        return ProductFunction(name, panels.parts, 1)
     product = product_of(each)
     if product is not None:
-        return module.function(product, "gemm", lambda name: gemm_function(name, product)), rows_of(product)
+        name = module.function(product, "gemm", lambda name: gemm_function(name, product))
+        return ProductFunction(name, rows, rows_of(product))
     shape = (each.a.shape[-2:], each.b.shape[-1], *(v.strides[-2:] for v in (each.a, each.b, each.c)))
-    key = ("blas", shape, each.c.dtype, each.accumulate, each.scale)
-    return module.function(key, "blas", lambda name: blas.function(module, name, each)), blas.unit(each)
+    key = ("blas", shape, each.c.dtype, each.accumulate)
+    name = module.function(key, "blas", lambda name: blas.function(module, name, each))
+    return ProductFunction(name, rows, blas.unit(each))
 
 
 def batch_addresses(f: Function, each: Gemm, addresses: list[Value], number: Value) -> list[Value]:

@@ -214,21 +214,20 @@ class _Step:
                 f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm) -> None:
-        name, unit = product_function(self.module, each)
+        function = product_function(self.module, each)
         addresses = [self.address(v) for v in (each.a, each.b, each.c)]
-        rows = each.c.shape[-2]
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
-        chunks = fork.product_chunks(each, unit, self.threads)
-        f = self.f
+        chunks = fork.product_chunks(each, function, self.threads)
+        f, all_parts = self.f, f"i64 0, i64 {function.parts}"
         if chunks > 1:
             make = fork.product_task if batch == 1 else fork.batch_task
-            fork.run(self.module, f, make(self.module, name, each, unit, chunks), addresses, chunks)
+            fork.run(self.module, f, make(self.module, function, each, chunks), addresses, chunks)
         elif batch == 1:
-            f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 0, i64 {rows})")
+            f.do(f"call void @{function.name}({', '.join(map(str, addresses))}, {all_parts})")
         else:
             with f.loop(I64(0), I64(batch)) as i:
                 moved = batch_addresses(f, each, addresses, i)
-                f.do(f"call void @{name}({', '.join(map(str, moved))}, i64 0, i64 {rows})")
+                f.do(f"call void @{function.name}({', '.join(map(str, moved))}, {all_parts})")
 
     def gather(self, each: Gather) -> None:
         key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)

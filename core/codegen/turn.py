@@ -12,7 +12,7 @@ from core.plan.geometry import Turned
 if TYPE_CHECKING:
     from core.codegen.step import Module
 
-__all__ = ["turn", "turn_units"]
+__all__ = ["turn", "turn_units", "turned"]
 
 
 def turn_units(spec: Turned) -> int:
@@ -49,16 +49,23 @@ def _block(f: Function, spec: Turned, row: Value, rows: int, start: Value, colum
     width, dtype = lanes(spec.dtype), spec.dtype
     x = f.at(f.at(f.param("x"), f.op(f"mul nsw {row}, {spec.step}", "int64"), dtype), start, dtype)
     vectors = [f.load(f.at(x, I64(i * spec.step), dtype), dtype, width, mask(columns, width)) for i in range(rows)]
-    vectors += [Value("poison", dtype, width)] * (width - rows)
+    vectors = turned(f, vectors)
+    out = f.at(f.at(f.param("out"), f.op(f"mul nsw {start}, {spec.rows}", "int64"), dtype), row, dtype)
+    for i in range(columns):
+        f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
+
+
+def turned(f: Function, rows: list[Value]) -> list[Value]:
+    """The columns of a square whose rows are vectors; rows that are left out are anything."""
+    width = rows[0].lanes
+    vectors = [*rows, *[Value("poison", rows[0].dtype, width)] * (width - len(rows))]
     step = width // 2
     while step:  # exchange the off-diagonal quarters of ever smaller squares
         for i in range(width):
             if not i & step:
                 vectors[i], vectors[i + step] = _exchanged(f, vectors[i], vectors[i + step], step)
         step //= 2
-    out = f.at(f.at(f.param("out"), f.op(f"mul nsw {start}, {spec.rows}", "int64"), dtype), row, dtype)
-    for i in range(columns):
-        f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
+    return vectors
 
 
 def _exchanged(f: Function, a: Value, b: Value, step: int) -> tuple[Value, Value]:

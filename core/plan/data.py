@@ -171,13 +171,12 @@ class Rows(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gemm(Instruction):
-    """``c = a b``, or ``c += scale a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n]."""
+    """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n]."""
 
     a: View
     b: View
     c: View
     accumulate: bool = False
-    scale: float = 1.0
 
     def reads(self) -> Iterator[Root]:
         yield from (self.a.root, self.b.root)

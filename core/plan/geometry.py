@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correlation", "Pool", "Room", "Scattered", "Tiles", "Triple"]
+__all__ = ["Correlation", "Pool", "Room", "Scattered", "Tiles", "Triple", "is_packed"]
 
 Triple = tuple[int, int, int]
 
@@ -210,3 +210,12 @@ class Turned:
     @property
     def work(self) -> int:
         return self.rows * self.columns * 4
+
+
+PACKED = 64
+"""Rows and columns from which on the second operand of a product is copied in pieces, each number used often."""
+
+
+def is_packed(rows: int, columns: int) -> bool:
+    """Whether a product of so many rows and columns copies its second operand, which may lie either way round then."""
+    return min(rows, columns) >= PACKED

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.data import Gemm, Kernel, View
-from core.plan.geometry import Turned
+from core.plan.geometry import Turned, is_packed
 from core.plan.lowering import Lowering, Unsupported, lowers
 from core.plan.shapes import reshaped_view
 
@@ -30,7 +30,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
         if low.outer is not None and b.root not in low.own:
             b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
-        elif len(a.shape) > 1 and math.prod(a.shape[:-1]) >= TURNING:
+        elif (height := math.prod(a.shape[:-1])) >= TURNING and not is_packed(height, b.shape[-1]):
             b = _laid_out(low, b)
     out, added = _target(low, op)
     c = out

@@ -1,0 +1,54 @@
+"""A tile of a product: some rows by some vectors of the result, in registers for all steps along k."""
+
+from __future__ import annotations
+
+from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.machine import cpu
+from core.codegen.pieces import mask
+
+__all__ = ["tile", "tile_of"]
+
+
+def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
+    """Rows of a tile, and vectors of one of its rows: as much as the registers hold beside the operands."""
+    registers = 32 if cpu().vector_bytes == 64 else 16
+    vectors = -(-n // width)
+    wide = min(vectors, 4 if registers == 32 else 2)
+    if vectors % wide and vectors % 3 == 0 and registers == 32:
+        wide = 3
+    most = min((registers - wide - 2) // wide, 12, m)
+    tiles = -(-m // most)
+    return -(-m // tiles), wide  # tiles of nearly equal height
+
+
+def tile(
+    f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[Value, Value],
+    a: tuple[Value, int, int], b: tuple[Value, int], c: tuple[Value, int],
+) -> list[tuple[Value, Value, Value | None]]:  # fmt: skip
+    """The sums over `steps` along k of a [rows, k] times b [k, columns]: vectors, with their addresses and masks in c.
+
+    size: rows and columns. a: where its first row begins, and how far its rows and its steps are apart. b: where its
+    columns begin, and how far its steps are apart. c: where the tile begins, and how far its rows are apart.
+    """
+    rows, columns = size
+    count = -(-columns // width)
+    masks = [mask(columns - j * width, width) if width > 1 else None for j in range(count)]
+    zero = f.splat(literal(0, dtype), width)
+    sums = [[f.slot(dtype, width) for _ in range(count)] for _ in range(rows)]
+    for each in sums:
+        for slot in each:
+            f.write(zero, slot)
+    with f.loop(*steps) as k:
+        b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
+        b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
+        a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
+        for i in range(rows):
+            one = f.splat(f.load(f.at(a_here, I64(i * a[1]), dtype), dtype), width)
+            for j in range(count):
+                total = f.read(sums[i][j], dtype, width)
+                f.write(f.fma(one, b_vectors[j], total), sums[i][j])
+    return [
+        (f.read(sums[i][j], dtype, width), f.at(c[0], I64(i * c[1] + j * width), dtype), masks[j])
+        for i in range(rows)
+        for j in range(count)
+    ]

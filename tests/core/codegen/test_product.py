@@ -1,0 +1,55 @@
+"""Products of matrices are those of numpy, whichever way their operands lie and in whatever order their parts come."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import numpy as np
+import pytest
+
+from core.codegen.machine import load
+from core.codegen.product import product_function
+from core.codegen.step import Module
+from core.plan.data import Gemm, Root, View
+
+MARGIN = 256
+
+PANELS = [(64, 64, 64), (65, 70, 67), (100, 513, 130), (71, 1030, 100), (300, 16, 64), (129, 33, 65), (64, 1, 200),
+          (520, 20, 64), (256, 40, 256)]  # fmt: skip
+"""m, k, n: whole and partial tiles, vectors and blocks of steps; one band and several."""
+
+ROWS = [(1, 8, 64), (7, 600, 33), (63, 64, 65), (200, 17, 10), (5, 3, 1)]
+
+
+def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.ndarray, View]:
+    """A random matrix between margins of NaN, and the view of it."""
+    raw = np.full(shape[0] * shape[1] + 2 * MARGIN, np.nan, dtype)
+    inside = raw[MARGIN:-MARGIN].reshape(shape[::-1] if by_columns else shape)
+    inside[...] = np.random.default_rng(shape[0]).standard_normal(inside.shape)
+    found = inside.T if by_columns else inside
+    size = found.itemsize
+    return found, View(Root(0), dtype, shape, (found.strides[0] // size, found.strides[1] // size))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS)
+def test_a_product_is_that_of_numpy_part_by_part(m, k, n, dtype):
+    for turned_a, turned_b, adds in itertools.product((False, True), repeat=3):
+        a, a_view = matrix((m, k), dtype, turned_a)
+        b, b_view = matrix((k, n), dtype, turned_b)
+        c, c_view = matrix((m, n), dtype, False)
+        wanted = a.astype("float64") @ b + (c if adds else 0)
+        module = Module()
+        function = product_function(module, Gemm(a_view, b_view, c_view, accumulate=adds))
+        call = load(module.text(), module.symbols).function(
+            function.name, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64
+        )
+        starts = list(range(0, function.parts, function.unit or function.parts))
+        for start in sorted(starts, key=lambda at: at * 7 % 5):
+            end = min(start + (function.unit or function.parts), function.parts)
+            call(a.ctypes.data, b.ctypes.data, c.ctypes.data, start, end)
+
+        np.testing.assert_allclose(c, wanted, rtol=0, atol=(2e-5 if dtype == "float32" else 1e-13) * np.sqrt(k) * 5)
+        assert np.isnan(c.base[:MARGIN]).all()
+        assert np.isnan(c.base[-MARGIN:]).all()
