@@ -4,27 +4,34 @@
 
 Each number of the first table is of a fresh process: the most memory that was ever resident in it while it prepared a
 workload and took some steps, and how much of that came after the framework was loaded and had computed something. The
-second table compares the peak that the analysis of a program predicts with the arena of its machine code: memory for
-everything that a gradient needs beside parameters and feeds, what its loops record and its results included.
+second table compares the peak that the analysis of a program predicts for its machine code with what a run allocates,
+beside parameters and feeds: the arena, what loops record, and results. The last column is how much of that the run
+touched, by what became resident when it ran a second copy of the code.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.machine import cores_of, machine
+from bench.peers.memory import memory_of_process
 from bench.peers.process import OWN, PEERS, started
 from bench.workloads import WORKLOADS
 from core.analysis import analyse
 from core.compile import GradientQuery, compile_gradient
+from core.executable import Executable
 from core.runtime.native import Region
 from core.wire import read
 
-__all__ = ["main", "predictions", "resident"]
+__all__ = ["allocated", "main", "predictions", "resident"]
 
 STEPS = 5
 MIB = 2**20
@@ -72,26 +79,46 @@ def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """Workload -> {predicted, used}, in bytes, and the number of ops `elsewhere`: without machine code."""
+    """Workload -> {predicted, used, touched}, in bytes, and the number of ops `elsewhere`: without machine code."""
     print("\npeak of a gradient, MiB")
-    print(f"{'':18}{'predicted':>12}{'used':>12}{'ratio':>8}")
+    print(f"{'':18}{'predicted':>12}{'used':>12}{'ratio':>8}{'touched':>12}")
     found: dict[str, Any] = {}
     for name, make in WORKLOADS.items():
         workload = make()
         program, query = read(workload.program), GradientQuery(loss="loss")
-        trips = int(workload.feeds.get("n", 1))
-        predicted = analyse(program, query, trips=trips)["memory"]["peak"]
-        executable = compile_gradient(program, query).compiled()
-        assert executable.machine is not None
-        outputs = executable.step({**workload.feeds, **workload.parameters})
-        results = (outputs.loss, *outputs.gradients.values())
-        regions = [each.call for each in executable.machine.instructions if isinstance(each.call, Region)]
-        used = sum(each.nbytes for each in results) + sum(each.arena_bytes + each.stack_bytes for each in regions)
-        elsewhere = len(executable.machine.instructions) - len(regions)
-        found[name] = {"predicted": predicted, "used": used, "elsewhere": elsewhere}
-        note = f"  and arrays of {elsewhere} ops without machine code" if elsewhere else ""
-        print(f"{name:18}{predicted / MIB:12.3f}{used / MIB:12.3f}{predicted / used:8.2f}{note}", flush=True)
+        report = analyse(program, query, trips=int(workload.feeds.get("n", 1)))["machine_code"]
+        executable = compile_gradient(program, query)
+        values = {**workload.feeds, **workload.parameters}
+        used, touched = allocated(executable, values)
+        predicted, elsewhere = report["peak_bytes"], report["ops"]["interpreted"]
+        found[name] = {"predicted": predicted, "used": used, "touched": touched, "elsewhere": elsewhere}
+        note = f"  with {elsewhere} ops without machine code" if elsewhere else ""
+        ratio = predicted / used
+        print(f"{name:18}{predicted / MIB:12.3f}{used / MIB:12.3f}{ratio:8.2f}{touched / MIB:12.3f}{note}", flush=True)
     return found
+
+
+def allocated(executable: Executable, values: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """Bytes that are there at the end of a first step of machine code: of numpy's arrays and of what loops record.
+
+    Then how much more memory was resident behind the first step of a second copy of it.
+    """
+    arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    tracemalloc.start()
+    first = executable.compiled()
+    outputs = first.step(values)
+    traces = tracemalloc.take_snapshot().filter_traces([arrays]).traces
+    tracemalloc.stop()
+    assert first.machine is not None
+    regions = [each.call for each in first.machine.instructions if isinstance(each.call, Region)]
+    used = sum(each.size for each in traces) + sum(each.stack_bytes for each in regions)
+    second = executable.compiled()  # its code is there already
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not to be taken again unseen
+    before = memory_of_process()["resident"]
+    again = second.step(values)
+    touched = memory_of_process()["resident"] - before
+    del outputs, again
+    return used, touched
 
 
 if __name__ == "__main__":

@@ -82,8 +82,9 @@ much of it came after the framework had been loaded and had computed something.
 """
 
 PREDICTED = """\
-The peak of a gradient that the analysis of a program predicts, and the arena of its machine code with results and
-records of loops, in MiB. Where some ops have no machine code, their arrays are not in the arena: {partial}.
+The peak of a gradient that the analysis of a program predicts for its machine code, before anything runs, and what a
+run allocates: arena, records of loops and results, in MiB; and what became resident when a second copy of it ran for
+the first time. Of ops without machine code only the arrays are predicted: {partial}.
 """
 
 
@@ -181,15 +182,16 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
     ]
     predicted = report["predicted"]
     partial = ", ".join(name for name, each in predicted.items() if each["elsewhere"]) or "nowhere here"
+    sizes = ("predicted", "used", "touched")
     compared = [
-        [name, f"{each['predicted'] / mib:.3f}", f"{each['used'] / mib:.3f}", f"{each['predicted'] / each['used']:.2f}"]
+        [name, *(f"{each[key] / mib:.3f}" for key in sizes), f"{each['predicted'] / each['used']:.2f}"]
         for name, each in predicted.items()
     ]
     return [
         RESIDENT,
         _table(["", *resident], rows),
         PREDICTED.format(partial=partial),
-        _table(["", "predicted", "used", "ratio"], compared),
+        _table(["", *sizes, "predicted / used"], compared),
     ]
 
 

@@ -6,35 +6,57 @@ from collections import Counter
 from typing import Any
 
 from core.analysis.place import place
+from core.analysis.records import record_bytes
+from core.cost.memory import lives
 from core.ir import Block, Op
-from core.runtime.native import parts_of, refusals, written
+from core.ops.types import byte_size
+from core.runtime.native import LINE, keeps_result, parts_of, refusals, written
+from core.runtime.reference import NATIVE
 
 __all__ = ["machine_code"]
 
 
-def machine_code(step: Block) -> dict[str, Any]:
+def machine_code(step: Block, trips: int) -> dict[str, Any]:
     """Of a block whose composites are expanded: its regions of machine code, in the order they run, and the other ops.
 
-    arena_bytes of a region is the exact peak of its memory beside arguments and results, except for what loops record:
-    there are as many `stacks`, which grow with the trips. Ops that have no machine code are counted by type, reason and
-    the client's op they come from.
+    arena_bytes of a region is what it needs beside arguments, results and what loops record; record_bytes is the memory
+    of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last.
+    peak_bytes is the most that is there at once of those and of all arrays of a step, but for what it is given and what
+    ops without machine code need for themselves. Ops that have no machine code are counted by type, reason and the
+    client's op they come from.
     """
     refused = refusals(step)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
+    parts: list[Op] = []
     for part in parts_of(step, frozenset(refused)):
         if isinstance(part, Op):
             others[part.type, reasons.get(id(part), "stacks"), part.location] += 1
+            parts.append(part)
             continue
         plan, _, arena_bytes = written(part)
-        region = {"ops": len(part.ops), "arena_bytes": arena_bytes, "stacks": len(plan.stacks)}
+        records = record_bytes(plan, trips)
+        region = {"ops": len(part.ops), "arena_bytes": arena_bytes, "stacks": len(plan.stacks), "record_bytes": records}
         regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})
+        parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
+    held = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
         "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": others.total()},
+        "peak_bytes": held + _arrays(step, parts, trips),
         "regions": regions,
         "interpreted": [
             {"type": type, "reason": reason, "of": place(location), "count": count}
             for (type, reason, location), count in others.items()
         ],
     }
+
+
+def _arrays(step: Block, parts: list[Op], trips: int) -> int:
+    """The most bytes that the results of `parts` take at once."""
+    found = lives(Block(step.params, tuple(parts), step.results, step.types), trips)
+    for part in parts:
+        for name in part.outputs:
+            if part.type == NATIVE and keeps_result(byte_size(step.types[name])):
+                found.deaths[found.array[name]] = len(parts)
+    return found.peak()[0]

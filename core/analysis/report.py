@@ -48,7 +48,7 @@ def analyse(
         step = gradient_step(known, query)
         report = _report(program, backward, query, shapes or {}, trips, sized, known, step)
         small = sum(len(block.ops) for block in _all_blocks(step)) <= LARGEST
-        return report | {"machine_code": machine_code(step) if compiled and small else None}
+        return report | {"machine_code": machine_code(step, trips) if compiled and small else None}
 
 
 def _all_blocks(root: Block) -> list[Block]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import Branch, Hoisted, Loop, Recording, Root, Sequence, Stack
+from core.plan.data import PAGE, Branch, Hoisted, Loop, Recording, Root, Sequence, Stack
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step
@@ -216,7 +216,7 @@ def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
 
 
 def grow_function(control: tuple[str, ...]) -> Function:
-    """``grow(stack, needed, control)``: at least `needed` bytes for a stack, twice as many as before, contents kept.
+    """``grow(stack, needed, control)``: room for `needed` bytes in a stack, as `stack_room` says, contents kept.
 
     What cannot be had, or is more than control's `max_bytes`, is an error; the stack stays as it is.
     """
@@ -224,12 +224,14 @@ def grow_function(control: tuple[str, ...]) -> Function:
     f.declarations |= {
         "declare ptr @aligned_alloc(i64, i64)",
         "declare void @free(ptr)",
+        "declare i64 @llvm.ctlz.i64(i64, i1)",
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     }
     size = f.at(f.param("stack"), I64(8), "uint8")
     old = f.load(size, "int64")
-    double = f.binary("mul", f.param("needed"), I64(2))
-    rounded = f.binary("and", f.binary("add", double, I64(4095)), I64(-4096))
+    zeros = f.op(f"call i64 @llvm.ctlz.i64({f.binary('sub', f.param('needed'), I64(1))}, i1 false)", "int64")
+    power = f.binary("shl", I64(1), f.binary("sub", I64(64), zeros))
+    rounded = f.select(f.compare("icmp sgt", power, I64(PAGE)), power, I64(PAGE))
     limit = f.load(f.at(f.param("control"), I64(control.index("max_bytes")), "int64"), "int64")
     allowed = f.compare("icmp sle", f.param("needed"), limit)
     fresh = f.slot("ptr")

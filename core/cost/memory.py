@@ -14,7 +14,7 @@ from types import MappingProxyType
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ops.types import byte_size
 
-__all__ = ["Lives", "Memory", "lives", "predict_memory", "runs_of"]
+__all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
 
 VIEWS = frozenset(
     {
@@ -68,21 +68,25 @@ Nests = Mapping[tuple[int, int], int]
 
 
 def runs_of(op: Op, trips: int, outer: Nests) -> tuple[int, Nests]:
-    """How often the body of a loop runs, where the client's loop makes `trips` trips, and the nests inside it.
-
-    A memory policy writes one loop as several, one in the other, all at the client's op; a nest of k such loops covers
-    binom(m + k - 1, k) trips with m runs at every level.
-    """
+    """How often the body of a loop runs, where the client's loop makes `trips` trips, and the nests inside it."""
     place = _place(op)
     depth = outer.get(place, 0) if place else 0
     depth = depth or _nest(op)
-    runs = trips
-    if depth > 1:
-        runs = 1
-        while math.comb(runs + depth - 1, depth) < trips:
-            runs += 1
-        runs = min(runs, trips)
-    return runs, {**outer, place: depth} if place else outer
+    return nested_runs(depth, trips), {**outer, place: depth} if place else outer
+
+
+def nested_runs(depth: int, trips: int) -> int:
+    """The runs at every level of `depth` loops, one in the other, that stand for one loop of the client.
+
+    A memory policy writes one loop as several, all at the client's op; k such loops with m runs at every level cover
+    binom(m + k - 1, k) trips.
+    """
+    if depth == 1:
+        return trips
+    runs = 1
+    while math.comb(runs + depth - 1, depth) < trips:
+        runs += 1
+    return min(runs, trips)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ __all__ = [
     "View",
     "bytes_of",
     "contiguous",
+    "stack_room",
 ]
 
 Place = Literal["arena", "given", "carried", "element"]
@@ -244,6 +245,15 @@ class Stack:
 
     slot_bytes: int
     kept: bool = False
+
+
+PAGE = 4096
+"""The least room of a stack, in bytes."""
+
+
+def stack_room(nbytes: int) -> int:
+    """The room of a stack that holds so many bytes: a power of two, whatever sizes it had before."""
+    return max(PAGE, 1 << (nbytes - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,17 +25,20 @@ from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
-from core.plan.data import Instruction, Loop
+from core.plan.data import Instruction, Loop, stack_room
 from core.plan.partition import partition
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
 
-__all__ = ["Region", "compile_region", "native_plan", "parts_of", "refusals", "written"]
+__all__ = ["LINE", "Region", "compile_region", "keeps_result", "native_plan", "parts_of", "refusals", "written"]
 
 assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
 
 
 CPU = Target(NATIVE_DTYPES, traceable)
+
+LINE = 64
+"""Bytes of a line of the cache: arenas begin at one, for which they have so much more room."""
 
 
 @dataclass(eq=False)
@@ -59,8 +62,8 @@ class Region:
     def __post_init__(self) -> None:
         words = [ctypes.c_void_p] * (5 if self.timed else 4)
         self._entry = self.library.function("step", *words)
-        room = np.empty(self.arena_bytes + 64, np.uint8)
-        self._arena = room[-room.ctypes.data % 64 :]
+        room = np.empty(self.arena_bytes + LINE, np.uint8)
+        self._arena = room[-room.ctypes.data % LINE :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
@@ -119,18 +122,25 @@ class Region:
         return self._reference
 
 
+LARGE = 1 << 15
+
+
+def keeps_result(nbytes: int) -> bool:
+    """Whether the memory of a result of so many bytes is kept when nobody holds it any more."""
+    return nbytes >= LARGE
+
+
 class _Room:
     """Where a result goes: new memory, or, where it is large, memory of an earlier one that nobody holds any more.
 
     The system gives new memory page by page, at the first touch, which costs more than writing it.
     """
 
-    LARGE = 1 << 15
     KEPT = 2
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._shape, self._dtype = shape, dtype
-        self._large = math.prod(shape) * dtype.itemsize >= self.LARGE
+        self._large = keeps_result(math.prod(shape) * dtype.itemsize)
         self._kept: list[np.ndarray] = []
 
     def array(self) -> np.ndarray:
@@ -154,8 +164,8 @@ class _Stacks:
         self._libc.free.argtypes = [ctypes.c_void_p]
         self._table = (ctypes.c_int64 * (2 * len(slots)))()
         for i, size in enumerate(slots):
-            room = -(-size // 4096) * 4096
-            self._table[2 * i], self._table[2 * i + 1] = self._libc.aligned_alloc(64, room), room
+            room = stack_room(size)
+            self._table[2 * i], self._table[2 * i + 1] = self._libc.aligned_alloc(LINE, room), room
         self.address = ctypes.addressof(self._table)
 
     @property

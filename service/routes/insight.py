@@ -46,8 +46,9 @@ class Region(Strict):
     """A part of the step that is one piece of machine code."""
 
     ops: int = Field(description="How many ops it does.")
-    arena_bytes: int = Field(description="Peak of its memory beside arguments, results and what loops record.")
+    arena_bytes: int = Field(description="Its memory beside arguments, results and what loops record.")
     stacks: int = Field(description="Values that loops record; their memory grows with the trips.")
+    record_bytes: int = Field(description="What loops record has so much memory when each makes `trips` trips.")
     first: Place
     last: Place
 
@@ -65,6 +66,9 @@ class MachineCode(Strict):
     """Which parts of the step are machine code, in the order they run, and which ops are not, and why."""
 
     ops: dict[str, int] = Field(description="How many are `compiled` and how many `interpreted`.")
+    peak_bytes: int = Field(
+        description="Most memory of a step: what its regions hold, their results, and the arrays of ops between them."
+    )
     regions: list[Region]
     interpreted: list[Interpreted]
 

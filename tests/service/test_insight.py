@@ -28,7 +28,10 @@ def test_an_analysis_tells_cost_memory_and_what_is_kept(client):
     assert any(each["each_trip"] for each in report["kept"])
     assert report["missing"] == {}
     assert report["machine_code"]["ops"]["interpreted"] == 0
-    assert all(each["arena_bytes"] > 0 for each in report["machine_code"]["regions"])
+    (region,) = report["machine_code"]["regions"]
+    assert region["arena_bytes"] > 0
+    assert region["record_bytes"] >= 400 * 1000 * 8
+    assert report["machine_code"]["peak_bytes"] > region["arena_bytes"] + region["record_bytes"]
 
 
 def test_open_sizes_are_told_and_can_be_given(client):

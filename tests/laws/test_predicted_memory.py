@@ -1,0 +1,114 @@
+"""What the analysis predicts of the memory of machine code is what a first step of it allocates, to the byte."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench import workloads
+from core.analysis import analyse
+from core.analysis.compiled import machine_code
+from core.compile import GradientQuery, compile_gradient
+from core.executable import Executable
+from core.runtime.native import Region
+from core.wire import read
+from tests.core.test_memory import POLICIES, tanh_loop
+from tests.laws.test_random_programs import ALL, FIXED, leaves, second_order
+from tests.programs import Sketch
+from tests.strategies import programs
+
+ARRAYS = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+
+SMALL = {
+    "mlp": lambda: workloads.mlp("mlp", 5, (7, 70, 3)),
+    "mlp_large_results": lambda: workloads.mlp("mlp", 3, (90, 100, 3)),
+    "rnn_none": lambda: workloads.rnn_while(1, 4, 5, 60),
+    "rnn": lambda: workloads.rnn_while(9, 4, 5, 60),
+    "rnn_long": lambda: workloads.rnn_while(130, 3, 2, 33),
+    "transformer": lambda: workloads.transformer(1, 2, 16, 24, 2, 40, 30),
+    "elementwise": lambda: workloads.elementwise(10_001),
+    "convnet": lambda: workloads.convnet(2),
+    "deep_graph": lambda: workloads.deep_graph(40),
+    "branch": lambda: workloads.branch(7, 4, 12),
+}
+
+
+def allocated(executable: Executable, values: Mapping[str, Any]) -> int:
+    """Bytes that are there behind the first step of machine code, as numpy and the code itself have counted them."""
+    tracemalloc.start()
+    try:
+        compiled = executable.compiled()
+        outputs = compiled.step(values)
+        arrays = sum(each.size for each in tracemalloc.take_snapshot().filter_traces([ARRAYS]).traces)
+    finally:
+        tracemalloc.stop()
+    del outputs
+    assert compiled.machine is not None
+    regions = [each.call for each in compiled.machine.instructions if isinstance(each.call, Region)]
+    return arrays + sum(each.stack_bytes for each in regions)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_workloads_of_the_bench_take_what_is_predicted(name):
+    workload = SMALL[name]()
+    program, query = read(workload.program), GradientQuery(loss="loss")
+    trips = int(workload.feeds.get("n", 7 if name == "branch" else 1))
+
+    predicted = analyse(program, query, trips=trips)["machine_code"]
+
+    assert predicted["interpreted"] == []
+    used = allocated(compile_gradient(program, query), {**workload.feeds, **workload.parameters})
+    assert used == predicted["peak_bytes"]
+
+
+def nested(trips: int, size: int) -> Sketch:
+    """A loop in a loop, each of so many trips."""
+    s = Sketch()
+    s.param("w", np.linspace(0.5, 0.7, size))
+    s.op("assign", "w", out="h")
+    with s.repeat(trips):
+        s.op("tanh", "h", out="h")
+        with s.repeat(trips):
+            s.op("sin", s.op("mul", "h", "w"), out="h")
+    s.total("h")
+    return s
+
+
+@pytest.mark.parametrize("size", [1, 100, 600])
+@pytest.mark.parametrize("trips", [0, 1, 3, 23])
+def test_loops_in_loops_record_what_is_predicted(trips, size):
+    s = nested(trips, size)
+    program, query = read(s.document), GradientQuery(loss="loss")
+
+    predicted = analyse(program, query, trips=trips)["machine_code"]["peak_bytes"]
+
+    assert allocated(compile_gradient(program, query), s.values) == predicted
+
+
+@pytest.mark.parametrize("trips", [0, 1, 2, 5, 6, 16, 61])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_under_a_memory_policy_a_loop_takes_what_is_predicted(policy, trips):
+    s = tanh_loop(trips, 700)
+    program, query = read(s.document), GradientQuery(loss="loss", loop_memory=policy)
+
+    predicted = analyse(program, query, trips=trips)["machine_code"]["peak_bytes"]
+
+    assert allocated(compile_gradient(program, query), s.values) == predicted
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=programs(), seed=st.integers(0, 2**16))
+def test_no_random_program_takes_more_than_is_predicted_for_its_longest_loop(document, seed):
+    program, values = read(document), leaves(seed)
+    longest = len(FIXED["xs"])
+    for executable in (compile_gradient(program, GradientQuery(targets=("loss",), **ALL)), second_order(program)):
+        predicted = machine_code(executable.plan.block, longest)
+        if not predicted["interpreted"]:
+            given = {v.name: values[v.name] for v in executable.inputs if v.role != "key"}
+            assert allocated(executable, given) <= predicted["peak_bytes"]
