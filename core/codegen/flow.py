@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import PAGE, Branch, Hoisted, Loop, Recording, Root, Sequence, Stack
+from core.plan.data import PAGE, Branch, Elements, Hoisted, Loop, Recording, Root, Sequence, Stack
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step
@@ -48,13 +48,13 @@ def write_loop(step: _Step, each: Loop) -> None:
     done = f.slot("int64")
     f.write(I64(0), done)
     length = None
-    for recording, _ in each.over:  # all of one length, as they were recorded by one loop
-        length = step.recordings[recording][1]
+    for stack, _ in each.over:  # all of one length
+        length = I64(stack.length) if isinstance(stack, Elements) else step.recordings[stack][1]
+    growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
     starts = {}
-    for recording, _ in each.records:
-        stack = recording.stack
-        cursor = step.cursor(stack)
-        if not stack.kept:
+    for recording, _ in growing:
+        cursor = step.cursor(recording.stack)
+        if not recording.stack.kept:
             f.write(I64(0), cursor)
         starts[recording] = f.read(cursor, "int64")
 
@@ -77,19 +77,22 @@ def write_loop(step: _Step, each: Loop) -> None:
     at = trip
     if each.reverse and length is not None:
         at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
-    for recording, element in each.over:
-        _open_element(step, recording, element, at)
+    for stack, element in each.over:
+        _open_element(step, stack, element, at)
+    for stack, element in each.records:
+        if isinstance(stack, Elements):
+            _open_element(step, stack, element, at)
     for hoisted in each.hoisted:
         _open_rooms(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
     slots = {}
-    for recording, element in each.records:
+    for recording, element in growing:
         slots[recording] = _new_slot(step, recording, starts[recording], at, length)
         if isinstance(element, Root):
             step.roots[element] = slots[recording]
     step.sequence(each.body)
     for hoisted in each.hoisted:
         _many(step, each, hoisted, trip, at)
-    for recording, element in each.records:
+    for recording, element in growing:
         if isinstance(element, Recording):
             start, count = step.recordings[element]
             f.store(start, slots[recording])
@@ -108,7 +111,7 @@ def write_loop(step: _Step, each: Loop) -> None:
     f.jump(head)
     f.begin(after)
     trips = f.read(done, "int64")
-    for recording, _ in each.records:
+    for recording, _ in growing:
         step.recordings[recording] = (starts[recording], trips)
     for state in each.states:
         step.roots[state.now] = f.read(now[state], "ptr")
@@ -157,9 +160,9 @@ def _rest(step: _Step, each: Loop, hoisted: Hoisted, trips: Value) -> None:
 def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
     """The operands of a product: from element `at` of a stack, or from `slot` of the room made for them."""
     read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
-    for recording, element in each.over:
+    for stack, element in (*each.over, *each.records):
         if element in read:
-            _open_element(step, recording, element, at)
+            _open_element(step, stack, element, at)
     _open_rooms(step, hoisted, slot)
 
 
@@ -178,11 +181,15 @@ def _limits(step: _Step, each: Loop, trip: Value) -> None:
         f.store(I64(STOPPED), step.control("error"))
 
 
-def _open_element(step: _Step, recording: Recording, element: Root | Recording, at: Value) -> None:
-    """Element `at` of a recording, as the body calls it."""
+def _open_element(step: _Step, stack: Recording | Elements, element: Root | Recording, at: Value) -> None:
+    """Element `at` of a stack, as the body calls it."""
     f = step.f
-    start, _ = step.recordings[recording]
-    address = _slot_address(step, recording.stack, f.binary("add", start, at))
+    if isinstance(stack, Elements):
+        assert isinstance(element, Root)
+        step.roots[element] = f.at(step.address(stack.view), f.binary("mul", at, I64(element.nbytes)), "uint8")
+        return
+    start, _ = step.recordings[stack]
+    address = _slot_address(step, stack.stack, f.binary("add", start, at))
     if isinstance(element, Root):
         step.roots[element] = address
     else:

@@ -13,7 +13,7 @@ from core.ops.linalg import with_halves_widened
 from core.ops.types import broadcast_shapes, same_dtype
 from core.registry import Example, lookup, op
 
-__all__: list[str] = []
+__all__ = ["terms_of"]
 
 A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 B = np.cos(np.arange(12.0)).reshape(3, 4)
@@ -23,7 +23,7 @@ HIDDEN = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[::-1]
 
 
 @lru_cache(maxsize=1024)
-def _terms(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str, str]:
+def terms_of(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str, str]:
     """The letters of each operand and of the result, an ellipsis spelled out, and the letters that stand for it.
 
     Raises ProgramError (bad_attr).
@@ -68,7 +68,7 @@ def einsum(xp, *x, equation: str):
     summed. Any other letter has one size. More than two operands are multiplied two at a time, in an order that is
     cheap for their sizes, and no step holds more elements than the largest operand or the result.
     """
-    inputs, output, hidden = _terms(equation, tuple([v.ndim for v in x]))
+    inputs, output, hidden = terms_of(equation, tuple([v.ndim for v in x]))
     try:
         _sizes(equation, inputs, hidden, [v.shape for v in x])
     except ProgramError as error:
@@ -107,7 +107,7 @@ def einsum_infer(*x, equation):
     dtype = same_dtype(*x)
     if dtype == "bool":
         raise ProgramError("einsum needs numbers, not bool", "dtype_mismatch")
-    inputs, output, hidden = _terms(equation, tuple([t.rank for t in x]))
+    inputs, output, hidden = terms_of(equation, tuple([t.rank for t in x]))
     sizes = _sizes(equation, inputs, hidden, [t.shape for t in x])
     return TensorType(tuple(sizes[c] for c in output), dtype)
 
@@ -120,7 +120,7 @@ def einsum_vjp(ct, out, *x, equation):
     with a summed ellipsis that may be 1 in the other terms. A letter that occurs twice was read on a diagonal: there
     its cotangent goes, and zeros elsewhere.
     """
-    inputs, output, hidden = _terms(equation, tuple([v.rank for v in x]))
+    inputs, output, hidden = terms_of(equation, tuple([v.rank for v in x]))
     result = []
     for i, (term, value) in enumerate(zip(inputs, x, strict=True)):
         operands = [(output, ct), *((t, v) for j, (t, v) in enumerate(zip(inputs, x, strict=True)) if j != i)]

@@ -6,17 +6,20 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from core.ir import Block, Op, with_inner
+from core.passes.merge import merge_loops
 
 __all__ = ["share_common"]
 
 
 def share_common(block: Block) -> Block:
-    """Ops of one type with the same inputs and attributes become one; an `assign` becomes its input.
+    """Ops of one type with the same inputs and attributes become one; an `assign` becomes its input. So do loops that
+    differ in what they record.
 
     Every op is a pure function of its inputs and attributes (random ones included: their key is an input).
     """
     renamed: dict[str, str] = {}
     seen: dict[Hashable, tuple[str, ...]] = {}
+    loops: dict[Hashable, int] = {}
     ops: list[Op] = []
     final = renamed.get
     for op in block.ops:
@@ -30,6 +33,14 @@ def share_common(block: Block) -> Block:
             same = seen.setdefault(key, op.outputs)
             if same is not op.outputs:
                 renamed.update(zip(op.outputs, same, strict=True))
+                continue
+        if op.type == "loop":
+            trips = (inputs, tuple([(k, v) for k, v in op.attrs.items() if k != "sub_block"]))
+            at = loops.setdefault(trips, len(ops))
+            merged = merge_loops(ops[at], inside, share_common) if at < len(ops) else None
+            if merged:
+                ops[at] = merged[0]
+                renamed.update(merged[1])
                 continue
         ops.append(inside if inputs == inside.inputs else replace(inside, inputs=inputs))
     results = tuple(renamed.get(n, n) for n in block.results)

@@ -1,4 +1,4 @@
-"""Loops and branches: lists of instructions inside an instruction."""
+"""Loops and branches, lists of instructions inside an instruction; and the stacks that loops run over and record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from core.ir import Block, Op, StackType
 from core.plan.data import (
     Branch,
+    Elements,
     Instruction,
     Loop,
     Recording,
@@ -62,17 +63,14 @@ def lower_loop(low: Lowering, op: Op) -> None:
     for i in (*fixed, *range(n, n + m)):
         inner.define(body.params[i], _operand(low, op.inputs[i]))
     over = [_element(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
+    length = _common_length([stack for stack, _ in over])
     slots = [_slot(inner, name) for name in body.results[n:]]
 
     inner.run()
-    records: list[tuple[Recording, Root | Recording]] = []
-    for name, root in zip(body.results[n:], slots, strict=True):
-        if root is None:
-            element = inner.entry(name)
-            element.stack.kept = True
-            records.append((Recording(_stack(low, RECORD_BYTES), element), element))
-        else:
-            records.append((Recording(_stack(low, root.nbytes)), root))
+    records = [
+        _record(low, inner, output, name, root, length)
+        for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
+    ]
     sequence = Sequence(inner.finish())
     limits = (
         low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
@@ -113,27 +111,65 @@ def _sum_of_products(inner: Lowering, param: str, result: str) -> str | None:
     return op.inputs[1] if same else None
 
 
-def _operand(low: Lowering, name: str) -> Uniform | View | Recording:
-    """A variable as an inner block sees it: in memory, or a number, or a recording."""
+def _operand(low: Lowering, name: str) -> Uniform | View | Recording | Elements:
+    """A variable as an inner block sees it: in memory, or a number, or a stack."""
     entry = low.entry(name)
-    if isinstance(entry, Uniform | Recording):
+    if isinstance(entry, Uniform | Recording | Elements):
         return entry
     return low.stored(entry)
 
 
-def _element(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Recording, Root | Recording]:
+def _element(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Recording | Elements, Root | Recording]:
     """One stack that a loop runs over, and its element in the body."""
-    recording = low.entry(stack)
-    if not isinstance(recording, Recording):
-        raise Unsupported("a stack that no loop recorded")
-    if recording.element is not None:
-        element = Recording(recording.element.stack, recording.element.element)
+    entry = low.entry(stack)
+    if isinstance(entry, Elements):
+        view = entry.view
+        return entry, _open(inner, param, view.shape[1:], view.dtype)
+    assert isinstance(entry, Recording), entry
+    if isinstance(entry.element, Recording):
+        element = Recording(entry.element.stack, entry.element.element, entry.element.length)
         inner.define(param, element)
-        return recording, element
+        return entry, element
+    if isinstance(entry.element, Elements):
+        return entry, _open(inner, param, entry.element.view.shape, entry.element.view.dtype)
     type = inner.type(param)
-    root = Root(bytes_of(type.shape, type.dtype), "element", param)
-    inner.define(param, View(root, type.dtype, type.shape, contiguous(type.shape)))
-    return recording, root
+    return entry, _open(inner, param, type.shape, type.dtype)
+
+
+def _open(inner: Lowering, param: str, shape: tuple[int, ...], dtype: str) -> Root:
+    """Memory that is `param` in the body: an array, or the elements of one."""
+    root = Root(bytes_of(shape, dtype), "element", param)
+    view = View(root, dtype, shape, contiguous(shape))
+    inner.define(param, Elements(view) if isinstance(inner.types[param], StackType) else view)
+    return root
+
+
+def _record(
+    low: Lowering, inner: Lowering, output: str, name: str, root: Root | None, length: int | None
+) -> tuple[Recording | Elements, Root | Recording]:
+    """Where what a trip leaves as `name` is kept. root: where it leaves an array, None for a stack."""
+    if root is not None:
+        type = inner.type(name)
+        shape, dtype, element = type.shape, type.dtype, None
+    else:
+        element = inner.entry(name)
+        if isinstance(element, Recording):
+            element.stack.kept = True
+            return Recording(_stack(low, RECORD_BYTES), element, length), element
+        shape, dtype = element.view.shape, element.view.dtype
+        root = Root(bytes_of(shape, dtype), "element", name)
+        inner.leave(element.view, View(root, dtype, shape, contiguous(shape)))
+    if length is None or output in low.block.results:
+        return Recording(_stack(low, root.nbytes), element, length), root
+    return Elements(low.room((length, *shape), dtype, output)), root
+
+
+def _common_length(stacks: list[Recording | Elements]) -> int | None:
+    """The length of stacks that a loop runs over; None if only a run tells, and they were recorded by one loop."""
+    lengths = {stack.length for stack in stacks}
+    if len(lengths) > 1:
+        raise Unsupported("stacks of different lengths")
+    return next(iter(lengths), None)
 
 
 def _slot(inner: Lowering, name: str) -> Root | None:
@@ -149,6 +185,21 @@ def _slot(inner: Lowering, name: str) -> Root | None:
 def _stack(low: Lowering, slot_bytes: int) -> Stack:
     low.shared.stacks.append(Stack(slot_bytes))
     return low.shared.stacks[-1]
+
+
+@lowers("array_unstack")
+def lower_unstack(low: Lowering, op: Op) -> None:
+    low.type(op.inputs[0])
+    low.define(op.outputs[0], Elements(low.dense(low.entry(op.inputs[0]))))
+
+
+@lowers("array_join")
+def lower_join(low: Lowering, op: Op) -> None:
+    """Nothing, where the elements lie in an array already."""
+    stack = low.entry(op.inputs[0])
+    if not isinstance(stack, Elements) or stack.view.shape != low.type(op.outputs[0]).shape:
+        raise Unsupported("an array of as many elements as a run makes")
+    low.define(op.outputs[0], stack.view)
 
 
 @lowers("if_else")

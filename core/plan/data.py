@@ -18,6 +18,7 @@ from core.errors import Location
 __all__ = [
     "Branch",
     "Check",
+    "Elements",
     "Gather",
     "Gemm",
     "Hoisted",
@@ -258,10 +259,25 @@ def stack_room(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """A stack value: the slots that one run of a loop filled. element: of what, where the elements are stacks."""
+    """A stack value: the slots that one run of a loop filled.
+
+    element: one of them, where they are stacks. length: how many they are, where that is known.
+    """
 
     stack: Stack
-    element: Recording | None = None
+    element: Recording | Elements | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elements:
+    """A stack value whose length is known: what `view` holds, a dense array, along its first axis."""
+
+    view: View
+
+    @property
+    def length(self) -> int:
+        return self.view.shape[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,8 +331,8 @@ class Loop(Instruction):
     body: Sequence
     states: tuple[State, ...]
     condition: bool
-    over: tuple[tuple[Recording, Root | Recording], ...]
-    records: tuple[tuple[Recording, Root | Recording], ...]
+    over: tuple[tuple[Recording | Elements, Root | Recording], ...]
+    records: tuple[tuple[Recording | Elements, Root | Recording], ...]
     reverse: bool
     ops: int
     limits: tuple[int, int]
@@ -325,12 +341,14 @@ class Loop(Instruction):
 
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
+        yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
         yield from self.outside
 
     def writes(self) -> Iterator[Root]:
         for state in self.states:
             yield state.final.root
             yield from state.buffers
+        yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
         for each in self.hoisted:
             yield from (room for _, room in each.kept)
 

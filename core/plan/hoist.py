@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from core.plan.data import (
     Branch,
+    Elements,
     Gather,
     Gemm,
     Hoisted,
@@ -35,7 +36,9 @@ DEPTH = 256
 def hoist_products(loop: Loop) -> Loop:
     """`loop` with the products it only adds up made every few trips, where their operands allow it."""
     sums = {s.now: s for s in loop.states if s.now is s.following}
-    elements = {e for _, e in loop.over if isinstance(e, Root)}
+    elements = {e for s, e in loop.records if isinstance(s, Elements)} | {
+        e for _, e in loop.over if isinstance(e, Root)
+    }
     own = _computed(loop)
     hoisted: list[Hoisted] = []
     renamed: dict[Root, Root] = {}

@@ -11,7 +11,7 @@ from core.plan.geometry import Turned, is_packed
 from core.plan.lowering import Lowering, Unsupported, lowers
 from core.plan.shapes import reshaped_view
 
-__all__: list[str] = []
+__all__ = ["matrix", "target_of"]
 
 TURNING = 16
 """Rows of the first operand from which on it pays to lay the second one out anew."""
@@ -25,14 +25,14 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
-    a = _matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
-    b = _matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
+    a = matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
+    b = matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
         if low.outer is not None and b.root not in low.own:
             b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
         elif (height := math.prod(a.shape[:-1])) >= TURNING and not is_packed(height, b.shape[-1]):
             b = _laid_out(low, b)
-    out, added = _target(low, op)
+    out, added = target_of(low, op.outputs[0])
     c = out
     if len(a.shape) == 1:
         a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
@@ -61,9 +61,8 @@ def _laid_out(low: Lowering, view: View) -> View:
     return target
 
 
-def _target(low: Lowering, op: Op) -> tuple[View, bool]:
-    """Where the product goes, and whether it is added to what is there."""
-    name = op.outputs[0]
+def target_of(low: Lowering, name: str) -> tuple[View, bool]:
+    """Where a product goes, and whether it is added to what is there."""
     return (low.added[name], True) if name in low.added else (low.place(name), False)
 
 
@@ -90,28 +89,8 @@ def _turned(view: View) -> View:
     )
 
 
-def _matrix(low: Lowering, view: View) -> View:
+def matrix(low: Lowering, view: View) -> View:
     """`view` if its rows or its columns lie without gaps, else a copy."""
     if len(view.shape) == 1 or 1 in view.strides[-2:] or view.shape[-1] == 1 or view.shape[-2] == 1:
         return view
     return low.dense(view)
-
-
-@lowers("einsum")
-def lower_einsum(low: Lowering, op: Op) -> None:
-    """The weight gradient of a matmul over many axes, ``...ij,...ik->jk``."""
-    if op.attrs["equation"].replace(" ", "") != "...ij,...ik->jk":
-        raise Unsupported(f"einsum {op.attrs['equation']}")
-    if not low.type(op.outputs[0]).is_float:
-        raise Unsupported("einsum of whole numbers")
-    x, y = (low.stored(low.entry(n)) for n in op.inputs)
-    if x.shape[:-1] != y.shape[:-1]:
-        raise Unsupported("einsum that broadcasts")
-    k = 1
-    for n in x.shape[:-1]:
-        k *= n
-    a, b = (reshaped_view(v, (k, v.shape[-1])) or reshaped_view(low.dense(v), (k, v.shape[-1])) for v in (x, y))
-    assert a and b
-    out, added = _target(low, op)
-    low.add(Gemm(_matrix(low, _turned(a)), _matrix(low, b), out, accumulate=added, location=op.location))
-    low.define(op.outputs[0], out)

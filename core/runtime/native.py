@@ -250,8 +250,8 @@ def refusals(block: Block) -> dict[int, str]:
             return refused
 
 
-STACKING = frozenset({"loop", "if_else"})
-"""Ops of which machine code handles what loops record."""
+STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
+"""Ops of which machine code handles the stacks."""
 
 
 def _unfit(block: Block, op: Op) -> str | None:

@@ -1,0 +1,57 @@
+"""Nets over whole sequences are machine code throughout: stacks of known length are arrays."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.compile import GradientQuery, compile_gradient, optimize
+from core.plan import plan_block
+from core.plan.data import Elements, Loop
+from core.runtime.native import CPU, refusals
+from core.wire import read
+from tests.laws.test_native import both
+from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
+from tests.laws.test_random_programs import second_order
+from tests.programs import Sketch
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "gru"])
+def test_a_recurrent_net_and_its_gradient_have_machine_code(name):
+    example = examples_of(OPS[name])[0]
+    block = block_for(OPS[name], example)
+    block = optimize(vjp(block, [block.params[i] for i in floats(arrays(example))]))
+
+    assert not refusals(block)
+    loops = [each for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop)]
+    assert len(loops) == 2
+    for each in loops:
+        assert each.over
+        assert all(isinstance(stack, Elements) for stack, _ in (*each.over, *each.records))
+    assert loops[1].hoisted
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3])
+@pytest.mark.parametrize("around", [1, 2])
+def test_a_recurrent_net_inside_loops_gives_what_the_reference_executor_gives(trips, around):
+    """Stacks of known length inside stacks whose length a run tells, `around` of them."""
+    rng = np.random.default_rng(trips)
+    s = Sketch()
+    x = s.param("x", rng.standard_normal((4, 2, 3)))
+    h = s.param("h", rng.standard_normal((2, 2)))
+    w, u = (s.param(name, 0.5 * rng.standard_normal(shape)) for name, shape in (("w", (2, 3)), ("u", (2, 2))))
+    s.op("assign", h, out="state")
+    with contextlib.ExitStack() as loops:
+        for _ in range(around):
+            loops.enter_context(s.repeat(trips))
+        s.op("rnn", x, "state", w, u, out=["every", "state"])
+        s.op("add", "state", s.op("reduce_mean", "every"), out="state")
+    s.total(s.op("square", "state"))
+    program = read(s.document)
+
+    for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=("x", "u"))):
+        assert not refusals(executable.plan.block)
+        both(executable.plan.block, [s.values[v.name] for v in executable.inputs])
