@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from core.cost import nested_runs
 from core.errors import Location
-from core.plan.data import Branch, Loop, Plan, Sequence, Stack, stack_room
+from core.plan.data import Branch, Loop, Plan, Recording, Sequence, Stack, stack_room
 
 __all__ = ["record_bytes"]
 
@@ -51,13 +51,15 @@ def _recorded(body: Sequence, trips: int, times: int, outer: Nests) -> Iterator[
     for each in body.instructions:
         if isinstance(each, Loop):
             place = _place(each.location)
-            if place is not None and place in outer:
+            if each.length is not None:
+                nest = Nest((each.length,), (each.length,), times)
+            elif place is not None and place in outer:
                 nest = outer[place].inner
             else:
                 nest = Nest(*_runs(_depth(each), trips), times)
             ever = nest.total[nest.level] * nest.times
-            for recording, _ in each.records:
-                yield recording.stack, ever if recording.stack.kept else nest.longest[nest.level]
+            stacks = (recording.stack for recording, _ in each.records if isinstance(recording, Recording))
+            yield from ((stack, ever if stack.kept else nest.longest[nest.level]) for stack in stacks)
             yield from _recorded(each.body, trips, ever, {**outer, place: nest} if place else outer)
         elif isinstance(each, Branch):
             for side in (each.yes, each.no):

@@ -339,6 +339,11 @@ class Loop(Instruction):
     outside: tuple[Root, ...] = ()
     hoisted: tuple[Hoisted, ...] = ()
 
+    @property
+    def length(self) -> int | None:
+        """The number of trips, if it is known."""
+        return next((stack.length for stack, _ in self.over), None)
+
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
         yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
