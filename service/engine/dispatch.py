@@ -40,7 +40,7 @@ class Slot:
     failures: int = 0  # starts or lives without a single answer, in a row
     last_fatal: str | None = None
     waiting: deque[Ticket] = field(default_factory=deque)
-    exchange: asyncio.Task | None = None  # the call that is running, until the worker has answered
+    exchange: asyncio.Future | None = None  # the call that is running, until the worker has answered
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +75,10 @@ class Dispatcher:
         Raises WorkerLost, NoCapacity, QueueFull at once, and DeadlineExceeded when time is up.
         """
         line, limit = self._line(worker)
-        if len(line) >= limit and not self._someone_idle(worker):
+        if not line and (slot := self._idle(worker)) is not None:
+            slot.status = "busy"
+            return slot
+        if len(line) >= limit and self._idle(worker) is None:
             seconds = self._call_seconds * (len(line) + 1) / (1 if worker else len(self._slots))
             raise QueueFull(f"{len(line)} calls are waiting already", retry_after=max(1.0, seconds))
         ticket = Ticket(next(self._numbers), asyncio.get_running_loop().create_future())
@@ -103,8 +106,10 @@ class Dispatcher:
                 return slot.waiting, self._queue_per_worker
         raise WorkerLost(worker, "it was replaced")
 
-    def _someone_idle(self, worker: str | None) -> bool:
-        return any(slot.is_idle and (worker is None or _is(slot, worker)) for slot in self._slots)
+    def _idle(self, worker: str | None) -> Slot | None:
+        """The best of the slots that are free for a call of this worker, or of any."""
+        free = [slot for slot in self._slots if slot.is_idle and (worker is None or _is(slot, worker))]
+        return min(free, key=_load, default=None)
 
     def _abandon(self, ticket: Ticket, line: deque[Ticket]) -> None:
         """Leave the line; give the slot back if it was handed out in the very same moment."""
@@ -139,9 +144,9 @@ class Dispatcher:
             _fail(line, NoCapacity("the service is stopping"))
 
     def _dispatch(self) -> None:
-        # Few sessions first, so that they spread; then the lowest slot, whose caches are the warmest.
-        idle = sorted((s for s in self._slots if s.is_idle), key=lambda s: (s.sessions, s.index))
-        for slot in idle:
+        if not self.waiting:
+            return
+        for slot in sorted((s for s in self._slots if s.is_idle), key=_load):
             for line in (slot.waiting, self._shared):
                 while line and line[0].slot.done():  # cancelled a moment ago; its task has not run yet to leave
                     line.popleft()
@@ -150,6 +155,11 @@ class Dispatcher:
                 ticket = min(lines, key=lambda line: line[0].number).popleft()
                 slot.status = "busy"
                 ticket.slot.set_result(slot)
+
+
+def _load(slot: Slot) -> tuple[int, int]:
+    """Few sessions first, so that they spread; then the lowest slot, whose caches are the warmest."""
+    return slot.sessions, slot.index
 
 
 def _is(slot: Slot, worker: str) -> bool:

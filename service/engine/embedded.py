@@ -111,7 +111,7 @@ class EmbeddedPool:
         process = slot.process
         assert process is not None, "a slot that was handed out has a process"
         started = time.monotonic()
-        exchange = asyncio.create_task(process.call(op, args, tensors, give_up, on_part))
+        exchange = process.call(op, args, tensors, give_up, on_part)
         slot.exchange = exchange
         exchange.add_done_callback(lambda _: self._over(slot, process, exchange, started))
         try:
@@ -134,13 +134,13 @@ class EmbeddedPool:
         timing = {"queue": (started - arrived) * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
         return replace(reply, timing_ms=timing)
 
-    def _over(self, slot: Slot, process: WorkerProcess, exchange: asyncio.Task[Reply], started: float) -> None:
+    def _over(self, slot: Slot, process: WorkerProcess, exchange: asyncio.Future[Reply], started: float) -> None:
         failed = exchange.exception() is not None  # looked at here, because the caller may have gone
         slot.exchange = None
         if slot.process is process and not process.lost.done():
             self._dispatcher.release(slot, None if failed else time.monotonic() - started)
 
-    def _make_stop(self, process: WorkerProcess, exchange: asyncio.Task[Reply], cause: str) -> None:
+    def _make_stop(self, process: WorkerProcess, exchange: asyncio.Future[Reply], cause: str) -> None:
         """Stop a call that nobody waits for; its slot stays busy until the worker confirms or is replaced."""
         self.events["stopped", cause] += 1
         process.cancel()
@@ -148,7 +148,7 @@ class EmbeddedPool:
         self._stoppers.add(stopper)
         stopper.add_done_callback(self._stoppers.discard)
 
-    async def _stop_or_lose(self, process: WorkerProcess, exchange: asyncio.Task[Reply], cause: str) -> None:
+    async def _stop_or_lose(self, process: WorkerProcess, exchange: asyncio.Future[Reply], cause: str) -> None:
         grace = self._settings.cancel_grace
         await asyncio.wait({exchange}, timeout=grace)
         if not exchange.done():

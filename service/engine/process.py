@@ -6,6 +6,7 @@ A `WorkerProcess` is one generation. It is used until it is lost, once, and then
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import time
 from base64 import b32encode
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from service.engine.channel import Channel
 from service.engine.devices import WorkerPlan
 from service.engine.protocol import PartCallback, RemoteError, Reply, WorkerLost
 from service.worker import messages
-from service.worker.arena import ArenaReader, ArenaWriter, extent
+from service.worker.arena import ArenaReader, ArenaWriter, Placed, extent
 from service.worker.messages import Call, Failed, FromWorker, Part, Ready, Returned, Start
 from service.worker.state import PAGE, ControlPage
 
@@ -39,9 +41,6 @@ EXIT_POLL_S = 0.005
 EXIT_S = 20.0  # a driver may take its time to take a process down
 
 log = logging.getLogger("backpass.engine")
-
-Inbox = asyncio.Queue[tuple[FromWorker, list[int]] | WorkerLost]
-"""What has come for one call, and its descriptors; after a loss nothing more comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,9 @@ class WorkerProcess:
         self.cause = "crash"
         self._config = config
         self._number = 0
-        self._inboxes: dict[int, Inbox] = {}
+        self._exchange: _Exchange | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._request_arena = ArenaWriter()
         self._answer_arena = ArenaReader()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -110,8 +111,7 @@ class WorkerProcess:
         finally:
             theirs.close()
         self._page_descriptor: int | None = page
-        self._channel = Channel(ours)
-        self._listener: asyncio.Task[None] | None = None
+        self._channel = Channel(ours, self._came, self._ended)
 
     @property
     def pid(self) -> int:
@@ -128,35 +128,16 @@ class WorkerProcess:
         first = Start(self.id, self.device, config.handlers, config.memory_limit, config.heartbeat, config.settings)
         assert self._page_descriptor is not None, "start() is called once"
         try:
+            self._channel.send(messages.encode(first), (self._page_descriptor,))
             async with asyncio.timeout(within):
-                await self._channel.send(messages.encode(first), (self._page_descriptor,))
-                ready, _ = await self._channel.receive()
+                self.device = (await self._ready).device
         except TimeoutError:
             raise WorkerLost(self.id, f"not ready after {within:g} s") from None
-        except (EOFError, OSError, msgspec.DecodeError):
+        except OSError:
             raise WorkerLost(self.id, await self._exit_reason()) from None
         finally:
             os.close(self._page_descriptor)
             self._page_descriptor = None
-        assert isinstance(ready, Ready), "a worker's first frame says that it is ready"
-        self.device = ready.device
-        self._listener = asyncio.create_task(self._listen())
-
-    async def _listen(self) -> None:
-        """Hand answers to the calls that wait for them, until the process is gone."""
-        try:
-            while True:
-                message, descriptors = await self._channel.receive()
-                inbox = self._inboxes.get(getattr(message, "number", -1))
-                if inbox is None:
-                    for descriptor in descriptors:
-                        os.close(descriptor)
-                else:
-                    inbox.put_nowait((message, descriptors))
-        except (EOFError, OSError):
-            self.mark_lost(await self._exit_reason())
-        except msgspec.DecodeError as error:
-            self.mark_lost(f"it sent a frame that is none: {error}")
 
     async def _exit_reason(self) -> str:
         status = await self._exit_status(1.0)  # the socket closes a moment before the process can be waited for
@@ -179,102 +160,163 @@ class WorkerProcess:
         if not self.lost.done():
             self.cause = cause
             self.lost.set_result(reason)
-        for inbox in self._inboxes.values():
-            inbox.put_nowait(WorkerLost(self.id, self.lost.result()))
-        self._inboxes.clear()
+        why = WorkerLost(self.id, self.lost.result())
+        if not self._ready.done():
+            self._ready.set_exception(why)
+            self._ready.exception()  # looked at here, because nobody may be waiting for it
+        if self._exchange is not None:
+            self._exchange.fail(why)
 
     def cancel(self) -> None:
         """Ask the current call to stop; it does so at its next check, or never."""
         self._page.cancel(self._number)
 
-    async def call(
+    def call(
         self,
         op: str,
         args: dict[str, Any],
         tensors: Mapping[str, np.ndarray],
         deadline: float,
         on_part: PartCallback | None = None,
-    ) -> Reply:
+    ) -> asyncio.Future[Reply]:
         """Run one call; one at a time. deadline is a value of time.monotonic() that only the worker looks at.
 
         on_part is called with each part of the answer that comes before the last.
-        Never cancel the task that awaits this: the arenas are in use until it returns.
-        Raises WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
+        Never cancel the future: the arenas are in use until it is done.
+        It raises WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
         """
+        assert self._exchange is None, "one call at a time"
         self._number += 1
-        number = self._number
+        exchange = self._exchange = _Exchange(self._number, on_part)
+        exchange.reply.add_done_callback(self._over)
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
-        frame, descriptors = await self._frame(number, op, args, arrays, deadline)
-        inbox = self._inboxes[number] = Inbox()
-        if self.lost.done():  # asked only now, because from here on the loss itself ends the waiting below
-            raise WorkerLost(self.id, self.lost.result())
-        try:
-            await self._channel.send(frame, descriptors)
-        except OSError:
-            self.mark_lost(await self._exit_reason())
-        message, attached = await self._last(inbox, on_part)
-        self._inboxes.pop(number, None)
-        self._request_arena.trim()
-        self.answered += 1
-        if isinstance(message, Failed):
-            self.sessions = message.sessions
-            if message.kind == "memory":
-                self._request_arena.close()  # the worker may have failed to map it
-            raise RemoteError(message.kind, message.code, message.message, message.problem)  # type: ignore[arg-type]
-        assert isinstance(message, Returned), "after the first frame there are only answers"
-        self.sessions = message.sessions
-        self._attach(attached)
-        arrays = await self._arrays(message)
-        self._answer_arena.trim()
-        return Reply(message.result, arrays, message.timing_ms, self.id)
-
-    async def _last(self, inbox: Inbox, on_part: PartCallback | None) -> tuple[FromWorker, list[int]]:
-        """The last message of a call, after the parts before it. Raises WorkerLost.
-
-        A part for which this side has no room ends the call with its MemoryError, though not before the worker has
-        stopped: until then the arena is in use.
-        """
-        failed: MemoryError | None = None
-        while True:
-            found = await inbox.get()
-            if isinstance(found, WorkerLost):
-                raise found
-            message, descriptors = found
-            if failed is None and not isinstance(message, Part):
-                return found
+        if self.lost.done():
+            exchange.fail(WorkerLost(self.id, self.lost.result()))
+        elif sum([array.nbytes for array in arrays.values()]) > THREAD_COPY_BYTES:
+            self._background(exchange, self._send_large(exchange, op, args, arrays, deadline))
+        else:
             try:
-                self._attach(descriptors)
-                if failed is None and isinstance(message, Part):
-                    arrays = await self._arrays(message)
-                    if on_part is not None:
-                        on_part(message.result, arrays)
-            except MemoryError as error:
-                failed = failed or error
-                self.cancel()
-            if failed is not None and not isinstance(message, Part):
-                self._answer_arena.trim()
-                raise failed
+                self._send(exchange, op, args, self._request_arena.put(arrays), deadline)
+            except BaseException as error:
+                exchange.fail(error)
+        return exchange.reply
 
-    async def _frame(
-        self, number: int, op: str, args: dict[str, Any], arrays: Mapping[str, np.ndarray], deadline: float
-    ) -> tuple[bytes, tuple[int, ...]]:
-        """The frame of a call whose arrays are in the arena, and the descriptors to send with it."""
-        descriptor = self._request_arena.reserve(arrays.values())
+    def _send(self, exchange: _Exchange, op: str, args: dict[str, Any], put: Placed, deadline: float) -> None:
+        """Send the frame of a call whose arrays are in place."""
+        described, data, descriptor = put
         try:
-            if sum(array.nbytes for array in arrays.values()) > THREAD_COPY_BYTES:
-                written = await asyncio.to_thread(self._request_arena.write, arrays)
-            else:
-                written = self._request_arena.write(arrays)
-            frame = messages.encode(Call(number, op, args, written, deadline))
+            frame = messages.encode(Call(exchange.number, op, args, described, data, deadline))
         except BaseException:
             self._request_arena.close()  # the worker never hears of it, so it must not count as the current file
             raise
-        return frame, () if descriptor is None else (descriptor,)
+        with contextlib.suppress(OSError):  # whoever reads from the socket hears of that too, and can say why
+            self._channel.send(frame, () if descriptor is None else (descriptor,))
 
-    async def _arrays(self, message: Part | Returned) -> dict[str, np.ndarray]:
-        if extent(message.tensors) > THREAD_COPY_BYTES:
-            return await asyncio.to_thread(self._answer_arena.read, message.tensors)
-        return self._answer_arena.read(message.tensors)
+    async def _send_large(
+        self, exchange: _Exchange, op: str, args: dict[str, Any], arrays: Mapping[str, np.ndarray], deadline: float
+    ) -> None:
+        put = await asyncio.to_thread(self._request_arena.put, arrays)
+        if not self.lost.done():
+            self._send(exchange, op, args, put, deadline)
+
+    def _background(self, exchange: _Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` for the exchange, which is not over before that is done, whatever happens meanwhile."""
+
+        async def working() -> None:
+            try:
+                await work
+            except Exception as error:
+                exchange.fail(error)
+            finally:
+                exchange.release()
+
+        exchange.hold()
+        task = asyncio.create_task(working())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _came(self, message: FromWorker, descriptors: list[int]) -> None:
+        """A message of the worker: of the present call, after `Ready`, or of none."""
+        exchange = self._exchange
+        if isinstance(message, Ready):
+            if not self._ready.done():
+                self._ready.set_result(message)
+        elif exchange is not None and message.number == exchange.number and not self.lost.done():
+            exchange.inbox.append((message, descriptors))
+            if not exchange.is_held:
+                self._take_in(exchange)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _take_in(self, exchange: _Exchange) -> None:
+        """Handle what has come, up to what is so large that a thread must copy it."""
+        while exchange.inbox:
+            message, descriptors = exchange.inbox.popleft()
+            try:
+                self._attach(descriptors)
+                if not isinstance(message, Failed) and not message.data and extent(message.tensors) > THREAD_COPY_BYTES:
+                    self._background(exchange, self._take_large(exchange, message))
+                    return
+                arrays = {} if isinstance(message, Failed) else self._answer_arena.read(message.tensors, message.data)
+            except MemoryError as error:
+                self._no_room(exchange, message, error)
+            else:
+                self._heard(exchange, message, arrays)
+
+    async def _take_large(self, exchange: _Exchange, message: Part | Returned) -> None:
+        try:
+            arrays = await asyncio.to_thread(self._answer_arena.read, message.tensors, message.data)
+        except MemoryError as error:
+            self._no_room(exchange, message, error)
+        else:
+            self._heard(exchange, message, arrays)
+        if not self.lost.done():
+            self._take_in(exchange)
+
+    def _no_room(self, exchange: _Exchange, message: Part | Returned | Failed, error: MemoryError) -> None:
+        """A part for which this side has no room ends the call, though not before the worker has stopped: until then
+        the arena is in use."""
+        exchange.lacking = exchange.lacking or error
+        if isinstance(message, Part):
+            self.cancel()
+        else:
+            self._heard(exchange, message, {})
+
+    def _heard(self, exchange: _Exchange, message: Part | Returned | Failed, arrays: dict[str, np.ndarray]) -> None:
+        if isinstance(message, Part):
+            if exchange.on_part is not None and exchange.lacking is None:
+                exchange.on_part(message.result, arrays)
+            return
+        self._request_arena.trim()
+        self._answer_arena.trim()
+        self.answered += 1
+        self.sessions = message.sessions
+        if exchange.lacking is not None:
+            exchange.fail(exchange.lacking)
+        elif isinstance(message, Failed):
+            if message.kind == "memory":
+                self._request_arena.close()  # the worker may have failed to map it
+            kind: Any = message.kind
+            exchange.fail(RemoteError(kind, message.code, message.message, message.problem))
+        else:
+            exchange.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
+
+    def _over(self, _: asyncio.Future[Reply]) -> None:
+        self._exchange = None
+
+    def _ended(self, error: Exception) -> None:
+        """No more will come from the worker."""
+        if isinstance(error, msgspec.DecodeError):
+            self.mark_lost(f"it sent a frame that is none: {error}")
+            return
+
+        async def find_out() -> None:
+            self.mark_lost(await self._exit_reason())
+
+        task = asyncio.create_task(find_out())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _attach(self, descriptors: list[int]) -> None:
         for descriptor in descriptors:
@@ -287,10 +329,7 @@ class WorkerProcess:
 
     async def close(self) -> None:
         """Wait until the killed process is gone, then release every descriptor and map. No call may be running."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-            self._listener = None
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if await self._exit_status(EXIT_S) is None:
             log.error("process %d does not end although it was killed; it is left behind", self.pid)
         self._channel.close()
@@ -300,3 +339,52 @@ class WorkerProcess:
             os.close(self._page_descriptor)
             self._page_descriptor = None
         self._page.close()
+
+
+class _Exchange:
+    """One call from its start until its reply.
+
+    It is held while a thread works on its arrays; what ends it meanwhile takes effect when it is released.
+    inbox: messages that wait for that. lacking: why there was no room for a part of the answer.
+    """
+
+    def __init__(self, number: int, on_part: PartCallback | None) -> None:
+        self.number = number
+        self.on_part = on_part
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.inbox: deque[tuple[Part | Returned | Failed, list[int]]] = deque()
+        self.lacking: MemoryError | None = None
+        self._holders = 0
+        self._ended: Reply | BaseException | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._holders > 0
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        self._settle()
+
+    def succeed(self, reply: Reply) -> None:
+        self._end(reply)
+
+    def fail(self, error: BaseException) -> None:
+        self._end(error)
+
+    def _end(self, how: Reply | BaseException) -> None:
+        self._ended = self._ended or how
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._ended is None or self._holders or self.reply.done():
+            return
+        while self.inbox:
+            for descriptor in self.inbox.popleft()[1]:
+                os.close(descriptor)
+        if isinstance(self._ended, Reply):
+            self.reply.set_result(self._ended)
+        else:
+            self.reply.set_exception(self._ended)

@@ -4,6 +4,8 @@ memfd and not named shared memory: nothing to clean up when a process dies, and 
 shared-memory mount to run into (which ends in SIGBUS, not in an error). One side writes and owns the file, the other
 maps it read-only. The file never changes size: a larger one replaces it, and its descriptor travels with the frame
 that first uses it. What one call writes in several frames lies side by side, because nobody says when it has been read.
+
+Arrays that are small together go into the frame itself, which costs less than any arena.
 """
 
 from __future__ import annotations
@@ -13,23 +15,34 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 import ml_dtypes
 import numpy as np
 
 from service.worker.messages import Tensor
 
-__all__ = ["KEEP_BYTES", "ArenaReader", "ArenaWriter", "extent"]
+__all__ = ["INLINE_BYTES", "KEEP_BYTES", "ArenaReader", "ArenaWriter", "Placed", "extent"]
+
+Placed = tuple[tuple[Tensor, ...], bytearray, int | None]
+"""Where arrays lie; what of them goes into the frame; a descriptor to send with it, if the arena has a new file."""
 
 ALIGNMENT = 64
+INLINE_BYTES = 2**15
 SMALLEST = 2**20
 KEEP_BYTES = 128 * 2**20  # larger files serve one call, so that one huge request does not pin its memory for ever
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
+@cache
 def _dtype(name: str) -> np.dtype:
     return _BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+@cache
+def _name(dtype: np.dtype) -> str:
+    return dtype.name  # which numpy works out anew each time
 
 
 def _aligned(size: int) -> int:
@@ -37,7 +50,7 @@ def _aligned(size: int) -> int:
 
 
 def extent(tensors: Iterable[Tensor]) -> int:
-    """How many bytes of an arena the described arrays reach over."""
+    """How many bytes of an arena, or of a frame, the described arrays reach over."""
     return max((t.offset + math.prod(t.shape) * _dtype(t.dtype).itemsize for t in tensors), default=0)
 
 
@@ -76,6 +89,13 @@ class ArenaWriter:
         self._descriptor, self._size = descriptor, size
         return descriptor
 
+    def put(self, arrays: Mapping[str, np.ndarray]) -> Placed:
+        """Copy `arrays` to where the other side will find them. Raises MemoryError as `reserve` does."""
+        if sum([array.nbytes for array in arrays.values()]) <= INLINE_BYTES:
+            return *_inline(arrays), None
+        descriptor = self.reserve(arrays.values())
+        return self.write(arrays), bytearray(), descriptor
+
     def write(self, arrays: Mapping[str, np.ndarray]) -> tuple[Tensor, ...]:
         """Copy `arrays` in, after `reserve` made room for them, and say where each lies."""
         tensors, offset = [], self._used
@@ -84,7 +104,7 @@ class ArenaWriter:
                 assert self._map is not None, "reserve() comes before write()"
                 target = np.ndarray(array.shape, array.dtype, buffer=self._map, offset=offset)
                 np.copyto(target, array)
-            tensors.append(Tensor(name, array.dtype.name, array.shape, offset))
+            tensors.append(Tensor(name, _name(array.dtype), array.shape, offset))
             offset += _aligned(array.nbytes)
         self._used = offset
         return tuple(tensors)
@@ -123,23 +143,19 @@ class ArenaReader:
         finally:
             os.close(descriptor)
 
-    def read(self, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
-        """Copies of the described arrays: the file may be overwritten at once.
+    def read(self, tensors: Iterable[Tensor], data: bytearray) -> dict[str, np.ndarray]:
+        """The described arrays, of a frame with this `data`: parts of it, or copies, for the arena may be overwritten
+        at once.
 
-        Raises ValueError when a description reaches outside the file.
+        Raises ValueError when a description reaches outside.
         """
+        if data:
+            return {t.name: _view(data, len(data), t) for t in tensors}
+        size = 0 if self._map is None else len(self._map)
         arrays = {}
         for tensor in tensors:
-            array = np.empty(tensor.shape, _dtype(tensor.dtype))
-            if array.nbytes:
-                size = 0 if self._map is None else len(self._map)
-                if tensor.offset < 0 or tensor.offset + array.nbytes > size:
-                    raise ValueError(f"tensor {tensor.name!r} lies outside the arena of {size} bytes")
-                count = math.prod(tensor.shape)
-                source = np.frombuffer(self._map, array.dtype, count, tensor.offset)  # type: ignore[arg-type]
-                np.copyto(array, source.reshape(tensor.shape))
-                del source  # a view left alive would keep the map from closing
-            arrays[tensor.name] = array
+            # a view left alive would keep the map from closing
+            arrays[tensor.name] = _view(self._map, size, tensor).copy()
         return arrays
 
     def trim(self) -> None:
@@ -151,3 +167,22 @@ class ArenaReader:
         if self._map is not None:
             self._map.close()
         self._map = None
+
+
+def _view(data: bytearray | mmap.mmap | None, size: int, tensor: Tensor) -> np.ndarray:
+    dtype = _dtype(tensor.dtype)
+    count = math.prod(tensor.shape)
+    if not count:
+        return np.empty(tensor.shape, dtype)
+    if tensor.offset < 0 or tensor.offset + count * dtype.itemsize > size:
+        raise ValueError(f"tensor {tensor.name!r} lies outside the {size} bytes that there are")
+    return np.frombuffer(data, dtype, count, tensor.offset).reshape(tensor.shape)  # type: ignore[arg-type]
+
+
+def _inline(arrays: Mapping[str, np.ndarray]) -> tuple[tuple[Tensor, ...], bytearray]:
+    tensors, data = [], bytearray()
+    for name, array in arrays.items():
+        tensors.append(Tensor(name, _name(array.dtype), array.shape, len(data)))
+        data += array.tobytes()
+        data += bytes(-len(data) % ALIGNMENT)
+    return tuple(tensors), data

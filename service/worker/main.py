@@ -30,7 +30,7 @@ from core.errors import CoreError, ProgramError
 from service import logs
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter
-from service.worker.messages import Call, Failed, FromWorker, Part, Ready, Returned, Start, Tensor
+from service.worker.messages import Call, Failed, Frames, FromWorker, Part, Ready, Returned, Start, Tensor, ToWorker
 from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
@@ -45,9 +45,10 @@ def main(socket_fd: int, parent_pid: int) -> int:
     faulthandler.enable()
     os.set_inheritable(socket_fd, False)
     sock = socket.socket(fileno=socket_fd)
+    frames = Frames(sock)
     try:
-        start, descriptors = messages.receive(sock)
-    except EOFError:
+        start, descriptors = _next(frames)
+    except (EOFError, ConnectionError):
         return 0  # the service ended while this process was starting
     assert isinstance(start, Start), "the first frame starts the worker"
     logs.configure(start.settings.get("log_level", "info"), worker=start.worker)
@@ -64,7 +65,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
         _keep_code(start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     messages.send(sock, messages.encode(Ready(device)))
-    return _serve(sock, handlers, state, page)
+    return _serve(sock, frames, handlers, state, page)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -101,11 +102,21 @@ def _keep_code(settings: Mapping[str, Any]) -> None:
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
 
 
-def _serve(sock: socket.socket, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage) -> int:
+def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
+    """The next message, and its descriptors, which the caller must close. Raises EOFError or ConnectionError."""
+    while (frame := frames.take()) is None:
+        frames.read()
+    payload, descriptors = frame
+    return messages.decode_to_worker(payload), descriptors
+
+
+def _serve(
+    sock: socket.socket, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage
+) -> int:
     requests, answers = ArenaReader(), ArenaWriter()
     while True:
         try:
-            call, descriptors = messages.receive(sock)
+            call, descriptors = _next(frames)
         except (EOFError, ConnectionError):
             return 0
         assert isinstance(call, Call), "after the first frame there are only calls"
@@ -158,18 +169,18 @@ def _returned(
     call: Call, handlers: Mapping[str, Handler], state: WorkerState, requests: ArenaReader, answers: ArenaWriter
 ) -> tuple[bytes, list[int]]:
     started = time.perf_counter()
-    tensors = requests.read(call.tensors)
+    tensors = requests.read(call.tensors, call.data)
     read = time.perf_counter()
     result, computed = handlers[call.op](state, call.args, tensors)
     done = time.perf_counter()
 
-    def returned(described: tuple[Tensor, ...]) -> Returned:
+    def returned(described: tuple[Tensor, ...], data: bytearray) -> Returned:
         timing = {
             "transfer_in": (read - started) * 1e3,
             "compute": (done - read) * 1e3,
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
-        return Returned(call.number, result, described, timing, state.residents)
+        return Returned(call.number, result, described, data, timing, state.residents)
 
     return _written(state, answers, computed, returned)
 
@@ -183,7 +194,7 @@ def _tell(
     computed: Mapping[str, Any],
 ) -> None:
     """Send a part of the answer to the call of that number, and go on. Raises OSError when the service is gone."""
-    payload, sent_along = _written(state, answers, computed, lambda described: Part(number, result, described))
+    payload, sent_along = _written(state, answers, computed, lambda *placed: Part(number, result, *placed))
     messages.send(sock, payload, tuple(sent_along))
 
 
@@ -191,13 +202,12 @@ def _written(
     state: WorkerState,
     answers: ArenaWriter,
     computed: Mapping[str, Any],
-    message: Callable[[tuple[Tensor, ...]], FromWorker],
+    message: Callable[[tuple[Tensor, ...], bytearray], FromWorker],
 ) -> tuple[bytes, list[int]]:
-    """The frame of a message about arrays, which are in the arena then, and the descriptors to send with it."""
-    arrays = {name: state.to_host(array) for name, array in computed.items()}
-    descriptor = answers.reserve(arrays.values())
+    """The frame of a message about arrays, which are in their place then, and the descriptors to send with it."""
+    described, data, descriptor = answers.put({name: state.to_host(array) for name, array in computed.items()})
     try:
-        payload = messages.encode(message(answers.write(arrays)))
+        payload = messages.encode(message(described, data))
     except BaseException:
         if descriptor is not None:
             answers.close()  # its descriptor was never sent, so it must not count as the current file

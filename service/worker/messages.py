@@ -1,7 +1,8 @@
 """What the service and a worker say to each other: typed msgpack frames over a stream socket, never pickle.
 
 A frame is a header (payload length, number of file descriptors) followed by the payload. File descriptors travel with
-the header. Tensors do not travel here: a frame describes where in an arena they lie (see `arena.py`).
+the header. Tensors that are small travel in the frame that describes them; of others it says where in an arena they
+lie (see `arena.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ __all__ = [
     "MAX_DESCRIPTORS",
     "Call",
     "Failed",
+    "Frames",
     "FromWorker",
     "Part",
     "Ready",
@@ -26,17 +29,21 @@ __all__ = [
     "Tensor",
     "ToWorker",
     "decode_from_worker",
+    "decode_to_worker",
     "encode",
-    "receive",
+    "framed",
     "send",
+    "send_some",
 ]
 
 HEADER = struct.Struct("!IB")
 MAX_DESCRIPTORS = 4
+READ_BYTES = 2**16
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
-    """Where one array lies: `offset` bytes into the arena of its direction, C order."""
+    """Where one array lies: `offset` bytes into its frame's `data` if there is any, else into the arena of its
+    direction. C order."""
 
     name: str
     dtype: str
@@ -65,6 +72,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     op: str
     args: dict[str, Any]
     tensors: tuple[Tensor, ...]
+    data: bytearray
     deadline: float
 
 
@@ -80,6 +88,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     number: int
     result: dict[str, Any]
     tensors: tuple[Tensor, ...]
+    data: bytearray
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
@@ -88,6 +97,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     number: int
     result: dict[str, Any]
     tensors: tuple[Tensor, ...]
+    data: bytearray
     timing_ms: dict[str, float]
     sessions: int
 
@@ -121,33 +131,66 @@ def decode_from_worker(payload: bytes | bytearray) -> FromWorker:
     return _from_worker.decode(payload)
 
 
+def decode_to_worker(payload: bytes | bytearray) -> ToWorker:
+    """The message in `payload`. Raises msgspec.DecodeError (or its ValidationError) when it is not one."""
+    return _to_worker.decode(payload)
+
+
 def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
     """Send one frame on a blocking socket. Raises OSError when the other side is gone."""
-    header = HEADER.pack(len(payload), len(descriptors))
-    sent = socket.send_fds(sock, [header], list(descriptors)) if descriptors else sock.send(header)
-    sock.sendall(header[sent:] + payload)
+    frame = framed(payload, descriptors)
+    sock.sendall(frame[send_some(sock, frame, descriptors) :])
 
 
-def receive(sock: socket.socket) -> tuple[ToWorker, list[int]]:
-    """The next frame of a blocking socket, and the descriptors that came with it, which the caller must close.
+def framed(payload: bytes, descriptors: tuple[int, ...]) -> memoryview:
+    """The bytes of a frame."""
+    return memoryview(HEADER.pack(len(payload), len(descriptors)) + payload)
 
-    Raises EOFError when the other side is gone.
+
+def send_some(sock: socket.socket, frame: memoryview, descriptors: tuple[int, ...]) -> int:
+    """Send what the socket takes now; returns how many bytes that were. Descriptors go with the first of them.
+
+    Raises OSError when the other side is gone, BlockingIOError when nothing at all can be sent.
     """
-    header, descriptors = b"", []
-    while len(header) < HEADER.size:
-        data, received, _, _ = socket.recv_fds(sock, HEADER.size - len(header), MAX_DESCRIPTORS)
+    return socket.send_fds(sock, [frame], list(descriptors)) if descriptors else sock.send(frame)
+
+
+class Frames:
+    """The frames that come out of a socket, blocking or not, however they are cut on their way."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._data = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def read(self) -> None:
+        """Take in what there is, waiting for it if the socket does.
+
+        Raises EOFError when the other side is gone, BlockingIOError when there is nothing.
+        """
+        data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MAX_DESCRIPTORS)
+        self._descriptors += descriptors
         if not data:
-            for descriptor in received:
-                os.close(descriptor)
-            raise EOFError("the service closed the connection")
-        header += data
-        descriptors += received
-    length, _ = HEADER.unpack(header)
-    payload = bytearray(length)
-    view = memoryview(payload)
-    while view:
-        count = sock.recv_into(view)
-        if count == 0:
-            raise EOFError("the service closed the connection in the middle of a frame")
-        view = view[count:]
-    return _to_worker.decode(payload), descriptors
+            raise EOFError("the other side closed the connection")
+        self._data += data
+
+    def take(self) -> tuple[bytearray, list[int]] | None:
+        """The payload of the next frame, if it is whole, and its descriptors, which the caller must close."""
+        data = self._data
+        if len(data) < HEADER.size:
+            return None
+        length, count = HEADER.unpack_from(data)
+        end = HEADER.size + length
+        if len(data) < end:
+            return None
+        payload = data[HEADER.size : end]
+        if len(data) == end:
+            self._data = bytearray()
+        else:
+            del data[:end]
+        return payload, [self._descriptors.popleft() for _ in range(count)]
+
+    def close(self) -> None:
+        """Close the descriptors that nobody has taken."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())

@@ -108,10 +108,10 @@ async def test_a_part_that_there_is_no_room_for_fails_the_call_and_leaves_the_wo
     before = [(w.id, w.pid) for w in pool.workers()]
     real = ArenaReader.read
 
-    def full(self: ArenaReader, tensors: Any) -> Any:
+    def full(self: ArenaReader, tensors: Any, data: bytearray) -> Any:
         if any(t.name == "x" and t.shape == (7,) for t in tensors):
             raise MemoryError("full")
-        return real(self, tensors)
+        return real(self, tensors, data)
 
     monkeypatch.setattr(ArenaReader, "read", full)
     heard = Heard()
