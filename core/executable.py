@@ -85,6 +85,10 @@ class Executable:
     ready_at: Mapping[str, int] = field(default_factory=dict)
     loss_scale: LossScale | None = None
     machine: Plan | None = None
+    _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_dtypes", tuple(as_dtype(v.type.dtype) for v in self.inputs))
 
     def compiled(self, timed: bool = False) -> Executable:
         """The same with machine code for this CPU, wherever an op has any; the rest runs as it did.
@@ -115,13 +119,16 @@ class Executable:
         """
         args = []
         taken = 0
-        for variable in self.inputs:
+        for variable, dtype in zip(self.inputs, self._dtypes, strict=True):
             if variable.role == "key":
                 args.append(xp.asarray(key_of(seed, step)))
                 continue
             if variable.name not in values:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
-            args.append(_checked(variable, values[variable.name], xp))
+            value = values[variable.name]
+            if not isinstance(value, xp.ndarray) or value.dtype != dtype or value.shape != variable.type.shape:
+                value = _checked(variable, value, xp)
+            args.append(value)
             taken += 1
         if taken != len(values):
             unknown = values.keys() - {v.name for v in self.inputs}
@@ -146,7 +153,7 @@ class Executable:
         out: dict[str, Any] = {}
         rows = None
         for each, result in zip(self.layout, results, strict=True):
-            value = xp.asarray(result)
+            value = result if isinstance(result, xp.ndarray) else xp.asarray(result)
             if each.place == "rows":
                 rows = value
             elif each.place == "loss":

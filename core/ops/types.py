@@ -151,6 +151,7 @@ def working_dtype(x: Any) -> np.dtype:
     return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
 
 
+@lru_cache(64)
 def as_dtype(name: str) -> np.dtype:
     """The NumPy dtype of that name; bfloat16 comes from ml_dtypes."""
     if name == "bfloat16":

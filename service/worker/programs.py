@@ -25,6 +25,7 @@ from core.compile import (
 from core.cost.work import count_work
 from core.errors import ExecutionError, ProgramError
 from core.ir import Block, Program, inner_blocks
+from core.ops.types import as_dtype
 from core.optim import Optimizer
 from core.wire import Limits, read
 from service.worker.state import WorkerState
@@ -190,7 +191,7 @@ def wire_limits(s: Mapping[str, Any]) -> Limits:
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:
     """Raises ProgramError (feed_dtype, feed_shape) unless `value` has the type that `name` is declared with."""
-    if str(value.dtype) != wanted.dtype:
+    if value.dtype != as_dtype(wanted.dtype):
         raise ProgramError(f"{name!r} is declared as {wanted}, but is given {value.dtype}", "feed_dtype")
     same_rank = len(value.shape) == wanted.rank
     if not same_rank or any(m not in (-1, n) for m, n in zip(wanted.shape, value.shape, strict=True)):

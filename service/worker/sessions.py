@@ -17,6 +17,7 @@ from core.errors import ExecutionError, ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
 from core.optim import REST, Optimizer, state_types
+from core.sparse import RowArray
 from service.worker.programs import Known, check_type, known_program
 from service.worker.running import answer_of, query_from, run, times_of, told_of
 from service.worker.state import WorkerState
@@ -274,11 +275,12 @@ def _replace(
 ) -> None:
     """Put what is new by `out` in place. values: what it was made from; answered: arrays that are still to be sent."""
     new = out.parameters | out.optimizer_state
-    held = {**session.states, **session.slots, **session.parameters, **{name: values[name] for name in new}}
-    tables = own_tables(new, held, (*answered.values(), *out.states.values()), state.xp)
-    for rows, table in tables.values():  # from here on nothing fails
-        rows.write(table)
-    new |= {name: table for name, (_, table) in tables.items()}
+    if any(isinstance(value, RowArray) for value in new.values()):
+        held = {**session.states, **session.slots, **session.parameters, **{name: values[name] for name in new}}
+        tables = own_tables(new, held, (*answered.values(), *out.states.values()), state.xp)
+        for rows, table in tables.values():  # from here on nothing fails
+            rows.write(table)
+        new |= {name: table for name, (_, table) in tables.items()}
     session.parameters |= {name: new[name] for name in out.parameters}
     session.slots |= {name: new[name] for name in out.optimizer_state}
     session.states |= out.states
