@@ -11,9 +11,23 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service import __version__, middleware, problems
+from service.direct import Direct
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.metrics import Metrics
-from service.routes import gradients, graph, insight, ops, programs, sessions, system, tapes
+from service.routes import (
+    gradients,
+    graph,
+    insight,
+    on_tape,
+    ops,
+    parameters,
+    programs,
+    sessions,
+    system,
+    tapes,
+    training,
+)
+from service.routes.in_session import SESSION_ID
 from service.samples import SAMPLES
 from service.schemas.programs import Registration
 from service.sessions import SessionRegistry
@@ -28,6 +42,7 @@ DESCRIPTION = """Backpass compiles and executes backward passes.
 POST a program (blocks of ops, nested for `while` and `if_else`), get the gradients of its parameters; or open a session
 and train. Everything on this page can be tried out as it stands: the programs in the examples are registered.
 """
+ROUTES = (gradients, sessions, training, parameters, tapes, on_tape, programs, graph, insight, ops, system)
 TAGS = [
     {"name": "gradients", "description": "One-shot: a program and its values in, gradients out."},
     {"name": "sessions", "description": "Training: parameters and optimiser state live in a worker."},
@@ -55,6 +70,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         lifespan=_lifespan,
         # an unknown path is a 404, not a redirect: a POST that is redirected loses its body in some clients
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # we have our own, at a tenth of the cost
     )
     app.state.settings = settings
     app.state.engine = engine
@@ -63,8 +79,9 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
     problems.install(app)
+    app.add_middleware(Direct, routes=training.router.routes, id=SESSION_ID)
     middleware.install(app, app.state.metrics)
-    for each in (gradients, sessions, tapes, programs, graph, insight, ops, system):
+    for each in ROUTES:
         app.include_router(each.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing is long enough for other requests to notice
 DRAIN_BYTES = 16 * 2**20
 DRAIN_S = 2.0
+WORTH_S = 0.05  # what a body must earn at least before its deadline is moved
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ async def _read(request: Request, limit: int, settings: Settings) -> bytearray:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
         raise await _too_large(stream, limit, wait="expect" not in request.headers)
-    raw = bytearray()
+    raw, granted = bytearray(), 0.0
     started = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(started + settings.body_deadline) as timer:
@@ -110,7 +111,9 @@ async def _read(request: Request, limit: int, settings: Settings) -> bytearray:
                 if len(raw) > limit:
                     break
                 earned = len(raw) / settings.body_bytes_per_second
-                timer.reschedule(started + settings.body_deadline + earned)
+                if earned > granted + WORTH_S:
+                    granted = earned
+                    timer.reschedule(started + settings.body_deadline + earned)
     except TimeoutError:
         detail = f"only {len(raw)} bytes of the body came in time"
         raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
@@ -142,13 +145,19 @@ def wanted_form(request: Request, *more: str) -> str:
 
     Raises HttpProblem 406 when none is accepted.
     """
-    header = request.headers.get("accept", "*/*")
+    best = _best(request.headers.get("accept", "*/*"), more)
+    if best is None:
+        raise HttpProblem("not-acceptable", f"answers are {' or '.join((JSON, SAFETENSORS, *more))}")
+    return best
+
+
+@lru_cache(256)
+def _best(header: str, more: tuple[str, ...]) -> str | None:
+    """The media type that `header` wants most, if it wants any."""
     names = {JSON: (JSON,), SAFETENSORS: BINARY_ALIASES} | {name: (name,) for name in more}
     quality = {form: _quality(header, aliases) for form, aliases in names.items()}
     best = max(quality, key=quality.__getitem__)
-    if quality[best] <= 0:
-        raise HttpProblem("not-acceptable", f"answers are {' or '.join(names)}")
-    return best
+    return best if quality[best] > 0 else None
 
 
 def _quality(header: str, names: tuple[str, ...]) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.gathering import Gathering
 from service.problems import HttpProblem, new_request_id, problem_body
 from service.settings import Settings
 
@@ -47,6 +48,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = Gathering(transport, self.loop)  # type: ignore[assignment]
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from service import __version__
 from service.engine.protocol import Engine, Reply
+from service.histogram import Histogram
 
 __all__ = ["Metrics"]
 
@@ -26,27 +27,28 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
+        self._good: dict[str, Counter] = {}
         own: dict[str, Any] = {"registry": self.registry}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, **own)
 
-        def seconds(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(name, text, labels, buckets=SECONDS, **own)
+        def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            made = Histogram(name, text, labels, buckets=buckets)
+            self.registry.register(made)
+            return made
 
-        self.requests = seconds(
+        self.requests = histogram(
             "http_server_request_duration_seconds", "Time from request to end of answer.", "method", "route", "status"
         )
         self.active_requests = Gauge("http_server_active_requests", "Requests being answered.", **own)
-        self.body_bytes = Histogram(
-            "http_server_request_body_bytes", "Size of request bodies.", ["route"], buckets=BYTES, **own
-        )
-        self.phases = seconds("backpass_step_phase_seconds", "Time of a call by phase.", "phase")
+        self.body_bytes = histogram("http_server_request_body_bytes", "Size of request bodies.", "route", buckets=BYTES)
+        self.phases = histogram("backpass_step_phase_seconds", "Time of a call by phase.", "phase")
         self.steps = counter("backpass_steps", "Calls to workers.", "kind", "outcome", "reason")
-        self.queue_wait = seconds("backpass_queue_wait_seconds", "Time calls waited for a worker.")
+        self.queue_wait = histogram("backpass_queue_wait_seconds", "Time calls waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
         self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
-        self.compile_seconds = seconds("backpass_program_compile_seconds", "Time to compile a program.")
+        self.compile_seconds = histogram("backpass_program_compile_seconds", "Time to compile a program.")
         self.cache_hits = counter("backpass_compile_cache_hits", "Programs found compiled.")
         self.cache_misses = counter("backpass_compile_cache_misses", "Programs that had to be compiled.")
         self.nonfinite_results = counter("backpass_nonfinite_results", "Answers with NaN or infinity.")
@@ -56,13 +58,25 @@ class Metrics:
         info.labels(__version__).set(1)
         self.registry.register(EngineCollector(engine))
 
+    def request(self, method: str, route: str, status: int, seconds: float, body_bytes: int) -> None:
+        """Count a request that was answered, and its body if it had one."""
+        self.requests.observe(seconds, method, route, str(status))
+        if body_bytes:
+            self.body_bytes.observe(body_bytes, route)
+
     def reply(self, kind: str, reply: Reply) -> None:
         """Count a call to a worker that went well, and its phases. kind: the op, such as "session.step"."""
-        self.steps.labels(kind, "ok", "").inc()
+        self._counted(kind)
         for phase in PHASES:
             if phase in reply.timing_ms:
-                self.phases.labels(phase).observe(reply.timing_ms[phase] / 1e3)
+                self.phases.observe(reply.timing_ms[phase] / 1e3, phase)
         self.queue_wait.observe(reply.timing_ms.get("queue", 0.0) / 1e3)
+
+    def _counted(self, kind: str) -> None:
+        good = self._good.get(kind)
+        if good is None:  # `labels` takes its time to look at names that it knows
+            good = self._good[kind] = self.steps.labels(kind, "ok", "")
+        good.inc()
 
     def failed(self, kind: str, reason: str) -> None:
         """Count a call to a worker that failed. reason: a problem code."""

@@ -7,15 +7,14 @@ problem document for what nobody caught.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.metrics import Metrics
@@ -27,18 +26,19 @@ log = logging.getLogger("backpass.http")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 READ_AHEAD_BYTES = 256 * 2**10
+PATIENCE_S = 0.02
 CLIENT_GONE = 499  # not a status that is ever sent; names the case in the metrics
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
-SECURITY_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-}
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
 
 
 def install(app: FastAPI, metrics: Metrics) -> None:
@@ -60,14 +60,15 @@ class Identified:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("request-id", "")
+        given = next((value for name, value in scope["headers"] if name == b"request-id"), b"").decode("latin-1")
         chosen = given if REQUEST_ID.fullmatch(given) else new_request_id()
         scope.setdefault("state", {})["request_id"] = chosen
         request_id.set(chosen)
 
         async def identified(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["request-id"] = chosen
+                kept = [header for header in message.get("headers", ()) if header[0] != b"request-id"]
+                message["headers"] = [*kept, (b"request-id", chosen.encode())]
             await send(message)
 
         await self.app(scope, receive, identified)
@@ -105,9 +106,7 @@ class Measured:
             self.metrics.active_requests.dec()
             route = getattr(scope.get("route"), "path", None) or "unmatched"
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.requests.labels(method, route, str(status)).observe(time.perf_counter() - started)
-            if size:
-                self.metrics.body_bytes.labels(route).observe(size)
+            self.metrics.request(method, route, status, time.perf_counter() - started, size)
 
 
 class Secured:
@@ -123,9 +122,9 @@ class Secured:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                headers = list(message.get("headers", ()))
+                own = {name for name, _ in headers}
+                message["headers"] = headers + [header for header in SECURITY_HEADERS if header[0] not in own]
             await send(message)
 
         await self.app(scope, receive, secured)
@@ -134,7 +133,8 @@ class Secured:
 class CancelOnDisconnect:
     """Cancels the handler when its client closes the connection, so that no worker computes for nobody.
 
-    Noticing needs someone who always receives; what arrives meanwhile waits in a bounded buffer.
+    Noticing needs someone who always receives; what arrives meanwhile waits in a bounded buffer. Most requests are
+    over before that is worth a task.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -145,7 +145,7 @@ class CancelOnDisconnect:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        buffer, answered, started = _Buffer(), False, False
+        answered = started = False
 
         async def watched(message: Message) -> None:
             nonlocal answered, started
@@ -153,33 +153,71 @@ class CancelOnDisconnect:
             answered = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
-        async def pump() -> None:
-            while await buffer.put(await receive()):
-                pass
-
-        handler = asyncio.ensure_future(self.app(scope, buffer.get, watched))
-        pumping = asyncio.ensure_future(pump())
+        watch = _Watch(receive, lambda: answered)
         try:
-            await asyncio.wait({handler, pumping}, return_when=asyncio.FIRST_COMPLETED)
-            if handler.done() or answered:
-                await handler
-            else:
+            await self.app(scope, watch.receive, watched)
+        except asyncio.CancelledError:
+            if watch.gone:
                 self.metrics.disconnects.inc()
-                await _cancelled(handler)
-        except asyncio.CancelledError:  # the server is shutting down and has waited long enough
-            await _cancelled(handler)
-            if not started:
+            elif not started:  # the server is shutting down and has waited long enough
                 problem = HttpProblem("draining", "The service stopped before the call ended.")
                 await problem_response(problem, scope["state"]["request_id"], scope["path"])(scope, receive, send)
         finally:
-            await _cancelled(pumping)
+            watch.end()
 
 
-async def _cancelled(task: asyncio.Future[None]) -> None:
-    """Cancel `task` and wait for its end; what it raises besides is raised."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+class _Watch:
+    """Receives for the handler that runs in the present task, and cancels it when its client has gone.
+
+    gone: whether that has happened.
+    """
+
+    def __init__(self, receive: Receive, answered: Callable[[], bool]) -> None:
+        """answered: whether the handler has given its whole answer, after which a client may go."""
+        self.gone = False
+        self._receive, self._answered = receive, answered
+        self._handler = asyncio.current_task()
+        self._receiving = False
+        self._buffer: _Buffer | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(PATIENCE_S, self._start)
+
+    async def receive(self) -> Message:
+        """The next message, for the handler. Raises CancelledError when the client has gone."""
+        if self._buffer is not None:
+            return await self._buffer.get()
+        self._receiving = True
+        try:
+            message = await self._receive()
+        finally:
+            self._receiving = False
+        if message["type"] == "http.disconnect" and not self._answered():
+            self.gone = True
+            raise asyncio.CancelledError
+        return message
+
+    def _start(self) -> None:
+        if self._receiving:  # then the handler will hear of it
+            self._timer = self._loop.call_later(PATIENCE_S, self._start)
+        else:
+            self._buffer = _Buffer()
+            self._pump = asyncio.ensure_future(self._pumping(self._buffer))
+
+    async def _pumping(self, buffer: _Buffer) -> None:
+        while await buffer.put(await self._receive()):
+            pass
+        if not self._answered() and self._handler is not None:
+            self.gone = True
+            self._handler.cancel()
+
+    def end(self) -> None:
+        """The handler is done."""
+        self._timer.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+        if self.gone and self._handler is not None:
+            self._handler.uncancel()
 
 
 class _Buffer:

@@ -34,11 +34,13 @@ class History:
         while len(self._answered) > MAX_ANSWERS:
             _, dropped = self._answered.popitem(last=False)
             self._bytes -= _size(dropped)
+        if self._bytes <= MAX_BYTES:
+            return
         for old, each in list(self._answered.items())[:-1]:
-            if self._bytes <= MAX_BYTES:
-                break
             self._bytes -= _size(each)
             self._answered[old] = Answered(each.digest, None)
+            if self._bytes <= MAX_BYTES:
+                return
 
     def get(self, seq: int) -> Answered | None:
         return self._answered.get(seq)

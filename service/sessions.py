@@ -260,7 +260,10 @@ class SessionRegistry:
         session.used = time.monotonic()
         session.waiting += 1
         try:
-            async with asyncio.timeout(deadline):
+            if session.turn.locked():
+                async with asyncio.timeout(deadline):
+                    await session.turn.acquire()
+            else:
                 await session.turn.acquire()
         except TimeoutError:
             session.waiting -= 1

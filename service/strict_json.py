@@ -8,6 +8,7 @@ strings can be counted in what was parsed. If the text has no more colons than t
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -33,7 +34,7 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
         raise HttpProblem("invalid-json", f"{error.msg}, at character {error.pos}", offset=error.pos) from None
     if not isinstance(document, dict):
         raise HttpProblem("invalid-json", "the outermost value is not an object")
-    colons = _colons(document, max_depth, max_depth)
+    colons = _colons(document, max_depth)
     if data.count(b":") != colons or any(escaped in data for escaped in ESCAPED_COLON):
         json.loads(data, object_pairs_hook=_without_repeats)
     return document
@@ -43,20 +44,34 @@ def _too_deep(max_depth: int) -> HttpProblem:
     return HttpProblem("limit-exceeded", f"the JSON is nested deeper than {max_depth} levels", status=400)
 
 
-def _colons(value: Any, levels: int, max_depth: int) -> int:
-    """How many colons the text of `value` has, if each of its strings is written without escaping one."""
-    if isinstance(value, str):
-        return value.count(":")
-    if not isinstance(value, (dict, list)):
-        return 0
-    if levels == 0:
-        raise _too_deep(max_depth)
-    if isinstance(value, dict):
-        own = len(value) + sum(key.count(":") for key in value)
-        return own + sum(_colons(item, levels - 1, max_depth) for item in value.values())
-    if not _holders(value):
-        return 0
-    return sum(_colons(item, levels - 1, max_depth) for item in value)
+def _colons(document: dict[str, Any], max_depth: int) -> int:
+    """How many colons the text of `document` has, if each of its strings is written without escaping one.
+
+    Raises HttpProblem when it is deeper than `max_depth`.
+    """
+    colons, depth = 0, 0
+    level: list[Any] = [document]
+    while level:
+        depth += 1
+        if depth > max_depth:
+            raise _too_deep(max_depth)
+        inner: list[Any] = []
+        for holder in level:
+            if type(holder) is dict:
+                colons += len(holder) + "".join(holder).count(":")
+                items: Iterable[Any] = holder.values()
+            elif _holders(holder):
+                items = holder
+            else:
+                continue
+            for item in items:
+                kind = type(item)
+                if kind is str:
+                    colons += item.count(":")
+                elif kind is dict or kind is list:
+                    inner.append(item)
+        level = inner
+    return colons
 
 
 def _holders(items: list[Any]) -> bool:

@@ -46,6 +46,7 @@ CODES = {
     "float64": "F64",
 }
 DTYPE_OF = {code: DTYPES[name] for name, code in CODES.items()}
+CODE_OF = {dtype: code for code, dtype in DTYPE_OF.items()}
 
 
 def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key: str = "response") -> bytes:
@@ -58,11 +59,12 @@ def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key:
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     parts, offset = [], 0
     for name, array in ordered:
-        if DTYPES.get(array.dtype.name) != array.dtype:
+        code = CODE_OF.get(array.dtype)
+        if code is None:
             raise TypeError(f"dtype {array.dtype} of {name!r} has no form on the wire")
         end = offset + array.nbytes
         header[name] = {
-            "dtype": CODES[array.dtype.name],
+            "dtype": code,
             "shape": list(array.shape),
             "data_offsets": [offset, end],
         }

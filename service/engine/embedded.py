@@ -12,7 +12,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,7 +131,7 @@ class EmbeddedPool:
         except MemoryError as error:
             raise NoCapacity(f"the service has no room for the tensors: {error}") from error
         timing = {"queue": (started - arrived) * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
-        return replace(reply, timing_ms=timing)
+        return Reply(reply.result, reply.tensors, timing, reply.worker)
 
     def _over(self, slot: Slot, process: WorkerProcess, exchange: asyncio.Future[Reply], started: float) -> None:
         failed = exchange.exception() is not None  # looked at here, because the caller may have gone

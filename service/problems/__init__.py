@@ -5,15 +5,17 @@ Below a route anyone may raise `HttpProblem`, or let an error of the engine, the
 """
 
 from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response
-from service.problems.install import install, responses
+from service.problems.install import EXPECTED, answer, install, responses
 from service.problems.translate import from_exception, from_remote
 from service.problems.types import CODES, ProblemType
 
 __all__ = [
     "CODES",
+    "EXPECTED",
     "FieldError",
     "HttpProblem",
     "ProblemType",
+    "answer",
     "from_exception",
     "from_remote",
     "install",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,8 +133,8 @@ def problem_response(problem: HttpProblem, request_id: str, instance: str = "") 
 
 
 def new_request_id() -> str:
-    """A fresh id: "req_" and 26 characters of base 32."""
-    return "req_" + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+    """A fresh id: "req_" and 26 hexadecimal digits."""
+    return "req_" + secrets.token_hex(13)
 
 
 def clip(text: str, limit: int) -> str:

@@ -19,12 +19,12 @@ from service.problems.document import MEDIA_TYPE, HttpProblem, new_request_id, p
 from service.problems.translate import from_exception
 from service.problems.types import CODES, ProblemType
 
-__all__ = ["install", "responses"]
+__all__ = ["EXPECTED", "answer", "install", "responses"]
 
 log = logging.getLogger("backpass.problems")
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-EXAMPLE_ID = "req_mfrggzdfmztwq2lknnwg23tpob"
+EXAMPLE_ID = "req_5f3a9c1e07d24b86a1c95e3f70"
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["type", "title", "status", "detail", "instance", "code", "request_id", "retryable"],
@@ -60,7 +60,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-HANDLED = (
+EXPECTED = (
     HttpProblem,
     EngineError,
     CoreError,
@@ -68,14 +68,14 @@ HANDLED = (
     RequestValidationError,
     HTTPException,
     ClientDisconnect,
-    Exception,
 )
+"""What endpoints raise for others to answer."""
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document, and serve the pages of the codes."""
-    for kind in HANDLED:
-        app.add_exception_handler(kind, _answer)
+    for kind in (*EXPECTED, Exception):
+        app.add_exception_handler(kind, answer)
     app.add_api_route("/problems", _index, methods=["GET"], tags=["problems"], summary="All problem codes")
     app.add_api_route(
         "/problems/{code}",
@@ -91,7 +91,8 @@ def install(app: FastAPI) -> None:
     )
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer(request: Request, error: Exception) -> Response:
+    """The problem document for what was raised while `request` was served."""
     problem = from_exception(error)
     if problem.code == "internal":
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -15,9 +15,21 @@ from service.routes.documented import HOT_PROBLEMS
 from service.session import Session, version_text
 from service.sessions import SessionRegistry
 
-__all__ = ["AT", "IN_SESSION", "TIMING", "SessionId", "etag", "read_answer", "received", "received_for", "shown"]
+__all__ = [
+    "AT",
+    "IN_SESSION",
+    "SESSION_ID",
+    "TIMING",
+    "SessionId",
+    "etag",
+    "read_answer",
+    "received",
+    "received_for",
+    "shown",
+]
 
-SessionId = Annotated[str, Path(pattern=r"^ses_[a-z2-7]{26}$", description="Id of a session.")]
+SESSION_ID = r"^ses_[a-z2-7]{26}$"
+SessionId = Annotated[str, Path(pattern=SESSION_ID, description="Id of a session.")]
 
 IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}

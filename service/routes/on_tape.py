@@ -24,7 +24,7 @@ from service.sessions import Write
 
 __all__ = ["TapeId", "router"]
 
-router = APIRouter()
+router = APIRouter(prefix="/v1/tapes", tags=["tapes"])
 
 TapeId = Annotated[str, Path(pattern=r"^tap_[a-z2-7]{26}$", description="Id of a tape.")]
 ON_TAPE = ("not-found", "gone", "invalid-program", *HOT_PROBLEMS)

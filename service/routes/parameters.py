@@ -19,7 +19,7 @@ from service.schemas import sessions as schemas
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 
 @router.get(

@@ -11,7 +11,6 @@ from core.optim import Optimizer
 from service.body import JSON, read_body
 from service.exchange import given_tensors
 from service.problems import FieldError, HttpProblem, responses
-from service.routes import parameters, training
 from service.routes.common import lease_of, program, said, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
@@ -132,10 +131,6 @@ async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Release its memory, after a step that runs has ended. Closing it again is fine."""
     await sessions(request).close(session_id)
     return Response(status_code=204)
-
-
-router.include_router(training.router)
-router.include_router(parameters.router)
 
 
 def _optimizer(given: dict[str, Any]) -> Optimizer:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.body import JSON, read_body
 from service.problems import responses
-from service.routes import on_tape
 from service.routes.common import lease_of, said, settings, tapes
 from service.routes.documented import accepts
 from service.routes.gradients import deadline_of
@@ -116,9 +115,6 @@ async def delete_tape(request: Request, tape_id: TapeId) -> Response:
     """Release its memory, after a call that runs has ended. Closing it again is fine."""
     await tapes(request).close(tape_id)
     return Response(status_code=204)
-
-
-router.include_router(on_tape.router)
 
 
 def _view(tape: Any) -> dict[str, Any]:

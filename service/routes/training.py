@@ -32,7 +32,7 @@ from service.stream import GradientStream
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 GRADIENTS = {
     "w": {"dtype": "float32", "shape": [2, 1], "data": [-7.533333, -9.866667]},
