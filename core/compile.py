@@ -93,9 +93,11 @@ def compile_training(
     fetch: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
     loss_scale: LossScale | None = None,
+    gives_gradients: bool = True,
 ) -> Executable:
     """Forward, backward and optimiser as one step.
 
+    gives_gradients: whether the gradients are results too; one that only its update reads need not exist as a whole.
     clip: what is done to the gradients between the two; those in `Outputs.gradients` are the ones before.
     loss_scale: what the loss is multiplied by on the way. Where a gradient is not finite then, parameters, states and
                 the optimiser's state stay as they are, and `Outputs.scaling` says so.
@@ -107,7 +109,7 @@ def compile_training(
 
         def trained_by(found: _Differentiated) -> tuple[Program, Wanted, tuple[Densified, ...]]:
             backward = found.backward
-            wanted = _question(backward, query, fetch)
+            wanted = _question(backward, query, fetch, gives_gradients)
             b = BlockBuilder.like(backward.program.block)
             finite = b.value(found.finite) if found.finite is not None else None
             trained = [by_name[name] for name in backward.gradients]
@@ -244,11 +246,11 @@ Wanted = list[tuple[Result, str]]
 """What is wanted, and the variable that is it."""
 
 
-def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str]) -> Wanted:
+def _question(backward: Backward, query: GradientQuery, fetch: Sequence[str], gives_gradients: bool = True) -> Wanted:
     """The results that are wanted."""
     program = backward.program
     wanted: Wanted = []
-    for name, grad in backward.gradients.items():
+    for name, grad in backward.gradients.items() if gives_gradients else ():
         if name in backward.sparse:
             wanted += _rows("gradients", name, backward.sparse[name], program.block.types[grad])
         else:

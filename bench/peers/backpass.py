@@ -28,9 +28,8 @@ class Training:
     def __init__(self, workload: Workload) -> None:
         program = read(workload.program)
         optimizer = Optimizer("sgd", {"learning_rate": RATE})
-        self._trainer = Trainer(
-            compile_training(program, GradientQuery(loss="loss"), optimizer).compiled(), workload.parameters
-        )
+        executable = compile_training(program, GradientQuery(loss="loss"), optimizer, gives_gradients=False)
+        self._trainer = Trainer(executable.compiled(), workload.parameters)
         self._feeds = workload.feeds
         self._names = list(workload.parameters)
 

@@ -13,6 +13,7 @@ import numpy as np
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
+from core.codegen.panels import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.rows import DEAR, combine, identity
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
@@ -110,7 +111,7 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
         first, end = _share(f, f.param("chunk"), -(-parts // unit), chunks)
         first = f.op(f"mul nsw {first}, {unit}", "int64")
         end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(parts))
-        addresses = [_context(f, i) for i in range(3)]
+        addresses = [_context(f, i) for i in range(3 + (len(each.then.views) if each.then else 0))]
         f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, first, end]))})")
         return f
 
@@ -149,7 +150,7 @@ def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
 
 def partial_bytes(view: View) -> int:
     """Room for the sums of one chunk."""
-    return -(-_size(view) * np.dtype(view.dtype).itemsize // 64) * 64
+    return sums_bytes(_size(view), view.dtype)
 
 
 def combine_partials(

@@ -9,19 +9,25 @@ the thread, in its own cache.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.pieces import Piece, cut, mask, move, put
+from core.codegen.rows import identity, row_function
 from core.codegen.tile import tile, tile_of
 from core.codegen.turn import turned
-from core.plan.data import Gemm
+from core.plan.data import Gemm, Instr, RowKernel
 from core.plan.geometry import is_packed
 
-__all__ = ["Panels", "panels_function", "panels_of"]
+if TYPE_CHECKING:
+    from core.codegen.step import Module
+
+__all__ = ["Panels", "panels_function", "panels_of", "sums_bytes"]
 
 DEPTH = 512
 """Steps along k after which the sums go back to the result: so much of a panel stays in the cache."""
@@ -32,10 +38,17 @@ PARTS = 16
 BAND = 128
 """Rows that a band should have, for which a panel is packed."""
 
+LINES = 4
+"""Of the caches, in a row of a tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """One shape of product: c [m, n] = a [m, k] b [k, n], strides in elements, c with rows without gaps."""
+    """One shape of product: c [m, n] = a [m, k] b [k, n], strides in elements, c with rows without gaps.
+
+    then: what is done with each element of the result; the operands at `own` are the result itself.
+    kept: whether the result is read later.
+    """
 
     m: int
     n: int
@@ -45,6 +58,9 @@ class Panels:
     c: int
     dtype: str
     accumulate: bool
+    then: RowKernel | None
+    own: tuple[int, ...]
+    kept: bool
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -54,22 +70,27 @@ class Panels:
 
     @property
     def panels(self) -> int:
-        return -(-self.n // self.tile[1])
-
-    @property
-    def bands(self) -> int:
-        """Into how many bands of rows the result is cut, so that there are enough parts."""
-        return max(1, min(-(-PARTS // self.panels), self.m // BAND))
+        return math.ceil(self.n / self.tile[1])
 
     @property
     def height(self) -> int:
-        """Rows of a band, whole tiles but for the last one."""
+        """Rows of a band, whole tiles but for the last one; as few as there must be for enough parts."""
         rows = self.tile[0]
-        return math.ceil(self.m / self.bands / rows) * rows
+        bands = max(1, min(math.ceil(PARTS / self.panels), self.m // BAND))
+        return math.ceil(self.m / bands / rows) * rows
+
+    @property
+    def bands(self) -> int:
+        return math.ceil(self.m / self.height)
+
+    @property
+    def in_tile(self) -> bool:
+        """Whether the result is no more than a tile at a time."""
+        return not self.kept and self.depth == self.k
 
     @property
     def parts(self) -> int:
-        return -(-self.m // self.height) * self.panels
+        return self.bands * self.panels
 
     @property
     def depth(self) -> int:
@@ -84,64 +105,96 @@ def panels_of(each: Gemm) -> Panels | None:
     if not is_packed(m, n) or each.c.strides[-1] != 1 or 1 not in each.b.strides[-2:]:
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
-    return Panels(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate)
+    kernel: RowKernel | None = None
+    own: tuple[int, ...] = ()
+    if each.then is not None:
+        kernel = each.then.kernel
+        own = tuple(i for i, v in enumerate(each.then.views) if v.root is each.c.root)
+    return Panels(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept)
 
 
-def panels_function(name: str, p: Panels) -> Function:
-    """``name(a, b, c, first, end)`` for some of the parts: panel by panel, band by band."""
-    f = Function(name, [*((x, "ptr") for x in "abc"), ("first", "int64"), ("end", "int64")])
+def panels_function(module: Module, name: str, p: Panels) -> Function:
+    """``name(a, b, c, then's operands..., first, end)`` for some of the parts: panel by panel, band by band.
+
+    Sums over rows have one array for each band, `sums_bytes` apart.
+    """
+    operands = [f"p{i}" for i in range(len(p.then.operands))] if p.then else []
+    pointers = [(x, "ptr") for x in ("a", "b", "c", *operands)]
+    f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
     columns = p.tile[1]
-    packed = f.fresh("packed")
-    f.top.append(f"  {packed} = alloca [{p.depth * columns * np.dtype(p.dtype).itemsize} x i8], align 64")
+    packed = room(f, p.depth * columns, p.dtype)
+    result = room(f, p.tile[0] * columns, p.dtype) if p.in_tile else None
     with f.loop(f.param("first"), f.param("end")) as part:
         band, panel = f.op(f"udiv {part}, {p.panels}", "int64"), f.op(f"urem {part}, {p.panels}", "int64")
         first = f.op(f"mul nsw {band}, {p.height}", "int64")
         end = f.intrinsic("smin", f.binary("add", first, I64(p.height)), I64(p.m))
-        writer = _Panel(f, p, Value(packed, "ptr"), first, end, f.op(f"mul nsw {panel}, {columns}", "int64"))
-        rest = p.n % columns
-        if not rest:
-            writer.write(columns)
+        start = f.op(f"mul nsw {panel}, {columns}", "int64")
+        whole, rest = divmod(p.n, columns)
+        writers = [
+            _Panel(module, f, p, packed, result, band, first, end, start, count) for count in (columns, rest) if count
+        ]
+        if whole and rest:
+            f.either(f.compare("icmp slt", panel, I64(whole)), *(w.write for w in writers))
         else:
-            last = f.compare("icmp eq", panel, I64(p.panels - 1))
-            if p.panels > 1:
-                with f.when(f.compare("icmp ne", panel, I64(p.panels - 1))):
-                    writer.write(columns)
-            with f.when(last):
-                writer.write(rest)
+            writers[0 if whole else -1].write()
     return f
+
+
+def room(f: Function, count: int, dtype: str) -> Value:
+    """Memory of the thread's own."""
+    name = f.fresh("room")
+    f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
+    return Value(name, "ptr")
+
+
+def sums_bytes(n: int, dtype: str) -> int:
+    """Room for n sums: how far those of two bands, or of two chunks, are apart."""
+    return math.ceil(n * np.dtype(dtype).itemsize / 64) * 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Rows `first` to below `end` of the result, from column `start`."""
+    """Rows `first` to below `end` of the result, `columns` from `start` on."""
 
+    module: Module
     f: Function
     p: Panels
     packed: Value
+    result: Value | None
+    band: Value
     first: Value
     end: Value
     start: Value
+    columns: int
 
-    def write(self, columns: int) -> None:
+    def write(self) -> None:
         f, p = self.f, self.p
+        self._clear_sums()
         with f.loop(I64(0), I64(p.k), p.depth) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
-            self._pack(k, count, columns)
+            self._pack(k, count)
             rows = p.tile[0]
             left = f.op(f"srem {f.binary('sub', self.end, self.first)}, {rows}", "int64")
             whole = f.binary("sub", self.end, left)
             with f.loop(self.first, whole, rows) as row:
-                self._tile(k, count, row, rows, columns)
+                self._tile(k, count, row, rows)
             rest = p.m % p.height % rows
             if rest:
                 with f.when(f.compare("icmp slt", whole, self.end)):
-                    self._tile(k, count, whole, rest, columns)
+                    self._tile(k, count, whole, rest)
 
-    def _tile(self, k: Value, count: Value, row: Value, rows: int, columns: int) -> None:
+    def _tile(self, k: Value, count: Value, row: Value, rows: int) -> None:
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         a = (self._at("a", (row, p.a[0]), (k, p.a[1])), *p.a)
-        c = (self._at("c", (row, p.c), (self.start, 1)), p.c)
-        sums = tile(f, p.dtype, (rows, columns), width, (I64(0), count), a, (self.packed, p.tile[1]), c)
+        if self.result is not None:
+            c = (self.result, p.tile[1])
+        else:
+            c = (self._at("c", (row, p.c), (self.start, 1)), p.c)
+        operands = self._operands(row, c[0])
+        last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
+        size, packed = (rows, self.columns), (self.packed, p.tile[1])
+        beside = self._fetcher(operands, rows) if operands else None
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, beside)
 
         def store() -> None:
             for total, address, which in sums:
@@ -157,20 +210,78 @@ class _Panel:
             store()
         else:
             f.either(f.compare("icmp eq", k, I64(0)), store, add)
+        if p.then is not None:
+            with f.when(last):
+                f.do(f"call void @{self._then()}({', '.join(map(str, operands))}, i64 0, i64 {rows})")
 
-    def _pack(self, k: Value, count: Value, columns: int) -> None:
+    def _then(self) -> str:
+        """The function for some rows of a panel."""
+        kernel, p = self.p.then, self.p
+        assert kernel is not None
+        operands = list(kernel.operands)
+        if self.result is not None:
+            for i in p.own:
+                operands[i] = replace(operands[i], outer=(p.tile[1],))
+        rows = replace(kernel, outer=(p.tile[0],), inner=self.columns, operands=tuple(operands))
+        return self.module.function(rows, "rows", lambda name: row_function(name, rows))
+
+    def _operands(self, row: Value, c: Value) -> list[Value]:
+        """Where the operands of what is done then have the first element of a tile."""
+        found: list[Value] = []
+        for i, operand in enumerate(self.p.then.operands if self.p.then else ()):
+            if i in self.p.own:
+                found.append(c)
+                continue
+            base = self.f.param(f"p{i}")
+            if i in self._sums():
+                base = move(self.f, base, "uint8", (self.band, sums_bytes(self.p.n, operand.dtype)))
+            found.append(move(self.f, base, operand.dtype, (row, operand.outer[0]), (self.start, operand.inner)))
+        return found
+
+    def _sums(self) -> dict[int, Instr]:
+        return {i.operand: i for i in self.p.then.code if i.kind == "accumulate"} if self.p.then else {}
+
+    def _clear_sums(self) -> None:
+        f, p = self.f, self.p
+        for i, instr in self._sums().items():
+            base = move(f, f.param(f"p{i}"), "uint8", (self.band, sums_bytes(p.n, instr.dtype)))
+            base = f.at(base, self.start, instr.dtype)
+            width = lanes(instr.dtype)
+            nothing = f.splat(identity(instr.op, instr.dtype), width)
+            for piece in cut(self.columns, width):
+                put(f, nothing, f.at(base, I64(piece.start), instr.dtype), piece.count)
+
+    def _fetcher(self, operands: list[Value], rows: int) -> Callable[[Value], None]:
+        """Asks for what the elements of a tile will meet while they are computed, line after line of each array."""
+        f, p, kernel = self.f, self.p, self.p.then
+        assert kernel is not None
+        f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        shift = max(p.depth // (rows * LINES), 1).bit_length() - 1
+
+        def fetch(k: Value) -> None:
+            at = f.intrinsic("smin", f.op(f"lshr {k}, {shift}", "int64"), I64(rows * LINES - 1))
+            row, line = f.op(f"lshr {at}, {LINES.bit_length() - 1}", "int64"), f.op(f"and {at}, {LINES - 1}", "int64")
+            for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
+                if operand.inner != 1 or not operand.outer[0] or (i in p.own and self.result is not None):
+                    continue
+                here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // LINES))
+                f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(operand.written)}, i32 3, i32 1)")
+
+        return fetch
+
+    def _pack(self, k: Value, count: Value) -> None:
         """So many steps from `k` on of some columns of b."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
         if p.b[1] == 1:
             with f.loop(I64(0), count) as step:
                 source = move(f, b, p.dtype, (step, p.b[0]))
-                for piece in cut(columns, width):
+                for piece in cut(self.columns, width):
                     value = f.load(f.at(source, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
                     put(f, value, self._place(step, piece.start), piece.count)
             return
         whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
-        for piece in cut(columns, width):
+        for piece in cut(self.columns, width):
             source = f.at(b, I64(piece.start * p.b[1]), p.dtype)
             with f.loop(I64(0), whole, width) as step:
                 self._turn(source, step, width, piece)

@@ -19,11 +19,15 @@ __all__ = ["ProductFunction", "batch_addresses", "product_function"]
 
 @dataclass(frozen=True, slots=True)
 class ProductFunction:
-    """``name(a, b, c, first, end)`` for some parts of the result, of `parts` in all; `unit` of them go together."""
+    """``name(a, b, c, [operands of `then`...,] first, end)`` for some parts of the result.
+
+    parts: in all. unit: of them that go together. bands: arrays for each sum over rows.
+    """
 
     name: str
     parts: int
     unit: int
+    bands: int = 1
 
 
 def product_function(module: Module, each: Gemm) -> ProductFunction:
@@ -31,8 +35,8 @@ def product_function(module: Module, each: Gemm) -> ProductFunction:
     rows = each.c.shape[-2]
     panels = panels_of(each)
     if panels is not None:
-        name = module.function(panels, "panels", lambda name: panels_function(name, panels))
-        return ProductFunction(name, panels.parts, 1)
+        name = module.function(panels, "panels", lambda name: panels_function(module, name, panels))
+        return ProductFunction(name, panels.parts, 1, panels.bands)
     product = product_of(each)
     if product is not None:
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))

@@ -215,7 +215,8 @@ class _Step:
 
     def gemm(self, each: Gemm) -> None:
         function = product_function(self.module, each)
-        addresses = [self.address(v) for v in (each.a, each.b, each.c)]
+        addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
+        sums = self.sums_of_bands(each, function.bands, addresses)
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
         chunks = fork.product_chunks(each, function, self.threads)
         f, all_parts = self.f, f"i64 0, i64 {function.parts}"
@@ -228,6 +229,29 @@ class _Step:
             with f.loop(I64(0), I64(batch)) as i:
                 moved = batch_addresses(f, each, addresses, i)
                 f.do(f"call void @{function.name}({', '.join(map(str, moved))}, {all_parts})")
+        for view, op, target, partials in sums:
+            fork.combine_partials(self.module, f, view, op, target, partials, function.bands)
+
+    def sums_of_bands(self, each: Gemm, bands: int, addresses: list[Value]) -> list[tuple[View, str, Value, Value]]:
+        """What is to be combined when a product is done: array, op, where it goes, and the sums of each of the bands.
+
+        These take the array's place among the addresses.
+        """
+        found: list[tuple[View, str, Value, Value]] = []
+        if each.then is None or bands == 1:
+            return found
+        offset = self.arena.size
+        for instr in each.then.kernel.code:
+            if instr.kind != "accumulate":
+                continue
+            view, at = each.then.views[instr.operand], 3 + instr.operand
+            self.fill(view, identity(instr.op, instr.dtype))
+            partials = self.f.at(self.f.param("arena"), I64(offset), "uint8")
+            offset += bands * fork.partial_bytes(view)
+            found.append((view, instr.op, addresses[at], partials))
+            addresses[at] = partials
+        self.module.scratch = max(self.module.scratch, offset - self.arena.size)
+        return found
 
     def gather(self, each: Gather) -> None:
         key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)

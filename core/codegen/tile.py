@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.pieces import mask
@@ -24,11 +26,13 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[Value, Value],
     a: tuple[Value, int, int], b: tuple[Value, int], c: tuple[Value, int],
+    beside: Callable[[Value], None] | None = None,
 ) -> list[tuple[Value, Value, Value | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: vectors, with their addresses and masks in c.
 
     size: rows and columns. a: where its first row begins, and how far its rows and its steps are apart. b: where its
     columns begin, and how far its steps are apart. c: where the tile begins, and how far its rows are apart.
+    beside: writes what else is done at each step.
     """
     rows, columns = size
     count = -(-columns // width)
@@ -39,6 +43,8 @@ def tile(
         for slot in each:
             f.write(zero, slot)
     with f.loop(*steps) as k:
+        if beside is not None:
+            beside(k)
         b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
         b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
         a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.ir import Block, TensorType
 from core.plan import control, einsum, indexing, linear, reduce, shapes, windows
 from core.plan.data import Plan, Root, Sequence, View, bytes_of, contiguous
+from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared, Target, Unsupported
 
 __all__ = ["plan_block"]
@@ -21,7 +22,14 @@ def plan_block(block: Block, target: Target) -> Plan:
     for name, view in zip(block.params, params, strict=True):
         low.define(name, view)
     low.run()
-    return Plan(Sequence(low.finish()), params, results, shared.error, tuple(shared.checks), tuple(shared.stacks))
+    return Plan(
+        Sequence(fuse_epilogues(low.finish())),
+        params,
+        results,
+        shared.error,
+        tuple(shared.checks),
+        tuple(shared.stacks),
+    )
 
 
 def _given(block: Block, name: str) -> View:

@@ -173,20 +173,31 @@ class Rows(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gemm(Instruction):
-    """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n]."""
+    """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n].
+
+    then: what is done with each element of c [m, n] as soon as it is there; a kernel of m rows of n elements, in any
+          order of them, that reduces nothing but columns.
+    kept: whether c is read by anything else.
+    """
 
     a: View
     b: View
     c: View
     accumulate: bool = False
+    then: Rows | None = None
+    kept: bool = True
 
     def reads(self) -> Iterator[Root]:
         yield from (self.a.root, self.b.root)
         if self.accumulate:
             yield self.c.root
+        if self.then:
+            yield from self.then.reads()
 
     def writes(self) -> Iterator[Root]:
         yield self.c.root
+        if self.then:
+            yield from self.then.writes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,8 +36,13 @@ def work_of(each: Instruction) -> Work:
         *batch, m, n = each.c.shape
         k = each.a.shape[-1]
         flops = 2 * math.prod(batch) * m * n * k
-        views = (each.a, each.b, each.c, *((each.c,) if each.accumulate else ()))
-        return Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.c.dtype)
+        views = (each.a, each.b, *((each.c,) if each.kept else ()), *((each.c,) if each.accumulate else ()))
+        work = Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.c.dtype)
+        if each.then is None:
+            return work
+        own = _bytes(each.c) * sum(v.root is each.c.root for v in each.then.views)  # read where it was computed
+        more = _rows(each.then)
+        return replace(work, flops=flops + more.flops, nbytes=work.nbytes + more.nbytes - own, ops=more.ops)
     if isinstance(each, Gather):
         return Work(f"gather {_by(each.out.shape)}", 0, 2 * _bytes(each.out) + _bytes(each.index), each.out.dtype)
     if isinstance(each, ScatterAdd):
