@@ -36,6 +36,8 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
             parts.append(part)
             continue
         plan, _, arena_bytes = written(part)
+        for each in plan.interpreted:
+            others[each.block.ops[0].type, each.reason, each.location] += 1
         records = record_bytes(plan, trips)
         region = {"ops": len(part.ops), "arena_bytes": arena_bytes, "stacks": len(plan.stacks), "record_bytes": records}
         regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})

@@ -25,6 +25,7 @@ from core.plan.data import (
     Gather,
     Gemm,
     Instruction,
+    Interpreted,
     Kernel,
     Loop,
     Plan,
@@ -43,11 +44,12 @@ __all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
 ARRAY_DATA = 16
 """Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
 
-CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes")
+CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes", "callback")
 """The words of `control`, int64 each.
 
 error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks the step to end. max_trips: of each
-loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value.
+loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value. callback: the
+address of the function ``(number, addresses of arrays)`` for ops that are interpreted.
 """
 
 
@@ -136,6 +138,8 @@ class _Step:
             self.scatter(each)
         elif isinstance(each, Kernel):
             self.kernel(each)
+        elif isinstance(each, Interpreted):
+            self.interpreted(each)
         elif isinstance(each, Loop):
             write_loop(self, each)
         elif isinstance(each, Branch):
@@ -267,6 +271,15 @@ class _Step:
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
         views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
         self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
+
+    def interpreted(self, each: Interpreted) -> None:
+        f = self.f
+        addresses = f.fresh("addresses")
+        f.top.append(f"  {addresses} = alloca [{len(each.views)} x ptr], align 16")
+        for i, view in enumerate(each.views):
+            f.store(self.address(view), f.at(Value(addresses, "ptr"), I64(i), "ptr"))
+        callback = f.load(self.control("callback"), "ptr")
+        f.do(f"call void {callback.name}(i64 {each.number}, ptr {addresses})")
 
     def kernel(self, each: Kernel) -> None:
         name = self.module.function(

@@ -22,14 +22,9 @@ def plan_block(block: Block, target: Target) -> Plan:
     for name, view in zip(block.params, params, strict=True):
         low.define(name, view)
     low.run()
-    return Plan(
-        Sequence(fuse_epilogues(low.finish())),
-        params,
-        results,
-        shared.error,
-        tuple(shared.checks),
-        tuple(shared.stacks),
-    )
+    body = Sequence(fuse_epilogues(low.finish()))
+    found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
+    return Plan(body, params, results, shared.error, *found)
 
 
 def _given(block: Block, name: str) -> View:

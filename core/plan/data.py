@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from core.errors import Location
+from core.ir import Block
 
 __all__ = [
     "Branch",
@@ -24,6 +25,7 @@ __all__ = [
     "Hoisted",
     "Instr",
     "Instruction",
+    "Interpreted",
     "Kernel",
     "Loop",
     "Operand",
@@ -248,6 +250,26 @@ class Kernel(Instruction):
         return (v.root for v in self.views[-self.written :])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Interpreted(Instruction):
+    """An op that the reference executor runs, called from inside a loop or branch.
+
+    number: among those of the plan. block: the op alone. views: dense arrays, its parameters and then its results.
+    reason: why it has no machine code.
+    """
+
+    number: int
+    block: Block
+    views: tuple[View, ...]
+    reason: str
+
+    def reads(self) -> Iterator[Root]:
+        return (v.root for v in self.views[: len(self.block.params)])
+
+    def writes(self) -> Iterator[Root]:
+        return (v.root for v in self.views[len(self.block.params) :])
+
+
 @dataclass(slots=True, eq=False)
 class Stack:
     """Memory for what a loop records of one value: slots of equal size, as many as it turns out to need.
@@ -410,6 +432,7 @@ class Plan:
 
     given:   the arrays that the caller passes: parameters of the block, then results.
     checks:  what can go wrong, by number; 0 is nothing.
+    interpreted: ops inside loops and branches that have no machine code, by number.
     """
 
     body: Sequence
@@ -418,3 +441,4 @@ class Plan:
     error: View
     checks: tuple[Check, ...]
     stacks: tuple[Stack, ...] = ()
+    interpreted: tuple[Interpreted, ...] = ()

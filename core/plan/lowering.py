@@ -15,8 +15,9 @@ import numpy as np
 
 from core.errors import Location
 from core.ir import HOLE, Block, Op, TensorType
-from core.plan.data import Check, Instruction, Root, Stack, View, bytes_of, contiguous
+from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Group, Member
+from core.plan.interpreted import interpret
 from core.registry import lookup
 
 __all__ = ["LOWERINGS", "Lowering", "Shared", "Target", "Uniform", "Unsupported", "lowers"]
@@ -78,6 +79,7 @@ class Shared:
 
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
+    interpreted: list[Interpreted] = field(default_factory=list)
     error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))
 
     def check(self, code: str, message: str, location: Location | None) -> int:
@@ -134,6 +136,15 @@ class Lowering:
                 raise Unsupported(refusal.reason, index) from None
 
     def _lower(self, op: Op) -> None:
+        placed, interpreted = set(self.placed), len(self.shared.interpreted)
+        try:
+            self._lower_natively(op)
+        except Unsupported as refusal:
+            self.placed = placed
+            del self.shared.interpreted[interpreted:]
+            interpret(self, op, refusal.reason)
+
+    def _lower_natively(self, op: Op) -> None:
         lowering = LOWERINGS.get(op.type)
         if op.type in ("sum", "add") and op.inputs[-1] in self.added:  # it was added where it was computed
             self.define(op.outputs[0], self.added[op.inputs[-1]])

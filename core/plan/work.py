@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from core.plan.data import Gather, Gemm, Instruction, Kernel, Rows, ScatterAdd, View
+from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Rows, ScatterAdd, View
 
 __all__ = ["Work", "work_of"]
 
@@ -49,6 +49,9 @@ def work_of(each: Instruction) -> Work:
         count = math.prod(each.x.shape)
         nbytes = 2 * _bytes(each.x) + _bytes(each.index, each.out)
         return Work(f"scatter_add {_by(each.x.shape)}", count, nbytes, each.x.dtype)
+    if isinstance(each, Interpreted):
+        op, out = each.block.ops[0], each.views[-1]
+        return Work(f"interpreted {op.type}", 0, _bytes(*each.views), out.dtype, (op.type,))
     assert isinstance(each, Kernel), each
     out = each.views[-each.written]
     return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), out.dtype)

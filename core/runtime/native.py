@@ -27,6 +27,7 @@ from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
 from core.plan.data import Instruction, Loop, stack_room
 from core.plan.partition import partition
+from core.runtime.callback import Callback
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
 
@@ -34,6 +35,8 @@ __all__ = ["LINE", "Region", "compile_region", "keeps_result", "native_plan", "p
 
 assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
 
+
+CALLBACK = CONTROL.index("callback")
 
 CPU = Target(NATIVE_DTYPES, traceable)
 
@@ -66,6 +69,7 @@ class Region:
         self._arena = room[-room.ctypes.data % LINE :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = (ctypes.c_int64 * len(CONTROL))()
+        self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
         self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
@@ -93,7 +97,9 @@ class Region:
         with self._lock:
             if run.times is not None:
                 ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
-            control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes]
+            control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
+            if self._callback is not None:
+                self._callback.run, control[CALLBACK] = run, self._callback.address
             if self._loops and (limits.deadline is not None or limits.should_stop is not None):
                 with watched(control, run):
                     self._entry(ctypes.addressof(given), *self._fixed)
@@ -102,6 +108,8 @@ class Region:
             if run.times is not None:
                 run.times.add(self.timed, list(self._times))
             failed, run.ops_left = control[0], control[3]
+            if self._callback is not None:
+                self._callback.check()
         if failed < 0:
             run.poll()
             raise ExecutionError("a loop records more than an array may have", "too_large")

@@ -1,0 +1,28 @@
+"""Ops without machine code inside loops and branches: the step calls the reference executor for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.ir import HOLE, Block, Op
+from core.plan.data import Interpreted
+
+if TYPE_CHECKING:
+    from core.plan.lowering import Lowering
+
+__all__ = ["interpret"]
+
+
+def interpret(low: Lowering, op: Op, reason: str) -> None:
+    """Let the reference executor run `op`. Raises Unsupported where an array has no known size or native dtype."""
+    names = tuple(dict.fromkeys(n for n in op.inputs if n != HOLE))
+    for name in (*names, *op.outputs):
+        low.type(name)
+    given = [low.dense(low.entry(n)) for n in names]
+    made = [low.place(n) for n in op.outputs]
+    block = Block(names, (op,), op.outputs, {n: low.types[n] for n in (*names, *op.outputs)})
+    each = Interpreted(len(low.shared.interpreted), block, (*given, *made), reason, location=op.location)
+    low.shared.interpreted.append(each)
+    low.add(each)
+    for name, view in zip(op.outputs, made, strict=True):
+        low.define(name, view)

@@ -1,0 +1,97 @@
+"""Ops without machine code in the middle of loops and branches: the loop is machine code all the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder
+from core.compile import optimize
+from core.errors import ExecutionError, Location
+from core.ir import Block, StackType, TensorType
+from core.plan import plan_block
+from core.runtime.native import CPU, native_plan, refusals
+from core.runtime.reference import Run, RunLimits
+from tests.laws.test_native import both
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
+
+
+def in_a_loop(block: Block, trips: int = 3) -> Block:
+    """`block` run again and again on the same values, its results carried; then in a branch too."""
+    b = BlockBuilder()
+    params = [b.param(block.types[p], p) for p in block.params]
+    body = BlockBuilder()
+    number = TensorType((), "float64")
+    _ = body.param(number)
+    carried = [body.param(block.types[r]) for r in block.results]
+    given = [body.param(v.type) for v in params]
+    element = body.param(number)
+    inner = body.inline(block, given)
+    inside = body.build([element, *inner])
+    first = b.inline(block, params)
+    start = b.constant(0.0, "float64")
+    stack = b.emit("array_unstack", b.constant(1.0, "float64", (trips,)))
+    outs = b.emit("loop", start, *first, *params, stack, sub_block=inside, carried=1 + len(carried),
+                  captured=len(params), condition=False)  # fmt: skip
+    return b.build(outs[1:])
+
+
+def takes(block: Block) -> bool:
+    """Whether machine code might call for the ops of `block`: arrays of known size, none of them empty."""
+    types = list(block.types.values())
+    if any(isinstance(t, StackType) or not t.is_static or 0 in t.shape for t in types):
+        return False
+    return all(t.dtype in CPU.dtypes for t in types)
+
+
+CALLED = [
+    name
+    for name, i in CASES
+    if i == 0
+    and not any(isinstance(x, list) for x in arrays(examples_of(OPS[name])[0]))
+    and takes(block := optimize(block_for(OPS[name], examples_of(OPS[name])[0])))
+    and plan_block(block, CPU).interpreted
+]
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_an_op_without_machine_code_is_called_from_where_it_stands(name):
+    example = examples_of(OPS[name])[0]
+    looped = optimize(in_a_loop(optimize(block_for(OPS[name], example))))
+
+    assert not refusals(looped)
+    both(looped, arrays(example))
+
+
+def roots(trips: int, shape: tuple[int, ...] = (2, 2)) -> Block:
+    """``x = cholesky(x - c)`` in each of so many trips, c = 0, 1, 2, ...: sooner or later that is not definite."""
+    b, body = BlockBuilder(), BlockBuilder()
+    c = body.param(TensorType((), "float64"))
+    x = body.param(TensorType(shape, "float64"))
+    _ = body.param(TensorType((), "float64"))
+    with body.at(Location(1, 7, "cholesky")):
+        root = body.emit("cholesky", body.emit("sub", x, body.emit("mul", body.emit("add", x, x), c)))
+    inner = body.build([body.emit("add", c, body.constant(1.0, "float64")), root])
+    given = b.param(TensorType(shape, "float64"))
+    stack = b.emit("array_unstack", b.constant(1.0, "float64", (trips,)))
+    outs = b.emit("loop", b.constant(0.0, "float64"), given, stack, sub_block=inner, carried=2, captured=0,
+                  condition=False)  # fmt: skip
+    return optimize(b.build([outs[1]]))
+
+
+def test_what_an_op_raises_ends_the_step_with_its_place_and_the_next_one_runs():
+    native = native_plan(roots(5))
+    fine = native_plan(roots(1))
+    x = np.array([[4.0, 0.0], [0.0, 9.0]])
+
+    for _ in range(2):
+        with pytest.raises(ExecutionError) as caught:
+            native(Run(), x)
+        assert caught.value.location == Location(1, 7, "cholesky")
+    np.testing.assert_array_equal(fine(Run(), x)[0], np.sqrt(x))
+
+
+def test_a_deadline_ends_it_too():
+    with pytest.raises(ExecutionError) as caught:
+        native_plan(roots(1))(Run(limits=RunLimits(deadline=0.0)), np.eye(2))
+    assert caught.value.code == "deadline_exceeded"
