@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
-from core.codegen.pieces import Piece, cut, mask, move, put
+from core.codegen.pieces import cut, mask, move, put
 from core.codegen.rows import identity, row_function
 from core.codegen.tile import tile, tile_of
 from core.codegen.turn import turned
@@ -170,6 +170,9 @@ class _Panel:
     def write(self) -> None:
         f, p = self.f, self.p
         self._clear_sums()
+        if p.depth < p.k and not p.accumulate:
+            with f.loop(self.first, self.end) as row:
+                self._fill(self._at("c", (row, p.c), (self.start, 1)), literal(0, p.dtype))
         with f.loop(I64(0), I64(p.k), p.depth) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
             self._pack(k, count)
@@ -196,20 +199,10 @@ class _Panel:
         beside = self._fetcher(operands, rows) if operands else None
         sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, beside)
 
-        def store() -> None:
-            for total, address, which in sums:
-                f.store(total, address, which)
-
-        def add() -> None:
-            for total, address, which in sums:
-                f.store(f.binary("fadd", total, f.load(address, p.dtype, width, which)), address, which)
-
-        if p.accumulate:
-            add()
-        elif p.depth == p.k:
-            store()
-        else:
-            f.either(f.compare("icmp eq", k, I64(0)), store, add)
+        for total, address, which in sums:
+            if p.accumulate or p.depth < p.k:
+                total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
+            f.store(total, address, which)
         if p.then is not None:
             with f.when(last):
                 f.do(f"call void @{self._then()}({', '.join(map(str, operands))}, i64 0, i64 {rows})")
@@ -246,10 +239,14 @@ class _Panel:
         for i, instr in self._sums().items():
             base = move(f, f.param(f"p{i}"), "uint8", (self.band, sums_bytes(p.n, instr.dtype)))
             base = f.at(base, self.start, instr.dtype)
-            width = lanes(instr.dtype)
-            nothing = f.splat(identity(instr.op, instr.dtype), width)
-            for piece in cut(self.columns, width):
-                put(f, nothing, f.at(base, I64(piece.start), instr.dtype), piece.count)
+            self._fill(base, identity(instr.op, instr.dtype))
+
+    def _fill(self, address: Value, number: Value) -> None:
+        """One number in all columns of a row."""
+        width = lanes(number.dtype)
+        for piece in cut(self.columns, width):
+            here = self.f.at(address, I64(piece.start), number.dtype)
+            put(self.f, self.f.splat(number, width), here, piece.count)
 
     def _fetcher(self, operands: list[Value], rows: int) -> Callable[[Value], None]:
         """Asks for what the elements of a tile will meet while they are computed, line after line of each array."""
@@ -278,30 +275,36 @@ class _Panel:
                 source = move(f, b, p.dtype, (step, p.b[0]))
                 for piece in cut(self.columns, width):
                     value = f.load(f.at(source, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
-                    put(f, value, self._place(step, piece.start), piece.count)
+                    place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
+                    put(f, value, place, piece.count)
             return
-        whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
-        for piece in cut(self.columns, width):
-            source = f.at(b, I64(piece.start * p.b[1]), p.dtype)
-            with f.loop(I64(0), whole, width) as step:
-                self._turn(source, step, width, piece)
-            if p.k % width:  # only the last block ends in less than a vector
-                with f.when(f.compare("icmp slt", whole, count)):
-                    self._turn(source, whole, p.k % width, piece)
+        whole, rest = divmod(self.columns, width)
+        if whole:
+            with f.loop(I64(0), I64(whole * width), width) as start:
+                self._pack_turned(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
+        if rest:
+            self._pack_turned(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
 
-    def _turn(self, source: Value, step: Value, steps: int, piece: Piece) -> None:
-        """A square of b: its columns, which are rows in memory, read for so many steps."""
+    def _pack_turned(self, source: Value, count: Value, start: Value, columns: int) -> None:
+        """Up to a vector of columns, from `start` on, that are rows in memory."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
+        if p.k >= width:
+            with f.loop(I64(0), whole, width) as step:
+                self._turn(source, step, width, start, columns)
+        if p.k % width:  # only the last block ends in less than a vector
+            with f.when(f.compare("icmp slt", whole, count)):
+                self._turn(source, whole, p.k % width, start, columns)
+
+    def _turn(self, source: Value, step: Value, steps: int, start: Value, columns: int) -> None:
+        """A square of them, for so many steps."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         here = f.at(source, step, p.dtype)
-        read = [
-            f.load(f.at(here, I64(i * p.b[1]), p.dtype), p.dtype, width, mask(steps, width)) for i in range(piece.count)
-        ]
-        place = self._place(step, piece.start)
+        which = mask(steps, width)
+        read = [f.load(f.at(here, I64(i * p.b[1]), p.dtype), p.dtype, width, which) for i in range(columns)]
+        place = move(f, self.packed, p.dtype, (step, p.tile[1]), (start, 1))
         for i, row in enumerate(turned(f, read)[:steps]):
-            put(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), piece.count)
-
-    def _place(self, step: Value, column: int) -> Value:
-        return move(self.f, self.packed, self.p.dtype, (step, self.p.tile[1]), by=column)
+            put(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
 
     def _at(self, name: str, *steps: tuple[Value, int]) -> Value:
         return move(self.f, self.f.param(name), self.p.dtype, *steps)

@@ -20,6 +20,9 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
         wide = 3
     most = min((registers - wide - 2) // wide, 12, m)
     tiles = -(-m // most)
+    for rows in range(most, most * 2 // 3 - 1, -1):
+        if m % rows == 0:  # none is lower than the others: there is less to compile
+            return rows, wide
     return -(-m // tiles), wide  # tiles of nearly equal height
 
 
