@@ -17,6 +17,7 @@ from core.plan.data import (
     Gemm,
     Hoisted,
     Instruction,
+    Interpreted,
     Kernel,
     Loop,
     Root,
@@ -101,7 +102,7 @@ def _product(each: Gemm, a: View, b: View, trips: int, renamed: Mapping[Root, Ro
 
 def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     """`each`, which is neither loop nor branch, with other roots."""
-    if isinstance(each, Rows | Kernel):
+    if isinstance(each, Rows | Kernel | Interpreted):
         return replace(each, views=tuple(_views(each.views, names)))
     if isinstance(each, Gemm):
         a, b, c = _views((each.a, each.b, each.c), names)
@@ -109,6 +110,7 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)
+    assert names.keys().isdisjoint((*each.reads(), *each.writes())), each
     return each
 
 

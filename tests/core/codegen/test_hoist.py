@@ -81,3 +81,21 @@ def test_the_gradient_of_the_gradient_too(trips):
     s = recurrent(trips, 32)
     executable = second_order(read({"blocks": s.blocks}), inputs=("w", "u", "x"))
     both(executable.plan.block, arguments(s, executable))
+
+
+@pytest.mark.parametrize("trips", [0, 3, 16, 19])
+def test_operands_that_are_interpreted_are_hoisted_too(trips):
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    x = s.param("x", rng.uniform(1.0, 3.0, (max(trips, 1), 16, 3)))
+    s.const(0.0, [3, 3], out="total")
+    s.op("fill_constant", out="t", shape=[], value=0, dtype="int64")
+    with s.repeat(trips):
+        now = s.op("gather", x, "t")
+        s.op("sum", ["total", s.op("matmul", s.op("lgamma", now), s.op("tanh", now), transpose_x=True)], out="total")
+        s.op("increment", "t", step=1, out="t")
+    s.total(x)  # of which the gradient is asked, so that the loop records nothing
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["total"])
+
+    assert len(hoisted(executable.plan.block)) == 1
+    both(executable.plan.block, arguments(s, executable))
