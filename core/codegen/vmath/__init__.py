@@ -14,7 +14,7 @@ from core.codegen.vmath.error import erf, erfc
 from core.codegen.vmath.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
 from core.codegen.vmath.logarithm import arccosh, arcsinh, arctanh, log, log1p, log2, log10, logaddexp
 from core.codegen.vmath.power import power
-from core.codegen.vmath.trigonometric import cos, sin, tan
+from core.codegen.vmath.trigonometric import cos, sin, sine_and_cosine, tan
 
 __all__ = [
     "FUNCTIONS",
@@ -40,6 +40,7 @@ __all__ = [
     "power",
     "sigmoid",
     "sin",
+    "sine_and_cosine",
     "sinh",
     "tan",
     "tanh",

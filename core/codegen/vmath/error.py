@@ -101,17 +101,17 @@ def erfc(f: Function, x: Value) -> Value:
 def _erfc(x: Number) -> Number:
     """erfc(x) for 0 <= x <= VANISHED."""
     square = x * x
-    _, k, r = reduce(-square, fma(x, x, -square))
+    n, k, r = reduce(-square, fma(x, x, -square))
     if x.dtype == "float32":
         part = 1.0 / (x + 2.0)
         g = part * polynomial((x - 2.0) * part, ERFC_SINGLE)
     else:
         g = polynomial(x, ERFC_ABOVE) / polynomial(x, ERFC_BELOW)
     # e^r g as g + (e^r - 1) g: a rounding less
-    return scale_by_power(fma(g, fma(r * r, polynomial(r, EXPM1[x.dtype]), r), g), k)
+    return scale_by_power(fma(g, fma(r * r, polynomial(r, EXPM1[x.dtype]), r), g), n, k)
 
 
 def _erfc_to_one_digit_less(x: Number) -> Number:
     """erfc(x) for 0.8 <= x <= 3.93 as far as 1 - erfc(x) in float32 needs it."""
-    k, r = whole_and_rest(polynomial(x, LOG2_ERFC))
+    _, k, r = whole_and_rest(polynomial(x, LOG2_ERFC))
     return power_of_two(k) * polynomial(r, (1.0, *EXP2[x.dtype]))

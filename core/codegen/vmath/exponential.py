@@ -13,6 +13,7 @@ import math
 from core.codegen.llvm import Function, Value
 from core.codegen.vmath.expression import (
     Number,
+    by_pairs,
     fma,
     mantissa_bits,
     maximum,
@@ -105,6 +106,14 @@ COSH = {
         2.092179275890677e-09,
     ),
 }
+# tanh(r / 2) / r as a ratio of polynomials in r^2 on |r| <= 0.347: 2^-32.1 and 2^-58.8 of exp(r)
+TANH_HALF = {
+    "float32": ((0.5, 8.3233956e-03), (1.0, 9.9980064e-02)),
+    "float64": (
+        (0.5, 0.013887422275221372, 3.3044357111186695e-05),
+        (1.0, 0.11110817788377464, 0.0009917702046535225),
+    ),
+}
 UNDERFLOW = {"float32": -104.0, "float64": -745.5}  # exp gives 0 from here on down,
 OVERFLOW = {"float32": 89.0, "float64": 710.0}  # and infinity from here on up
 TINY = {"float32": 2.0**-25, "float64": 2.0**-55}  # below, sinh(x) and others like it are x
@@ -115,22 +124,27 @@ def reduce(x: Number, low: Number | None = None) -> tuple[Number, Number, Number
 
     low: a small correction of x, for callers that know x to more digits than it has.
     """
-    # adding 1.5 * 2^bits rounds to whole numbers and leaves n in the last bits
-    magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
     high, rest = LN2[x.dtype]
-    shifted = fma(x, 1.0 / math.log(2.0), magic)
-    n = shifted - magic
+    n, k = _times_to_whole(x, 1.0 / math.log(2.0))
     r = fma(n, -high, x)  # exact: n * high and x agree in their leading bits
     if low is not None:
         r = r - low
-    r = fma(n, -rest, r)
-    return n, shifted.bits() - x.const(magic).bits(), r
+    return n, k, fma(n, -rest, r)
+
+
+def _times_to_whole(x: Number, factor: float) -> tuple[Number, Number]:
+    """The whole number nearest to ``factor * x``, as a float and as an integer."""
+    # adding 1.5 * 2^bits rounds to whole numbers and leaves n in the last bits
+    magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
+    shifted = fma(x, factor, magic)
+    return shifted - magic, shifted.bits() - x.const(magic).bits()
 
 
 def exponential(x: Number, low: Number | None = None) -> Number:
     """``exp(x - low)`` for an x between UNDERFLOW and OVERFLOW."""
-    _, k, r = reduce(x, low)
-    return scale_by_power(polynomial(r, (1.0, 1.0, *EXP[x.dtype])), k)
+    n, k, r = reduce(x, low)
+    square = r * r
+    return scale_by_power(fma(r, fma(r, by_pairs(r, square, EXP[x.dtype]), 1.0), 1.0), n, k)
 
 
 def exp(f: Function, x: Value) -> Value:
@@ -143,15 +157,16 @@ def exp2(f: Function, x: Value) -> Value:
     """2^x, exact for whole x. Within 0.9 ulp."""
     least, most = (-151.0, 129.0) if x.dtype == "float32" else (-1076.0, 1025.0)
     a = maximum(minimum(Number(f, x), most), least)
-    k, r = whole_and_rest(a)
-    return scale_by_power(polynomial(r, (1.0, *EXP2[x.dtype])), k).value
+    n, k, r = whole_and_rest(a)
+    return scale_by_power(polynomial(r, (1.0, *EXP2[x.dtype])), n, k).value
 
 
-def whole_and_rest(x: Number) -> tuple[Number, Number]:
-    """The nearest whole number, as an integer, and x minus it, exactly."""
+def whole_and_rest(x: Number) -> tuple[Number, Number, Number]:
+    """The nearest whole number, as a float and as an integer, and x minus it, exactly."""
     magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
     shifted = x + magic
-    return shifted.bits() - x.const(magic).bits(), x - (shifted - magic)
+    n = shifted - magic
+    return n, shifted.bits() - x.const(magic).bits(), x - n
 
 
 def expm1(f: Function, x: Value) -> Value:
@@ -195,15 +210,33 @@ def _halves(x: Number) -> tuple[Number, Number, Number, Number]:
 
 def sigmoid(f: Function, x: Value) -> Value:
     """1 / (1 + e^-x), with all digits at both ends. Within 2.5 ulp."""
-    a = Number(f, x)
-    e = exponential(maximum(-a.abs(), UNDERFLOW[x.dtype]))
-    return (where(a >= 0.0, 1.0, e) / (1.0 + e)).value
+    # -x = n ln 2 + r, and e^r = (a + r b) / (a - r b) with tanh(r / 2) = r b / a: one division is enough for the whole
+    bounded = maximum(minimum(Number(f, x), 20.0 if x.dtype == "float32" else 44.0), UNDERFLOW[x.dtype])
+    n, k = _times_to_whole(bounded, -1.0 / math.log(2.0))
+    high, rest = LN2[x.dtype]
+    nearly = fma(n, -high, -bounded)
+    r = fma(n, -rest, nearly)
+    z = nearly * nearly if x.dtype == "float32" else r * r  # in float64 `rest` counts more digits of r
+    b, a = (polynomial(z, coefficients) for coefficients in TANH_HALF[x.dtype])
+    below = fma(-r, b, a)
+    # 2^-n may be a denormal number; before the product it is none
+    places = mantissa_bits(x.dtype) + 1
+    scale = power_of_two(places - k) * 2.0**-places
+    return (scale * below / fma(scale, below, fma(r, b, a))).value
 
 
 def tanh(f: Function, x: Value) -> Value:
     """The hyperbolic tangent. Within 2.6 ulp."""
+    # x = (n ln 2 + r) / 2, and e / (e + 2) with e = 2^n e^r - 1: it is never more than 1
     a = Number(f, x)
-    _, k, r = reduce(minimum(a.abs() * 2.0, 20.0 if x.dtype == "float32" else 44.0))
-    s = power_of_two(k)
-    e = fma(s, _expm1_of_rest(r), s - 1.0)
+    bounded = minimum(a.abs(), 10.0 if x.dtype == "float32" else 22.0)
+    n, k = _times_to_whole(bounded, 2.0 / math.log(2.0))
+    high, rest = LN2[x.dtype]
+    nearly = fma(n, -0.5 * high, bounded)
+    half = fma(n, -0.5 * rest, nearly)
+    # what `rest` changes of the higher powers of r is below the last digit of e
+    square = nearly * nearly
+    higher = by_pairs(nearly, square, [c * 2.0 ** (i + 2) for i, c in enumerate(EXPM1[x.dtype])])
+    scale = power_of_two(k)
+    e = fma(scale * square, higher, fma(scale + scale, half, scale - 1.0))
     return (e / (e + 2.0)).copysign(a).value

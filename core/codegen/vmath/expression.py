@@ -15,6 +15,7 @@ from core.codegen.llvm import Function, Value
 
 __all__ = [
     "Number",
+    "by_pairs",
     "fma",
     "mantissa_bits",
     "maximum",
@@ -193,6 +194,17 @@ def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
     return total
 
 
+def by_pairs(x: Number, square: Number, coefficients: Sequence[float]) -> Number:
+    """The same with x^2 given: a chain half as long, where a result is waited for."""
+    total: Number | float | None = None
+    for i in reversed(range(0, len(coefficients), 2)):
+        pair = coefficients[i : i + 2]
+        low = fma(x, pair[1], pair[0]) if len(pair) == 2 else pair[0]
+        total = low if total is None else fma(square, total, low)
+    assert isinstance(total, Number)
+    return total
+
+
 def two_sum(a: Number, b: Number) -> tuple[Number, Number]:
     """a + b rounded, and what the rounding left."""
     s = a + b
@@ -216,11 +228,20 @@ def power_of_two(k: Number) -> Number:
     return ((k + _bias(dtype)) << mantissa_bits(dtype)).as_float()
 
 
-def scale_by_power(x: Number, k: Number) -> Number:
-    """``x * 2 ** k`` rounded once, to infinity and to denormals too, while |k| is below twice the largest exponent."""
+def scale_by_power(x: Number, n: Number, k: Number) -> Number:
+    """``x * 2 ** n`` rounded once, to infinity and to denormals too, while |n| is below twice the largest exponent.
+
+    n, k: the same whole number, as a float and as an integer.
+    """
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
-    if "+avx512vl" in machine.cpu().features.split(","):  # one instruction there, and LLVM knows it
-        bits = 32 if dtype == "float32" else 64
+    if "+avx512vl" in machine.cpu().features.split(","):  # one instruction there
+        bits = np.dtype(dtype).itemsize * 8
+        if lanes * bits in (128, 256, 512):
+            name = f"llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.{lanes * bits}"
+            mask, rounding = f"i{max(lanes, 8)}", ", i32" if lanes * bits == 512 else ""
+            f.declarations.add(f"declare {x.value.type} @{name}({', '.join([x.value.type] * 3)}, {mask}{rounding})")
+            given = f"{x.value}, {n.value}, {x.value}, {mask} -1{rounding + ' 4' if rounding else ''}"
+            return Number(f, f.op(f"call {x.value.type} @{name}({given})", dtype, lanes))
         suffix = f"f{bits}.i{bits}" if lanes == 1 else f"v{lanes}f{bits}.v{lanes}i{bits}"
         f.declarations.add(f"declare {x.value.type} @llvm.ldexp.{suffix}({x.value.type}, {k.value.type})")
         return Number(f, f.op(f"call {x.value.type} @llvm.ldexp.{suffix}({x.value}, {k.value})", dtype, lanes))

@@ -11,9 +11,9 @@ import math
 from functools import cache
 
 from core.codegen.llvm import I64, Function, Value
-from core.codegen.vmath.expression import Number, fma, mantissa_bits, polynomial, where
+from core.codegen.vmath.expression import Number, by_pairs, fma, mantissa_bits, where
 
-__all__ = ["cos", "sin", "tan"]
+__all__ = ["cos", "sin", "sine_and_cosine", "tan"]
 
 # pi/2 in three parts, each rounded to the dtype. With n * first exact to a multiple of the last bit of x - n pi/2, and
 # n * third below that of the closest approach of an x to a multiple of pi/2, r is right to its last bit
@@ -50,29 +50,31 @@ COS = {
 
 def sin(f: Function, x: Value) -> Value:
     """The sine of x radians, for every finite x. Within 1.6 ulp."""
-    a = Number(f, x)
-    r, n = reduce(a.abs())
-    s, c = sine_and_cosine(r)
-    return turn(where((n & 1) == 0, s, c), n, a).value
+    return sine_and_cosine(f, x)[0]
 
 
 def cos(f: Function, x: Value) -> Value:
     """The cosine of x radians, for every finite x. Within 1.6 ulp."""
-    r, n = reduce(Number(f, x).abs())
-    s, c = sine_and_cosine(r)
-    return turn(where((n & 1) == 0, c, s), n + 1).value
+    return sine_and_cosine(f, x)[1]
+
+
+def sine_and_cosine(f: Function, x: Value) -> tuple[Value, Value]:
+    """Both, in little more time than one of them."""
+    a = Number(f, x)
+    n, s, c = _beside_quarter(a.abs())
+    even = (n & 1) == 0
+    return _turned(where(even, s, c), n, a).value, _turned(where(even, c, s), n + 1).value
 
 
 def tan(f: Function, x: Value) -> Value:
     """The tangent of x radians, for every finite x. Within 3.7 ulp; float64 3."""
     a = Number(f, x)
-    r, n = reduce(a.abs())
-    s, c = sine_and_cosine(r)
+    n, s, c = _beside_quarter(a.abs())
     even = (n & 1) == 0
-    return turn(where(even, s, c) / where(even, c, s), n << 1, a).value
+    return _turned(where(even, s, c) / where(even, c, s), n << 1, a).value
 
 
-def turn(y: Number, n: Number, *signs: Number) -> Number:
+def _turned(y: Number, n: Number, *signs: Number) -> Number:
     """y with its sign changed where bit 1 of n is set, and for each negative one of `signs`."""
     top = mantissa_bits(y.dtype) + (8 if y.dtype == "float32" else 11)
     flip = n << (top - 1)
@@ -81,23 +83,28 @@ def turn(y: Number, n: Number, *signs: Number) -> Number:
     return (y.bits() ^ (flip & (-1 << top))).as_float()
 
 
-def sine_and_cosine(r: Number) -> tuple[Number, Number]:
-    """Of |r| <= 0.8."""
-    z = r * r
-    s = fma(r * z, polynomial(z, SIN[r.dtype]), r)
-    c = polynomial(z, (1.0, -0.5, *COS[r.dtype]))
-    return s, c
+def _beside_quarter(x: Number) -> tuple[Number, Number, Number]:
+    """n as of `reduce`, and the sine and the cosine of ``x - n pi/2``, for x >= 0."""
+    r, nearly, n = reduce(x)
+    # the last part of pi/2 counts where r is small, and there in the first term of the sine only
+    z = nearly * nearly
+    square = z * z
+    s = fma(nearly * z, by_pairs(z, square, SIN[x.dtype]), r)
+    return n, s, fma(z, by_pairs(z, square, (-0.5, *COS[x.dtype])), 1.0)
 
 
-def reduce(x: Number) -> tuple[Number, Number]:
-    """r and an integer n, ``x = n pi/2 + r`` (n is right in its last two bits), for x >= 0; NaN for infinity."""
+def reduce(x: Number) -> tuple[Number, Number, Number]:
+    """r, what it is without the last part of pi/2, and an integer n that is right in its last two bits.
+
+    ``x = n pi/2 + r``, for x >= 0; NaN for infinity.
+    """
     f, value = x.function, x.value
     magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
     shifted = fma(x, 2.0 / math.pi, magic)
     n = shifted - magic
-    r = x
-    for part in PI_2[x.dtype]:
-        r = fma(n, -part, r)
+    first, second, third = PI_2[x.dtype]
+    nearly = fma(n, -second, fma(n, -first, x))
+    r = fma(n, -third, nearly)
     k = shifted.bits()
 
     far = (x > LIMIT[x.dtype]).value
@@ -117,7 +124,7 @@ def reduce(x: Number) -> tuple[Number, Number]:
         text = f"phi {far.type} [ {near.value.name}, %{before} ], [ {far.name}, %{end} ]"
         return Number(f, f.op(text, far.dtype, far.lanes))
 
-    return joined(r, far_r), joined(k, far_k)
+    return joined(r, far_r), joined(nearly, far_r), joined(k, far_k)
 
 
 def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
