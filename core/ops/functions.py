@@ -96,7 +96,7 @@ def square_infer(x):
     return x
 
 
-square.vjp(lambda ct, out, x: ct * 2.0 * x)
+square.vjp(lambda ct, out, x: ct * (2.0 * x))
 square.example(lambda: [Example((A,), (A * A,))])
 
 
@@ -143,7 +143,7 @@ def sigmoid(xp, x):
 
 
 sigmoid.infer(floating)
-sigmoid.vjp(lambda ct, out, x: ct * out * (1.0 - out))
+sigmoid.vjp(lambda ct, out, x: ct * (out * (1.0 - out)))
 sigmoid.example(lambda: [Example((A,), (1 / (1 + np.exp(-A)),))])
 
 
