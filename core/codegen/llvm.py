@@ -80,6 +80,7 @@ class Function:
     name:   without the @.
     params: (name, dtype) of each parameter, or (name, dtype, lanes); they are read with `param`.
     uses:   how often it has each thing that may become a call.
+    known:  values that may be wanted again, by what they are; inside of a loop also those of before.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Function:
         self.internal = internal
         self.uses: Counter[str] = Counter()
         self.declarations: set[str] = set()
+        self.known: dict[object, tuple[Value, ...]] = {}
         self.lines: list[str] = []
         self.top: list[str] = []
         self.block = "entry"
@@ -279,7 +281,9 @@ class Function:
         go = self.op(f"icmp slt i64 {counter}, {end.name}", "bool")
         self.branch(go, body, done)
         self.begin(body)
+        before_body, self.known = self.known, self.known.copy()
         yield Value(counter, "int64")
+        self.known = before_body
         self.jump(latch)
         self.begin(latch)
         self.do(f"{following} = add nsw i64 {counter}, {step}")
@@ -292,7 +296,9 @@ class Function:
         yes, after = self.label("yes"), self.label("after")
         self.branch(condition, yes, after)
         self.begin(yes)
+        before_yes, self.known = self.known, self.known.copy()
         yield
+        self.known = before_yes
         self.jump(after)
         self.begin(after)
 

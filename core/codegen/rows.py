@@ -57,6 +57,14 @@ DEAR = frozenset(
 )
 """Ops that are read from scratch memory rather than computed again."""
 
+CYCLES, DEAR_CYCLES = 3, 40
+"""From the operands of an op to its result, of one in `DEAR` also."""
+
+REACH = 100
+"""Cycles of such waiting that a processor fills by itself: it looks ahead some 300 instructions."""
+
+MOST_ABREAST = 4
+
 COMBINE: dict[str, str] = {
     "sum": "add",
     "prod": "multiply",
@@ -263,27 +271,32 @@ class _Writer:
 
         order = self._needed(ends, stage)
 
-        def body(piece: _Piece) -> None:
-            made: dict[int, Value] = {}
-
+        def one(n: int, piece: _Piece, made: dict[int, Value]) -> None:
             def value(number: int) -> Value:
                 return made[number] if number in made else self.row_values[number]
 
-            for n in order:
-                instr = self.code[n]
-                if instr.kind == "reduce":
-                    kept = self._masked(value(instr.args[0]), piece, instr.op)
-                    f.write(combine(f, instr.op, f.read(totals[n], instr.dtype, self.lanes), kept), totals[n])
-                elif n in self.scratch and self.stage[n] < stage:
-                    made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
-                else:
-                    result = self._full(instr, piece, value)
-                    if result is not None:
-                        made[n] = result
-                    if n in self.scratch:
-                        f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
+            instr = self.code[n]
+            if instr.kind == "reduce":
+                kept = self._masked(value(instr.args[0]), piece, instr.op)
+                f.write(combine(f, instr.op, f.read(totals[n], instr.dtype, self.lanes), kept), totals[n])
+            elif n in self.scratch and self.stage[n] < stage:
+                made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
+            else:
+                result = self._full(instr, piece, value)
+                if result is not None:
+                    made[n] = result
+                if n in self.scratch:
+                    f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
 
-        self._along(body)
+        def body(*pieces: _Piece) -> None:
+            made: list[dict[int, Value]] = [{} for _ in pieces]
+            for n in order:
+                uses = f.uses
+                for piece, each in zip(pieces, made, strict=True):
+                    f.uses = uses.copy()  # side by side they count as one
+                    one(n, piece, each)
+
+        self._along(body, self._abreast(order, stage))
         for n, slot in totals.items():
             self.row_values[n] = self._across(f.read(slot, self.code[n].dtype, self.lanes), self.code[n].op)
 
@@ -295,9 +308,30 @@ class _Writer:
                 needed.update(a for a in self.code[number].args if self.code[a].full)
         return sorted(needed)
 
-    def _along(self, body: Callable[[_Piece], None]) -> None:
-        with self.f.loop(I64(0), I64(self.steps * self.lanes), self.lanes) as at:
-            body(_Piece(at, self.lanes, None))
+    def _abreast(self, order: list[int], stage: int) -> int:
+        """How many pieces of the row to compute side by side: more where each result waits for another."""
+        ready: dict[int, int] = {}
+        for n in order:
+            instr = self.code[n]
+            if n in self.scratch and self.stage[n] < stage:
+                ready[n] = CYCLES
+            else:
+                waits = max((ready.get(a, 0) for a in instr.args), default=0)
+                ready[n] = waits + (DEAR_CYCLES if instr.op in DEAR else CYCLES)
+        wanted = 1 + max(ready.values(), default=0) // REACH
+        return max(1, min(wanted, MOST_ABREAST, STRAIGHT // len(order), self.steps))
+
+    def _along(self, body: Callable[..., None], abreast: int = 1) -> None:
+        """`body` for all pieces of the row, in order, so many of them at a time."""
+        f, done, whole = self.f, 0, self.steps * self.lanes
+        for together in sorted({abreast, 1}, reverse=True):
+            stride = together * self.lanes
+            end = done + (whole - done) // stride * stride
+            if end > done:
+                with f.loop(I64(done), I64(end), stride) as at:
+                    starts = [at, *(f.binary("add", at, I64(i * self.lanes)) for i in range(1, together))]
+                    body(*(_Piece(start, self.lanes, None) for start in starts))
+            done = end
         if self.rest:
             body(self._tail())
 

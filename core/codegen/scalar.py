@@ -287,23 +287,59 @@ def _special(function: Callable[..., Value]) -> Callable[..., Value]:
         _floating(*args)
         lanes = max(a.lanes for a in args)
         args = tuple(f.splat(a, lanes) for a in args)
-        f.uses[function.__name__] += 1
-        if f.uses[function.__name__] <= INLINE:
+        if not _counts(f, function):
             return function(f, *args)
-        name = f"{function.__name__}_{args[0].dtype}_{lanes}"
-        f.declarations |= _function_of_its_own(name, function, args[0].dtype, lanes, len(args))
+        name = _function_of_its_own(f, function, args)
         return f.op(f"call {args[0].type} @{name}({', '.join(map(str, args))})", args[0].dtype, lanes)
 
     return emit
 
 
+def _one_of_two(function: Callable[..., tuple[Value, Value]], which: int) -> Callable[..., Value]:
+    """One of the values of `function`; when the other one of the same argument is wanted as well, it is there."""
+
+    def emit(f: Function, x: Value) -> Value:
+        _floating(x)
+        key = (function.__name__, x)
+        if key not in f.known:
+            if _counts(f, function):
+                name = _function_of_its_own(f, function, (x,))
+                pair = f"{{ {x.type}, {x.type} }}"
+                both = f.op(f"call {pair} @{name}({x})", "ptr").name
+                f.known[key] = tuple(f.op(f"extractvalue {pair} {both}, {i}", x.dtype, x.lanes) for i in (0, 1))
+            else:
+                f.known[key] = function(f, x)
+        return f.known[key][which]
+
+    return emit
+
+
+def _counts(f: Function, function: Callable[..., Any]) -> bool:
+    """Whether one more use of `function` is a call."""
+    f.uses[function.__name__] += 1
+    return f.uses[function.__name__] > INLINE
+
+
+def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[Value]) -> str:
+    """The name of a function that only does `function`, which `f` then declares."""
+    name = f"{function.__name__}_{args[0].dtype}_{args[0].lanes}"
+    f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args))
+    return name
+
+
 @functools.cache
-def _function_of_its_own(
-    name: str, function: Callable[..., Value], dtype: str, lanes: int, count: int
-) -> frozenset[str]:
-    """The texts of a function that only does `function`, and of what it needs."""
+def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int) -> frozenset[str]:
+    """The texts of that function, and of what it needs."""
     f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], Value("", dtype, lanes).type, internal=True)
-    f.do(f"ret {function(f, *f.params)}")
+    result = function(f, *f.params)
+    if isinstance(result, tuple):
+        f.returns = f"{{ {', '.join(each.type for each in result)} }}"
+        whole = "poison"
+        for i, each in enumerate(result):
+            whole = f.op(f"insertvalue {f.returns} {whole}, {each}, {i}", "ptr").name
+        f.do(f"ret {f.returns} {whole}")
+    else:
+        f.do(f"ret {result}")
     return frozenset((f.text(), *f.declarations))
 
 
@@ -320,6 +356,8 @@ def _floating(*args: Value) -> None:
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {name: _special(each) for name, each in vmath.FUNCTIONS.items()}
 FUNCTIONS |= {
+    "sin": _one_of_two(vmath.sine_and_cosine, 0),
+    "cos": _one_of_two(vmath.sine_and_cosine, 1),
     "add": _arithmetic("add"),
     "subtract": _arithmetic("sub"),
     "multiply": _arithmetic("mul"),
@@ -357,6 +395,6 @@ FUNCTIONS |= {
 }
 
 BY_OP: dict[str, Callable[..., Value]] = {
-    name: FUNCTIONS[name] for name in ("erf", "erfc", "lgamma", "log2", "log10") if name in FUNCTIONS
+    name: FUNCTIONS[name] for name in ("erf", "erfc", "lgamma", "log2", "log10", "sigmoid") if name in FUNCTIONS
 }
-"""Ops whose kernel leaves numpy for another library, by name."""
+"""Ops, by name, whose kernel leaves numpy for another library or takes more steps than are needed here."""

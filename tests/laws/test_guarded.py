@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
+from core.codegen.machine import lanes
 from core.compile import optimize
 from core.errors import ExecutionError
 from core.ir import TensorType
 from core.runtime import native
 from core.runtime.native import Region, native_plan
 from core.runtime.reference import Run, plan
+from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.test_native import same
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
 
@@ -102,3 +104,17 @@ def test_nothing_is_touched_outside_the_arrays_of_an_op_and_its_gradient(name, i
     assert all(each.whole for each in guards)
     for guarded, value in zip((g for g in guards if any(g.array is x for x in given)), values, strict=True):
         same(guarded.array, value)
+
+
+@pytest.mark.parametrize(("vectors", "rest"), SIZES)
+def test_nothing_is_touched_outside_the_arrays_of_a_long_row(vectors, rest, guards):
+    block = chain(vectors * lanes("float32") + rest, "float32")
+    given = []
+    for value in values(block):
+        guards.append(Guarded(value.shape, value.dtype))
+        guards[-1].array[...] = value
+        given.append(guards[-1].array)
+
+    native_plan(block)(Run(), *given)
+
+    assert all(each.whole for each in guards)

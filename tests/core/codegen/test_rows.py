@@ -1,0 +1,73 @@
+"""Long rows whose results wait for each other: several pieces of a row are computed side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.codegen import rows
+from core.codegen.machine import lanes
+from core.compile import optimize
+from core.ir import Block, TensorType
+from core.runtime.native import native_plan
+from core.runtime.reference import Run
+from tests.laws.test_native import both
+
+CHAIN = ("tanh", "sigmoid", "sin", "tanh", "cos", "sigmoid", "tanh", "sin")
+SIZES = [(17 + more, rest) for more in range(4) for rest in (0, 1)]
+"""Rows too long for straight code: vectors, and elements behind the last of them."""
+
+
+def chain(size: int, dtype: str) -> Block:
+    """Functions one after the other, a softmax of them along the row and a sum over the rows; and its gradient."""
+    b = BlockBuilder()
+    x = b.param(TensorType((3, size), dtype))
+    w = b.param(TensorType((size,), dtype))
+    h = x
+    for name in CHAIN:
+        h = b.emit(name, b.emit("mul", h, w))
+    block = b.build([b.emit("reduce_sum", b.emit("mul", b.emit("softmax", h), x), axes=(0,))])
+    return optimize(vjp(block, list(block.params)))
+
+
+def values(block: Block) -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    types = [block.types[p] for p in block.params]
+    return [random.uniform(0.5, 1.5, t.shape).astype(t.dtype) for t in types if isinstance(t, TensorType)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("vectors", "rest"), SIZES)
+def test_a_chain_over_a_long_row_is_what_the_reference_executor_gives(vectors, rest, dtype):
+    block = chain(vectors * lanes(dtype) + rest, dtype)
+
+    both(block, values(block))
+
+
+@pytest.mark.parametrize(("vectors", "rest"), SIZES)
+def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, rest, monkeypatch):
+    block = chain(vectors * lanes("float32") + rest, "float32")
+    args = values(block)
+    many = native_plan(block)(Run(), *args)
+    monkeypatch.setattr(rows, "MOST_ABREAST", 1)
+
+    one = native_plan(block)(Run(), *args)
+
+    for a, b in zip(many, one, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_chain_is_computed_side_by_side_and_a_single_function_is_not(monkeypatch):
+    found = []
+    abreast = rows._Writer._abreast
+    monkeypatch.setattr(rows._Writer, "_abreast", lambda *given: found.append(abreast(*given)) or found[-1])
+    b = BlockBuilder()
+
+    native_plan(chain(64 * lanes("float32"), "float32"))
+
+    assert max(found) == rows.MOST_ABREAST
+    found.clear()
+    native_plan(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]))
+    assert found == [1]
