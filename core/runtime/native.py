@@ -31,7 +31,17 @@ from core.runtime.callback import Callback
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
 
-__all__ = ["LINE", "Region", "compile_region", "keeps_result", "native_plan", "parts_of", "refusals", "written"]
+__all__ = [
+    "LINE",
+    "Region",
+    "compile_region",
+    "keeps_result",
+    "native_plan",
+    "parts_of",
+    "refusals",
+    "start_threads",
+    "written",
+]
 
 assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
 
@@ -226,6 +236,14 @@ def _distinct(names: Sequence[str]) -> bool:
 def _pool() -> Pool:
     """The threads of this process; they sleep while there is nothing to do."""
     return Pool(thread_count())
+
+
+def start_threads() -> None:
+    """Start the threads that machine code shares its work with, which the first step would do otherwise.
+
+    Their own code is compiled for that, after which LLVM is ready for more.
+    """
+    _pool()
 
 
 def _pool_symbols() -> dict[str, int]:

@@ -62,7 +62,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
     handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
     xp, device = _device(start.device)
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
-        _keep_code(start.settings)
+        _prepare_code(start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     messages.send(sock, messages.encode(Ready(device)))
     return _serve(sock, frames, handlers, state, page)
@@ -94,12 +94,14 @@ def _device(device: str) -> tuple[ModuleType, str]:
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
 
 
-def _keep_code(settings: Mapping[str, Any]) -> None:
-    """Machine code is found again by whoever starts next; all workers share the directory."""
+def _prepare_code(settings: Mapping[str, Any]) -> None:
+    """Machine code is found again by whoever starts next; all workers share the directory. Its threads start now."""
     from core.codegen.machine import keep_on_disk  # LLVM, which workers that compile nothing can do without
+    from core.runtime.native import start_threads
 
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
+    start_threads()
 
 
 def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
