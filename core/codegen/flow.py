@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import PAGE, Branch, Elements, Hoisted, Loop, Recording, Root, Sequence, Stack
+from core.plan.data import PAGE, Ahead, Branch, Elements, Gemm, Hoisted, Loop, Recording, Root, Sequence, Stack
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step
@@ -58,6 +58,7 @@ def write_loop(step: _Step, each: Loop) -> None:
             f.write(I64(0), cursor)
         starts[recording] = f.read(cursor, "int64")
 
+    made = [f.slot("int64") for _ in each.ahead]
     head, body, after = f.label("asked"), f.label("trip"), f.label("ended")
     f.jump(head)
     f.begin(head)
@@ -84,6 +85,8 @@ def write_loop(step: _Step, each: Loop) -> None:
             _open_element(step, stack, element, at)
     for hoisted in each.hoisted:
         _open_rooms(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
+    for ahead, there in zip(each.ahead, made, strict=True):
+        _ahead(step, ahead, trip, there)
     slots = {}
     for recording, element in growing:
         slots[recording] = _new_slot(step, recording, starts[recording], at, length)
@@ -121,13 +124,45 @@ def write_loop(step: _Step, each: Loop) -> None:
         copy(f, step.address(state.final), step.roots[state.now], state.nbytes)
 
 
+def _ahead(step: _Step, ahead: Ahead, trip: Value, there: Value) -> None:
+    """What trips multiply with their row of an array: some products ahead, as long as there are so many rows.
+
+    there: whether those of this trip and its neighbours were made ahead.
+    """
+    f = step.f
+    _, size, _ = ahead.rows.shape
+    slot = f.binary("and", trip, I64(ahead.trips - 1))
+    index = f.load(step.address(ahead.index), "int64")
+    with f.when(f.compare("icmp eq", slot, I64(0))):
+        enough = f.compare("icmp sle", index, I64(size - ahead.trips))
+        some = f.binary("and", f.compare("icmp sge", index, I64(0)), enough)
+        f.write(f.select(some, I64(1), I64(0)), there)
+        with f.when(some):
+            _row_product(step, ahead, ahead.many, index, I64(0))
+    with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
+        from_end = f.binary("add", index, I64(size))
+        at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
+        inside = f.compare("icmp ult", at, I64(size))  # else the body says that it is not
+        _row_product(step, ahead, ahead.one, f.select(inside, at, I64(0)), slot)
+    _open_rooms(step, ahead, slot)
+
+
+def _row_product(step: _Step, ahead: Ahead, product: Gemm, index: Value, slot: Value) -> None:
+    f = step.f
+    outer = dict(step.roots)
+    step.roots[ahead.row] = f.at(step.address(ahead.rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
+    _open_rooms(step, ahead, slot)
+    step.sequence(Sequence((product,)))
+    step.roots = outer
+
+
 def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value:
     """Where a trip's operands lie among those of the products made at once: in the order of the stacks."""
     slot = f.binary("and", trip, I64(hoisted.trips - 1))
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
 
-def _open_rooms(step: _Step, hoisted: Hoisted, slot: Value) -> None:
+def _open_rooms(step: _Step, hoisted: Hoisted | Ahead, slot: Value) -> None:
     f = step.f
     for element, room in hoisted.kept:
         step.roots[element] = f.at(step.base(room), f.binary("mul", slot, I64(element.nbytes)), "uint8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from core.ir import Block, Op, StackType
+from core.ir import Block, Op, StackType, TensorType
 from core.plan.data import (
     Branch,
     Elements,
@@ -19,7 +19,7 @@ from core.plan.data import (
     bytes_of,
     contiguous,
 )
-from core.plan.hoist import hoist_products
+from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, Uniform, Unsupported, lowers
 
 __all__ = ["RECORD_BYTES"]
@@ -88,13 +88,21 @@ def lower_loop(low: Lowering, op: Op) -> None:
         tuple(outside(sequence, inner.own)),
         location=op.location,
     )
-    low.add(hoist_products(loop))
+    counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
+    low.add(hoist_rows(hoist_products(loop), counters, inner.own))
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i in fixed:
         low.define(op.outputs[i], low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
         low.define(name, recording)
+
+
+def _counts(inner: Lowering, param: str, result: str) -> bool:
+    """Whether a state is a whole number that grows by one in each trip."""
+    op = inner.producers.get(result)
+    counts = op is not None and op.type == "increment" and op.inputs == (param,) and op.attrs["step"] == 1
+    return counts and inner.types[param] == TensorType((), "int64")
 
 
 def _sum_of_products(inner: Lowering, param: str, result: str) -> str | None:

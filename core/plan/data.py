@@ -17,6 +17,7 @@ from core.errors import Location
 from core.ir import Block
 
 __all__ = [
+    "Ahead",
     "Branch",
     "Check",
     "Elements",
@@ -347,6 +348,25 @@ class Hoisted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """A product of a row of an array, the next one in each trip, with what no trip changes: made for `trips` at once.
+
+    rows, index: the array [1, size, row], and which row a trip takes, a scalar that grows by one from trip to trip.
+    row:         what the row is called.
+    one, many:   for a trip, and for `trips` of them, if there are so many rows left.
+    kept:        the result: what it is called in the body, and room for those of `trips`.
+    """
+
+    rows: View
+    index: View
+    row: Root
+    one: Gemm
+    many: Gemm
+    trips: int
+    kept: tuple[tuple[Root, Root], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Loop(Instruction):
     """Trips of `body`.
 
@@ -359,6 +379,7 @@ class Loop(Instruction):
     limits:    numbers of the checks for too many trips and too many ops.
     outside:   roots that the body reads and that are not its own.
     hoisted:   products that are made every few trips, behind the body.
+    ahead:     products that are made every few trips, before the body.
     """
 
     body: Sequence
@@ -371,6 +392,7 @@ class Loop(Instruction):
     limits: tuple[int, int]
     outside: tuple[Root, ...] = ()
     hoisted: tuple[Hoisted, ...] = ()
+    ahead: tuple[Ahead, ...] = ()
 
     @property
     def length(self) -> int | None:
@@ -387,8 +409,8 @@ class Loop(Instruction):
             yield state.final.root
             yield from state.buffers
         yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
-        for each in self.hoisted:
-            yield from (room for _, room in each.kept)
+        for kept in (*(each.kept for each in self.hoisted), *(each.kept for each in self.ahead)):
+            yield from (room for _, room in kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,21 @@
-"""Hoisting from loops: a product that a loop only adds up is made for many trips at once.
+"""Hoisting from loops: products of many trips are made at once, where no trip needs another one for its own.
 
 A weight's gradient is the sum of a product over all trips. What the trips multiply lies one behind the other in memory,
 as a loop records it or in room made for it here, so that the products of some trips are one product with as much more
 to sum over: long enough to run at full speed and to be shared by threads, and one pass over the sum instead of many.
+
+The product of a sequence's next row with a weight is made for some rows ahead: a product of as many more rows. How many
+trips there will be nobody knows, so it is a few rows, not all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from core.plan.data import (
+    Ahead,
     Branch,
     Elements,
     Gather,
@@ -28,10 +33,10 @@ from core.plan.data import (
     contiguous,
 )
 
-__all__ = ["hoist_products"]
+__all__ = ["hoist_products", "hoist_rows"]
 
 DEPTH = 256
-"""Terms of a sum that make a product worth its pass over the result."""
+"""Terms of a sum that make a product worth its pass over the result; and rows that make it worth one over a weight."""
 
 
 def hoist_products(loop: Loop) -> Loop:
@@ -66,6 +71,52 @@ def hoist_products(loop: Loop) -> Loop:
     return replace(loop, body=body, hoisted=tuple(hoisted))
 
 
+def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root]) -> Loop:
+    """`loop` with the products of rows that it takes one after the other made for some of them ahead.
+
+    counters: int64 states that grow by one in each trip. own: the roots of the body in the arena.
+    """
+    changing = {*own, *(r for s in loop.states for r in (s.now, s.following)), *_elements(loop)}
+    taken = {
+        i.out.root: i
+        for i in loop.body.instructions
+        if isinstance(i, Gather) and i.index.root in counters and i.x.shape[0] == 1 and i.x.root not in changing
+    }
+    computed = _computed(loop)
+    writers = Counter(r for i in loop.body.instructions for r in i.writes())
+    ahead: dict[Gemm, Ahead] = {}
+    for each in loop.body.instructions:
+        if not isinstance(each, Gemm) or each.accumulate or each.a.root not in taken or each.b.root in changing:
+            continue
+        trips = _trips(each.c.shape[0])
+        whole = len(each.c.shape) == 2 and _whole(each.a) and _whole(each.c)
+        if trips < 2 or not whole or each.c.root not in computed or writers[each.c.root] > 1:
+            continue
+        source = taken[each.a.root]
+        row = Root(each.a.root.nbytes, "element", each.a.root.name)
+        element = Root(each.c.root.nbytes, "element", each.c.root.name)
+        room = Root(trips * element.nbytes, "arena", element.name)
+        one, many = (replace(each, a=_rows(each.a, row, n), c=_rows(each.c, element, n)) for n in (1, trips))
+        ahead[each] = Ahead(source.x, source.index, row, one, many, trips, ((element, room),))
+    if not ahead:
+        return loop
+    names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}
+    left = (i for i in loop.body.instructions if i not in ahead)
+    body = replace(loop.body, instructions=tuple(_renamed(i, names) for i in left))
+    return replace(loop, body=body, ahead=tuple(ahead.values()))
+
+
+def _rows(view: View, root: Root, count: int) -> View:
+    """A matrix that is all of `root`, or of `count` such behind one another."""
+    rows, columns = view.shape
+    return View(root, view.dtype, (count * rows, columns), (columns, 1))
+
+
+def _elements(loop: Loop) -> Iterator[Root]:
+    """What the elements of stacks are called in the body."""
+    return (e for _, e in (*loop.over, *loop.records) if isinstance(e, Root))
+
+
 def _computed(loop: Loop) -> set[Root]:
     """The arena's roots that every trip computes itself, and that nothing inside an inner loop or branch touches."""
     inner = (i for i in loop.body.instructions if isinstance(i, Loop | Branch))
@@ -75,7 +126,7 @@ def _computed(loop: Loop) -> set[Root]:
 
 
 def _trips(k: int) -> int:
-    """For how many trips a product over `k` is made at once: a power of two."""
+    """For how many trips a product over `k` terms, or rows, is made at once: a power of two."""
     trips = 1
     while trips * k < DEPTH:
         trips *= 2

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +15,7 @@ from core.compile import GradientQuery, compile_gradient
 from core.executable import Executable
 from core.ir import Block
 from core.plan import plan_block
-from core.plan.data import Hoisted, Loop
+from core.plan.data import Ahead, Hoisted, Loop
 from core.plan.hoist import DEPTH
 from core.runtime.native import CPU
 from core.wire import read
@@ -20,19 +24,20 @@ from tests.laws.test_random_programs import second_order
 from tests.programs import Sketch
 
 
-def recurrent(trips: int, batch: int, dtype: str = "float64", reads: int = 2, states: int = 3) -> Sketch:
-    """``h = tanh(x[t] w + h u)``, the sum of the squares of the last h."""
+def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, step: int = 1, rows: int = 0) -> Sketch:
+    """``h = tanh(x[t] w + h u)``, the sum of the squares of the last h; t grows by `step` from `first` on."""
+    reads, states = 2, 3
     rng = np.random.default_rng(trips * 100 + batch)
     s = Sketch()
-    x = s.feed("x", rng.standard_normal((max(trips, 1), batch, reads)), dtype)
+    x = s.feed("x", rng.standard_normal((rows or max(trips, 1), batch, reads)), dtype)
     w = s.param("w", 0.5 * rng.standard_normal((reads, states)), dtype)
     u = s.param("u", 0.5 * rng.standard_normal((states, states)), dtype)
     h = s.const(0.1, [batch, states], dtype, out="h")
-    t = s.op("fill_constant", out="t", shape=[], value=0, dtype="int64")
+    t = s.op("fill_constant", out="t", shape=[], value=first, dtype="int64")
     with s.repeat(trips):
         now = s.op("gather", x, t)
         s.op("tanh", s.op("add", s.op("matmul", now, w), s.op("matmul", h, u)), out="h")
-        s.op("increment", t, step=1, out="t")
+        s.op("increment", t, step=step, out="t")
     s.op("reduce_sum", s.op("square", h), out="loss")
     return s
 
@@ -81,6 +86,56 @@ def test_the_gradient_of_the_gradient_too(trips):
     s = recurrent(trips, 32)
     executable = second_order(read({"blocks": s.blocks}), inputs=("w", "u", "x"))
     both(executable.plan.block, arguments(s, executable))
+
+
+def ahead(block: Block) -> list[Ahead]:
+    return [a for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop) for a in each.ahead]
+
+
+@pytest.mark.parametrize("batch", [1, 32, DEPTH // 2])
+def test_the_product_of_the_next_row_is_made_for_some_rows_ahead(batch):
+    (found,) = ahead(gradient(recurrent(5, batch)))
+    assert found.many.c.shape[0] == found.trips * batch >= DEPTH
+    assert not ahead(gradient(recurrent(5, batch, step=2)))
+
+
+@pytest.mark.parametrize("first", [-9, -8, -3, 0, 1, 6, 8, 2**62, -(2**62)])
+@pytest.mark.parametrize("trips", [0, 1, 2, 5, 7, 8])
+def test_rows_ahead_are_those_that_trips_take_and_a_row_that_is_missing_is_an_error(first, trips):
+    s = recurrent(trips, DEPTH // 4, first=first, rows=8)  # four rows ahead
+    executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
+    assert ahead(executable.plan.block)
+    both(executable.plan.block, arguments(s, executable))
+
+
+def before_a_wall(array: np.ndarray) -> np.ndarray:
+    """A copy whose last byte is the last of a page, before one that nobody may read."""
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages * mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, pages * mmap.PAGESIZE - array.nbytes).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+READS_TO_THE_END = """
+import numpy as np
+from core.compile import GradientQuery, compile_gradient
+from core.runtime.native import native_plan
+from core.runtime.reference import Run
+from core.wire import read
+from tests.core.codegen.test_hoist import DEPTH, before_a_wall, recurrent
+
+for first in range(9):
+    s = recurrent(8 - first, DEPTH // 4, first=first, rows=8)
+    executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
+    native_plan(executable.plan.block)(Run(), *(before_a_wall(s.values[v.name]) for v in executable.inputs))
+"""
+
+
+def test_no_row_behind_the_last_one_is_read():
+    subprocess.run([sys.executable, "-c", READS_TO_THE_END], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("trips", [0, 3, 16, 19])
