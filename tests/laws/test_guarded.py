@@ -1,4 +1,5 @@
-"""Machine code touches nothing but its arrays: it runs between margins that must not change, nor show their NaN."""
+"""Machine code touches nothing but its arrays: before them lies a margin that must not change, nor show its NaN, and
+behind them a page that nobody may touch."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from core.runtime.reference import Run, plan
 from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.test_native import same
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
+from tests.walls import before_a_wall
 
 MARGIN = 512
 POISON = 0xFF
@@ -27,23 +29,23 @@ FIRST = [(name, i) for name, i in CASES if i == 0]
 
 
 class Guarded:
-    """An array between two margins."""
+    """An array between a margin and a page that nobody may touch."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self.raw = np.full(size + 2 * MARGIN, POISON, np.uint8)
-        self.array = self.raw[MARGIN : MARGIN + size].view(dtype).reshape(shape)
-        self.size = size
+        raw = before_a_wall(size, MARGIN)
+        raw[...] = POISON
+        self.margin = raw[: raw.size - size]
+        self.array = raw[raw.size - size :].view(dtype).reshape(shape)
 
     @property
     def whole(self) -> bool:
-        margins = (self.raw[:MARGIN], self.raw[MARGIN + self.size :])
-        return all(bool((margin == POISON).all()) for margin in margins)
+        return bool((self.margin == POISON).all())
 
 
 @pytest.fixture
 def guards(monkeypatch):
-    """Every array that machine code is given or makes, the arena included, stands between margins."""
+    """Every array that machine code is given or makes, the arena included, is guarded."""
     held: list[Guarded] = []
 
     def room(self):
@@ -56,10 +58,7 @@ def guards(monkeypatch):
     def guarded(self):
         made(self)
         arena = Guarded((-(-self._arena.size // 64) * 64,), np.dtype(np.uint8))
-        arena.raw = np.full(arena.size + 2 * MARGIN + 64, POISON, np.uint8)
-        shift = -arena.raw.ctypes.data % 64
-        arena.raw = arena.raw[shift : shift + arena.size + 2 * MARGIN]
-        self._arena = arena.raw[MARGIN : MARGIN + arena.size]
+        self._arena = arena.array
         self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address)
         held.append(arena)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_random_programs import second_order
 from tests.programs import Sketch
+from tests.walls import before_a_wall
 
 
 def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, step: int = 1, rows: int = 0) -> Sketch:
@@ -108,13 +107,8 @@ def test_rows_ahead_are_those_that_trips_take_and_a_row_that_is_missing_is_an_er
     both(executable.plan.block, arguments(s, executable))
 
 
-def before_a_wall(array: np.ndarray) -> np.ndarray:
-    """A copy whose last byte is the last of a page, before one that nobody may read."""
-    pages = -(-array.nbytes // mmap.PAGESIZE)
-    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages * mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
-    copy = np.frombuffer(memory, array.dtype, array.size, pages * mmap.PAGESIZE - array.nbytes).reshape(array.shape)
+def walled(array: np.ndarray) -> np.ndarray:
+    copy = before_a_wall(array.nbytes)[-array.nbytes :].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -125,12 +119,12 @@ from core.compile import GradientQuery, compile_gradient
 from core.runtime.native import native_plan
 from core.runtime.reference import Run
 from core.wire import read
-from tests.core.codegen.test_hoist import DEPTH, before_a_wall, recurrent
+from tests.core.codegen.test_hoist import DEPTH, recurrent, walled
 
 for first in range(9):
     s = recurrent(8 - first, DEPTH // 4, first=first, rows=8)
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
-    native_plan(executable.plan.block)(Run(), *(before_a_wall(s.values[v.name]) for v in executable.inputs))
+    native_plan(executable.plan.block)(Run(), *(walled(s.values[v.name]) for v in executable.inputs))
 """
 
 
