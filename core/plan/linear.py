@@ -25,8 +25,16 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
-    a = matrix(low, _turned(a) if op.attrs["transpose_x"] and len(a.shape) > 1 else a)
-    b = matrix(low, _turned(b) if op.attrs["transpose_y"] and len(b.shape) > 1 else b)
+    row, column = len(a.shape) == 1, len(b.shape) == 1
+    if row:
+        a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
+    elif op.attrs["transpose_x"]:
+        a = _turned(a)
+    if column:
+        b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
+    elif op.attrs["transpose_y"]:
+        b = _turned(b)
+    a, b = matrix(low, a), matrix(low, b)
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
         if low.outer is not None and b.root not in low.own:
             b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
@@ -34,13 +42,10 @@ def lower_matmul(low: Lowering, op: Op) -> None:
             b = _laid_out(low, b)
     out, added = target_of(low, op.outputs[0])
     c = out
-    if len(a.shape) == 1:
-        a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
-        c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:])) if len(
-            b.shape) > 1 else replace(c, shape=(1,), strides=(0,))  # fmt: skip
-    if len(b.shape) == 1:
-        b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
+    if column:
         c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
+    if row:
+        c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
     if len(b.shape) == 2 and len(a.shape) > 2:
         rows = a.shape[:-1]
         m = 1
@@ -90,7 +95,12 @@ def _turned(view: View) -> View:
 
 
 def matrix(low: Lowering, view: View) -> View:
-    """`view` if its rows or its columns lie without gaps, else a copy."""
-    if len(view.shape) == 1 or 1 in view.strides[-2:] or view.shape[-1] == 1 or view.shape[-2] == 1:
-        return view
-    return low.dense(view)
+    """`view` if its rows or its columns lie one behind the other, each without gaps, else a copy."""
+    turned = _turned(view)
+    return view if _has_rows(view) or _has_rows(turned) else low.dense(view)
+
+
+def _has_rows(view: View) -> bool:
+    """Whether the rows of a matrix lie without gaps and do not overlap: repeated and turned ones do."""
+    (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
+    return (columns == 1 or along == 1) and (rows == 1 or down >= columns)

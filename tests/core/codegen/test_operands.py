@@ -1,0 +1,93 @@
+"""Products whose operands lie in memory in any way that views can say: repeated, turned around, with gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder, Value
+from core.compile import optimize
+from core.ir import TensorType
+from core.registry import lookup
+from tests.laws.test_native import both
+
+END = -(2**31)
+
+
+def part(x: Value, *cuts: tuple[int, int, int]) -> Value:
+    starts, ends, steps = zip(*cuts, strict=True)
+    return lookup("slice")(x, axes=tuple(range(len(cuts))), starts=starts, ends=ends, steps=steps)
+
+
+def constant(x: Value, *shape: int) -> Value:
+    return x.builder.constant(1.5, x.dtype, shape)
+
+
+def expanded(x: Value, *shape: int) -> Value:
+    return lookup("expand")(x, shape=shape)
+
+
+Given = Callable[..., tuple[int, ...]]
+
+MATRICES: dict[str, tuple[Given, Callable[..., Value]]] = {
+    "as it is": (lambda r, c: (r, c), lambda x, r, c: x),
+    "by columns": (lambda r, c: (c, r), lambda x, r, c: lookup("transpose")(x, axes=(1, 0))),
+    "one row": (lambda r, c: (1, c), expanded),
+    "one column": (lambda r, c: (r, 1), expanded),
+    "one number": (lambda r, c: (1, 1), expanded),
+    "a constant": (lambda r, c: (1, 1), constant),
+    "last row first": (lambda r, c: (r, c), lambda x, r, c: part(x, (-1, END, -1), (0, c, 1))),
+    "last column first": (lambda r, c: (r, c), lambda x, r, c: part(x, (0, r, 1), (-1, END, -1))),
+    "every second row": (lambda r, c: (2 * r, c), lambda x, r, c: part(x, (1, 2 * r, 2), (0, c, 1))),
+    "every second column": (lambda r, c: (r, 2 * c), lambda x, r, c: part(x, (0, r, 1), (0, 2 * c, 2))),
+    "the middle": (lambda r, c: (r + 2, c + 2), lambda x, r, c: part(x, (1, r + 1, 1), (1, c + 1, 1))),
+}
+"""The shape of what is given, and what makes a matrix [r, c] of it."""
+
+VECTORS: dict[str, tuple[Given, Callable[..., Value]]] = {
+    "as it is": (lambda n: (n,), lambda x, n: x),
+    "one number": (lambda n: (1,), expanded),
+    "a constant": (lambda n: (1,), constant),
+    "last first": (lambda n: (n,), lambda x, n: part(x, (-1, END, -1))),
+    "every second": (lambda n: (2 * n,), lambda x, n: part(x, (0, 2 * n, 2))),
+    "a column": (lambda n: (n, 3), lambda x, n: lookup("reshape")(part(x, (0, n, 1), (1, 2, 1)), shape=(n,))),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("i", "j", "k"), [(4, 3, 5), (80, 1, 6), (9, 66, 67)])
+def test_a_sum_of_outer_products_of_rows_that_lie_in_any_way(i, j, k, dtype):
+    compare(
+        dtype, [((x, (i, j)), (y, (i, k))) for x in MATRICES.values() for y in MATRICES.values()], "...ij,...ik->jk"
+    )
+
+
+def compare(dtype: str, pairs: list[tuple[tuple[Any, tuple[int, ...]], ...]], equation: str = "") -> None:
+    """Every product of `pairs`, of ways to lie and shapes, all in one block; by matmul, or an einsum."""
+    b, values, products = BlockBuilder(), [], []
+    rng = np.random.default_rng(0)
+    for pair in pairs:
+        operands = []
+        for (given, make), shape in pair:
+            values.append(rng.standard_normal(given(*shape)).astype(dtype))
+            operands.append(make(b.param(TensorType(values[-1].shape, dtype)), *shape))
+        products.append(lookup("einsum")(*operands, equation=equation) if equation else lookup("matmul")(*operands))
+    both(optimize(b.build(products)), values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "k", "n"), [(3, 4, 5), (1, 70, 1), (5, 80, 1), (1, 80, 6), (6, 1, 7), (66, 9, 67)])
+def test_a_product_of_matrices_that_lie_in_any_way(m, k, n, dtype):
+    compare(dtype, [((a, (m, k)), (b, (k, n))) for a in MATRICES.values() for b in MATRICES.values()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 4), (80, 7), (5, 1)])
+def test_a_product_with_a_vector_that_lies_in_any_way(k, n, dtype):
+    front = [((v, (k,)), (m, (k, n))) for v in VECTORS.values() for m in MATRICES.values()]
+    behind = [((m, (n, k)), (v, (k,))) for v in VECTORS.values() for m in MATRICES.values()]
+    dots = [((v, (k,)), (u, (k,))) for v in VECTORS.values() for u in VECTORS.values()]
+    compare(dtype, front + behind + dots)
