@@ -77,8 +77,8 @@ class _Fast:
         self._inputs = executable.inputs
         self._layout = executable.layout
         count = len(self._inputs)
-        self._arrays: list[Any] = [None] * count
-        self._feeds = [i for i, v in enumerate(self._inputs) if v.role == "feed"]
+        arrays: list[Any] = [None] * count
+        self._feeds = [(i, v.name, v.type) for i, v in enumerate(self._inputs) if v.role == "feed"]
         self._keys = [i for i, v in enumerate(self._inputs) if v.role == "key"]
         where = {v.name: i for i, v in enumerate(self._inputs)}
         self._pairs = [
@@ -87,40 +87,48 @@ class _Fast:
         moved = {i for i, _ in self._pairs}
         for i, v in enumerate(self._inputs):
             if v.role not in ("feed", "key"):
-                self._arrays[i] = np.array(values[v.name], order="C", copy=i in moved)
-        self._arrays += [np.empty(v.shape, v.dtype) for v in region.plan.results]
+                arrays[i] = np.array(values[v.name], order="C", copy=i in moved)
+        arrays += [np.empty(v.shape, v.dtype) for v in region.plan.results]
+        others = list(arrays)
+        for old, new in self._pairs:
+            others[old], others[new] = arrays[new], arrays[old]
+        addresses = ctypes.c_void_p * len(arrays)
+        self._turns = [(each, addresses(*map(id, each))) for each in (arrays, others)]
+        self._turn = 0
+        self._fed: list[Any] = [None] * count
         self._loss = count + next(i for i, r in enumerate(self._layout) if r.place == "loss")
-        self._given = (ctypes.c_void_p * len(self._arrays))(*map(id, self._arrays))
 
     def takes(self, feeds: Mapping[str, Any]) -> bool:
         """Put the feeds in place; False if that is not as simple as it should be."""
         if len(feeds) != len(self._feeds):
             return False
-        for i in self._feeds:
-            value = feeds.get(self._inputs[i].name)
-            if value is not self._arrays[i]:
-                type = self._inputs[i].type
+        for i, name, type in self._feeds:
+            value = feeds.get(name)
+            if value is not self._fed[i]:
                 if not isinstance(value, np.ndarray) or (value.shape, value.dtype.name) != (type.shape, type.dtype):
                     return False
                 value = np.require(value, requirements=["C", "A"])
-                self._arrays[i] = value
-                self._given[i] = id(value)
+                self._give(i, value)
+                self._fed[i] = value
         return True
+
+    def _give(self, i: int, value: np.ndarray) -> None:
+        for arrays, given in self._turns:
+            arrays[i], given[i] = value, id(value)
 
     def step(self, run: Run, seed: int, step: int) -> float:
         for i in self._keys:
-            self._arrays[i] = key_of(seed, step)
-            self._given[i] = id(self._arrays[i])
-        self.region.call(self._given, run)
-        arrays, given = self._arrays, self._given
-        for old, new in self._pairs:
-            arrays[old], arrays[new] = arrays[new], arrays[old]
-            given[old], given[new] = given[new], given[old]
+            self._give(i, key_of(seed, step))
+        arrays, given = self._turns[self._turn]
+        self.region.call(given, run)
+        self._turn = 1 - self._turn
         return arrays[self._loss].item()
 
     def held(self) -> dict[str, Any]:
-        return {self._inputs[i].name: self._arrays[i] for i, _ in self._pairs}
+        arrays, _ = self._turns[self._turn]
+        return {self._inputs[i].name: arrays[i] for i, _ in self._pairs}
 
     def put(self, values: Mapping[str, Any]) -> None:
+        arrays, _ = self._turns[self._turn]
         for i, _ in self._pairs:
-            self._arrays[i][...] = values[self._inputs[i].name]
+            arrays[i][...] = values[self._inputs[i].name]

@@ -92,14 +92,18 @@ class Module:
 def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None = None) -> Module:
     """The module with the function `step` of `plan`, whose long kernels run on so many threads.
 
-    With a timer, which learns what is timed, `step` has one more parameter, the table of times.
+    With a timer, which learns what is timed, `step` has one more parameter, the table of times. A caller for whom each
+    argument takes time calls ``enter(arguments)``, with the address of all of them in a row.
     """
     module = Module()
     params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
     f = Function("step", [(name, "ptr") for name in params], noalias=False)
     writer = _Step(module, f, plan, arena, threads, timer)
     writer.sequence(plan.body)
-    module.functions.append(f)
+    enter = Function("enter", [("arguments", "ptr")])
+    given = [enter.load(enter.at(enter.param("arguments"), I64(i), "ptr"), "ptr") for i in range(len(params))]
+    enter.do(f"call void @step({', '.join(map(str, given))})")
+    module.functions += [f, enter]
     if plan.stacks:
         module.functions.append(grow_function(CONTROL))
     return module

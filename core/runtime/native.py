@@ -25,7 +25,7 @@ from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
-from core.plan.data import Instruction, Loop, stack_room
+from core.plan.data import Branch, Instruction, Loop, stack_room
 from core.plan.partition import partition
 from core.runtime.callback import Callback
 from core.runtime.reference import NATIVE, Plan, Run, plan
@@ -73,19 +73,21 @@ class Region:
     timed: tuple[Instruction, ...] = ()
 
     def __post_init__(self) -> None:
-        words = [ctypes.c_void_p] * (5 if self.timed else 4)
-        self._entry = self.library.function("step", *words)
+        self._entry = self.library.function("enter", ctypes.c_void_p)
         room = np.empty(self.arena_bytes + LINE, np.uint8)
         self._arena = room[-room.ctypes.data % LINE :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
-        self._loops = any(isinstance(each, Loop) for each in self.plan.body.instructions)
+        self._loops = _has_loops(self.plan.body.instructions)
+        self._limited = self._loops or self._callback is not None
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
         times = (ctypes.addressof(self._times),) if self.timed else ()
-        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
+        words = (0, self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
+        self._arguments = (ctypes.c_void_p * len(words))(*words)
+        self._arguments_at = ctypes.addressof(self._arguments)
         self._addresses = ctypes.c_void_p * (len(self._shapes) + len(self._results))
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
@@ -107,17 +109,23 @@ class Region:
         with self._lock:
             if run.times is not None:
                 ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
-            control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
+            self._arguments[0] = ctypes.addressof(given)
+            if self._limited:
+                control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
+            else:
+                control[0] = 0  # the others are not read; a step may be so short that this counts
             if self._callback is not None:
                 self._callback.run, control[CALLBACK] = run, self._callback.address
             if self._loops and (limits.deadline is not None or limits.should_stop is not None):
                 with watched(control, run):
-                    self._entry(ctypes.addressof(given), *self._fixed)
+                    self._entry(self._arguments_at)
             else:
-                self._entry(ctypes.addressof(given), *self._fixed)
+                self._entry(self._arguments_at)
             if run.times is not None:
                 run.times.add(self.timed, list(self._times))
-            failed, run.ops_left = control[0], control[3]
+            failed = control[0]
+            if self._limited:
+                run.ops_left = control[3]
             if self._callback is not None:
                 self._callback.check()
         if failed < 0:
@@ -138,6 +146,15 @@ class Region:
         if self._reference is None:
             self._reference = plan(self.block)
         return self._reference
+
+
+def _has_loops(body: Sequence[Instruction]) -> bool:
+    """Whether there is a loop, be it in a branch."""
+    return any(
+        isinstance(each, Loop)
+        or (isinstance(each, Branch) and any(_has_loops(side.instructions) for side in (each.yes, each.no)))
+        for each in body
+    )
 
 
 LARGE = 1 << 15

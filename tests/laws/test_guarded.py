@@ -3,8 +3,6 @@ behind them a page that nobody may touch."""
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -59,7 +57,7 @@ def guards(monkeypatch):
         made(self)
         arena = Guarded((-(-self._arena.size // 64) * 64,), np.dtype(np.uint8))
         self._arena = arena.array
-        self._fixed = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address)
+        self._arguments[1] = self._arena.ctypes.data
         held.append(arena)
 
     monkeypatch.setattr(Region, "__post_init__", guarded)
