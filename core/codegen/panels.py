@@ -22,7 +22,6 @@ from core.codegen.rows import identity, row_function
 from core.codegen.tile import tile, tile_of
 from core.codegen.turn import turned
 from core.plan.data import Gemm, Instr, RowKernel
-from core.plan.geometry import is_packed
 
 if TYPE_CHECKING:
     from core.codegen.step import Module
@@ -102,7 +101,7 @@ class Panels:
 def panels_of(each: Gemm) -> Panels | None:
     """The product as one of panels, or None if that would not pay, or it cannot be."""
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
-    if not is_packed(m, n) or each.c.strides[-1] != 1 or 1 not in each.b.strides[-2:]:
+    if not each.is_packed:
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
     kernel: RowKernel | None = None

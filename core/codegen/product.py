@@ -37,6 +37,7 @@ def product_function(module: Module, each: Gemm) -> ProductFunction:
     if panels is not None:
         name = module.function(panels, "panels", lambda name: panels_function(module, name, panels))
         return ProductFunction(name, panels.parts, 1, panels.bands)
+    assert each.then is None, "only a product with panels does more"
     product = product_of(each)
     if product is not None:
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))

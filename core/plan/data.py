@@ -15,6 +15,7 @@ import numpy as np
 
 from core.errors import Location
 from core.ir import Block
+from core.plan.geometry import is_packed
 
 __all__ = [
     "Ahead",
@@ -189,6 +190,11 @@ class Gemm(Instruction):
     accumulate: bool = False
     then: Rows | None = None
     kept: bool = True
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether b is copied panel by panel, which a product needs that does more `then`."""
+        return is_packed(*self.c.shape[-2:]) and self.c.strides[-1] == 1 and 1 in self.b.strides[-2:]
 
     def reads(self) -> Iterator[Root]:
         yield from (self.a.root, self.b.root)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
-from core.plan.geometry import is_packed
 
 __all__ = ["fuse_epilogues"]
 
@@ -25,7 +24,7 @@ def fuse_epilogues(instructions: Sequence[Instruction], kept: Iterable[Root] = (
     found: list[Instruction | None] = list(instructions)
     late = set(kept)
     for at, each in enumerate(instructions):
-        if not isinstance(each, Gemm) or each.accumulate or len(each.c.shape) != 2 or not is_packed(*each.c.shape):
+        if not isinstance(each, Gemm) or each.accumulate or len(each.c.shape) != 2 or not each.is_packed:
             continue
         reader = next((i for i in range(at + 1, len(found)) if _touches(found[i], each.c.root)), None)
         if reader is None:

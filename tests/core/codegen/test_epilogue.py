@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +17,7 @@ from core.compile import GradientQuery, Optimizer, compile_gradient, compile_tra
 from core.ir import TensorType
 from core.plan import build, geometry, plan_block
 from core.plan.data import Gemm, Rows
+from core.plan.epilogue import fuse_epilogues
 from core.runtime import native
 from core.runtime.native import CPU, native_plan
 from core.runtime.reference import Run, execute, plan
@@ -106,6 +109,20 @@ def test_a_result_that_something_else_reads_first_is_left_alone():
     first, _ = products(block)
 
     assert first.then is None
+
+
+@pytest.mark.parametrize("strides", [(64, 3), (0, 0)])
+def test_a_product_whose_operand_cannot_be_packed_is_left_alone(strides, monkeypatch):
+    monkeypatch.setattr(build, "fuse_epilogues", tuple)
+    product, rows = plan_block(dense(64, 1, 64, "float32"), CPU).body.instructions
+    assert isinstance(product, Gemm)
+
+    gaps = replace(product, b=replace(product.b, strides=strides))
+
+    assert fuse_epilogues([gaps, rows]) == (gaps, rows)
+    (fused,) = fuse_epilogues([product, rows])
+    assert isinstance(fused, Gemm)
+    assert fused.then is not None
 
 
 def test_a_result_that_is_wanted_itself_is_kept():
