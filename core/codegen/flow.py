@@ -204,6 +204,7 @@ def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: V
 def _limits(step: _Step, each: Loop, trip: Value) -> None:
     """Too many trips or ops, or a wish that the step should stop: an error, and the next question ends the loop."""
     f = step.f
+    step.module.polls = True
     too_many, too_long = each.limits
     with f.when(f.compare("icmp sge", trip, f.load(step.control("max_trips"), "int64"))):
         f.store(I64(too_many), step.control("error"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core.codegen import fork, kernels
-from core.codegen.flow import grow_function, write_branch, write_loop
+from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.moves import gather_function, scatter_function
@@ -38,11 +38,15 @@ from core.plan.data import (
     Stack,
     View,
 )
+from core.plan.work import work_of
 
 __all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
 
 ARRAY_DATA = 16
 """Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
+
+PATIENCE = 300_000_000
+"""Operations and bytes between two questions whether the step should stop: some milliseconds."""
 
 CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes", "callback")
 """The words of `control`, int64 each.
@@ -58,6 +62,7 @@ class Module:
     """The functions of one plan.
 
     symbols: what it needs from elsewhere, by name. scratch: bytes behind the arena for partial results of threads.
+    forks: whether it needs a pool of threads. polls: whether it can be asked to stop.
     """
 
     functions: list[Function] = field(default_factory=list)
@@ -66,6 +71,7 @@ class Module:
     symbols: dict[str, int] = field(default_factory=dict)
     scratch: int = 0
     forks: bool = False
+    polls: bool = False
 
     def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
         """The name of the function for `key`, made now if there is none yet."""
@@ -100,6 +106,7 @@ def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None =
     f = Function("step", [(name, "ptr") for name in params], noalias=False)
     writer = _Step(module, f, plan, arena, threads, timer)
     writer.sequence(plan.body)
+    writer.finish()
     enter = Function("enter", [("arguments", "ptr")])
     given = [enter.load(enter.at(enter.param("arguments"), I64(i), "ptr"), "ptr") for i in range(len(params))]
     enter.do(f"call void @step({', '.join(map(str, given))})")
@@ -115,6 +122,7 @@ class _Step:
     ) -> None:
         self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
         self.timer = timer
+        self._exit: str | None = None
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
         self.recordings: dict[Recording, tuple[Value, Value]] = {}
         self.cursors: dict[Stack, Value] = {}
@@ -124,12 +132,39 @@ class _Step:
             self.roots[view.root] = f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")
 
     def sequence(self, body: Sequence) -> None:
+        """All instructions of `body`. Behind some milliseconds of them the step asks whether it should stop."""
+        spent = 0
         for each in body.instructions:
+            if spent > PATIENCE:
+                self.poll()
+                spent = 0
+            if not isinstance(each, Loop | Branch):
+                work = work_of(each)
+                spent += work.flops + work.nbytes
             if self.timer is None or isinstance(each, Loop | Branch):
                 self.instruction(each)
             else:
                 with self.timer.around(self.f, each):
                     self.instruction(each)
+
+    def poll(self) -> None:
+        """If the step should stop, leave it."""
+        f = self.f
+        self.module.polls = True
+        if self._exit is None:
+            self._exit = f.label("exit")
+        asked, go = f.label("asked"), f.label("go")
+        word = f.op(f"load volatile i64, {self.control('stop')}, align 8", "int64")
+        f.branch(f.compare("icmp ne", word, I64(0)), asked, go)
+        f.begin(asked)
+        f.store(I64(STOPPED), self.control("error"))
+        f.jump(self._exit)
+        f.begin(go)
+
+    def finish(self) -> None:
+        if self._exit is not None:
+            self.f.jump(self._exit)
+            self.f.begin(self._exit)
 
     def instruction(self, each: Instruction) -> None:
         if isinstance(each, Rows):

@@ -25,7 +25,7 @@ from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
-from core.plan.data import Branch, Instruction, Loop, stack_room
+from core.plan.data import Instruction, stack_room
 from core.plan.partition import partition
 from core.runtime.callback import Callback
 from core.runtime.reference import NATIVE, Plan, Run, plan
@@ -60,6 +60,7 @@ class Region:
 
     arena_bytes: what it needs beside its arguments and results.
     timed:       the kernels whose time its code takes, for runs that want to know; in the order of its table.
+    polls:       whether its code asks if it should stop.
     """
 
     block: Block
@@ -71,6 +72,7 @@ class Region:
     _arena: np.ndarray = field(init=False)
     _reference: Plan | None = None
     timed: tuple[Instruction, ...] = ()
+    polls: bool = False
 
     def __post_init__(self) -> None:
         self._entry = self.library.function("enter", ctypes.c_void_p)
@@ -79,8 +81,7 @@ class Region:
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
-        self._loops = _has_loops(self.plan.body.instructions)
-        self._limited = self._loops or self._callback is not None
+        self._limited = self.polls or self._callback is not None
         self._shapes = [v.shape for v in self.plan.params]
         self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
@@ -116,7 +117,7 @@ class Region:
                 control[0] = 0  # the others are not read; a step may be so short that this counts
             if self._callback is not None:
                 self._callback.run, control[CALLBACK] = run, self._callback.address
-            if self._loops and (limits.deadline is not None or limits.should_stop is not None):
+            if self.polls and (limits.deadline is not None or limits.should_stop is not None):
                 with watched(control, run):
                     self._entry(self._arguments_at)
             else:
@@ -146,15 +147,6 @@ class Region:
         if self._reference is None:
             self._reference = plan(self.block)
         return self._reference
-
-
-def _has_loops(body: Sequence[Instruction]) -> bool:
-    """Whether there is a loop, be it in a branch."""
-    return any(
-        isinstance(each, Loop)
-        or (isinstance(each, Branch) and any(_has_loops(side.instructions) for side in (each.yes, each.no)))
-        for each in body
-    )
 
 
 LARGE = 1 << 15
@@ -221,7 +213,7 @@ def compile_region(block: Block, timed: bool = False) -> Region:
     kernels = () if timer is None else tuple(timer.kernels)
     if not kernels and timed:
         return compile_region(block)
-    return Region(block, native, load(module.text(), symbols), arena_bytes, timed=kernels)
+    return Region(block, native, load(module.text(), symbols), arena_bytes, timed=kernels, polls=module.polls)
 
 
 def written(block: Block, timer: Timer | None = None) -> tuple[NativePlan, Module, int]:

@@ -1,0 +1,75 @@
+"""A step of machine code that is asked to stop does so, in loops and between kernels."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder
+from core.codegen import step
+from core.errors import ExecutionError
+from core.ir import Block, TensorType
+from core.runtime import native
+from core.runtime.native import compile_region
+from core.runtime.reference import Run, RunLimits
+from core.runtime.stop import STOP
+
+
+def products(count: int) -> Block:
+    """So many products, each of the one before; and the first row of each."""
+    b = BlockBuilder()
+    x = at = b.param(TensorType((32, 32), "float64"))
+    rows = []
+    for _ in range(count):
+        at = b.emit("tanh", b.emit("matmul", at, x))
+        rows.append(at)
+    return b.build(rows)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is asked to stop before it begins."""
+
+    @contextmanager
+    def at_once(control, run):
+        control[STOP] = 1
+        yield
+
+    monkeypatch.setattr(native, "watched", at_once)
+
+
+def stops() -> Run:
+    return Run(limits=RunLimits(should_stop=lambda: True))
+
+
+def test_straight_code_stops_between_kernels(monkeypatch):
+    monkeypatch.setattr(step, "PATIENCE", 100_000)
+    region = compile_region(products(8))
+    asked(monkeypatch)
+    given = np.eye(32)
+
+    with pytest.raises(ExecutionError) as caught:
+        region(stops(), given)
+    assert caught.value.code == "canceled"
+    assert len(region(Run(), given)) == 8  # nobody may stop this one
+
+
+def test_a_short_step_does_not_ask(monkeypatch):
+    region = compile_region(products(2))
+    asked(monkeypatch)
+    assert not region.polls
+    region(stops(), np.eye(32))
+
+
+@pytest.mark.parametrize("side", [True, False])
+def test_a_branch_is_left_too(monkeypatch, side):
+    monkeypatch.setattr(step, "PATIENCE", 100_000)
+    b = BlockBuilder()
+    flag, x = b.param(TensorType((), "bool")), b.param(TensorType((32, 32), "float64"))
+    region = compile_region(b.build(b.emit("if_else", flag, x, true_block=products(3), false_block=products(3))))
+    asked(monkeypatch)
+
+    with pytest.raises(ExecutionError) as caught:
+        region(stops(), np.asarray(side), np.eye(32))
+    assert caught.value.code == "canceled"
