@@ -98,43 +98,50 @@ class Region:
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = [each.array() for each in self._results]
-        self.call(self._addresses(*map(id, (*arrays, *results))), run)
+        given = self._addresses(*map(id, (*arrays, *results)))
+        self.call(ctypes.addressof(given), run)
         return tuple(results)
 
-    def call(self, given: ctypes.Array[ctypes.c_void_p], run: Run) -> None:
-        """Run on the arrays whose ids are `given`, arguments then results, which must be as the plan has them.
+    def call(self, given: int, run: Run) -> None:
+        """Run on the arrays whose ids stand at the address `given`, arguments then results, which must be as the plan
+        has them.
 
         One call at a time runs, as there is one arena. Raises ExecutionError.
         """
-        control, limits = self._control, run.limits
         with self._lock:
-            if run.times is not None:
-                ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
-            self._arguments[0] = ctypes.addressof(given)
-            if self._limited:
-                control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
-            else:
-                control[0] = 0  # the others are not read; a step may be so short that this counts
-            if self._callback is not None:
-                self._callback.run, control[CALLBACK] = run, self._callback.address
-            if self.polls and (limits.deadline is not None or limits.should_stop is not None):
-                with watched(control, run):
-                    self._entry(self._arguments_at)
-            else:
+            self._arguments[0] = given
+            if self._limited or run.times is not None:
+                self._watched(run)
+            else:  # a step may be so short that what can be left out counts
                 self._entry(self._arguments_at)
-            if run.times is not None:
-                run.times.add(self.timed, list(self._times))
-            failed = control[0]
-            if self._limited:
-                run.ops_left = control[3]
-            if self._callback is not None:
-                self._callback.check()
+            failed = self._control[0]
+            if not failed:
+                return
+            self._control[0] = 0
         if failed < 0:
             run.poll()
             raise ExecutionError("a loop records more than an array may have", "too_large")
-        if failed:
-            check = self.plan.checks[failed]
-            raise ExecutionError(check.message, check.code, location=check.location)
+        check = self.plan.checks[failed]
+        raise ExecutionError(check.message, check.code, location=check.location)
+
+    def _watched(self, run: Run) -> None:
+        """Enter code that knows limits, calls back or takes times."""
+        control, limits = self._control, run.limits
+        if run.times is not None:
+            ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
+        control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
+        if self._callback is not None:
+            self._callback.run, control[CALLBACK] = run, self._callback.address
+        if self.polls and (limits.deadline is not None or limits.should_stop is not None):
+            with watched(control, run):
+                self._entry(self._arguments_at)
+        else:
+            self._entry(self._arguments_at)
+        if run.times is not None:
+            run.times.add(self.timed, list(self._times))
+        run.ops_left = control[3]
+        if self._callback is not None:
+            self._callback.check()
 
     @property
     def stack_bytes(self) -> int:
