@@ -119,6 +119,7 @@ class EngineCollector(Collector):
                 [w.heartbeat_age for w in workers],
             ),
             "backpass_queue_depth": ("Calls that wait for this worker only.", [w.queued for w in workers]),
+            "backpass_worker_parked_calls": ("Calls that wait for a compilation.", [w.parked for w in workers]),
         }
         for name, (text, values) in columns.items():
             gauge = GaugeMetricFamily(name, text, labels=["worker"])

@@ -14,8 +14,9 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache, MemoryCache
+from core.codegen.outside import Outside
 
-__all__ = ["KEPT", "Library", "cpu", "keep_on_disk", "key_of", "lanes", "load"]
+__all__ = ["KEPT", "Library", "compile_outside", "compiled_here", "cpu", "keep_on_disk", "key_of", "lanes", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class _Kept:
     def __init__(self) -> None:
         self.memory: MemoryCache[Library] = MemoryCache(MEMORY_BYTES, lambda library: len(library.object_code))
         self.disk: DiskCache | None = None
+        self.outside: Outside | None = None
         self.compilations = 0
 
 
@@ -86,11 +88,18 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     KEPT.disk = DiskCache(directory, limit) if limit else None
 
 
+def compile_outside() -> Outside:
+    """From now on LLVM runs in a process of its own, which is returned."""
+    KEPT.outside = Outside()
+    return KEPT.outside
+
+
 def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
     """Compile a module's text, if that has not been done before.
 
     symbols: addresses of the functions that it only declares.
-    Raises RuntimeError with LLVM's words if the text is no valid module.
+    Raises RuntimeError with LLVM's words if the text is no valid module, ExecutionError (compiler_failed) if a compiler
+    outside crashes.
     """
     key = key_of(ir)
     here = "\n".join([key, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
@@ -100,7 +109,7 @@ def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
     target = _target()
     code = KEPT.disk.get(key) if KEPT.disk else None
     if code is None:
-        code = _compiled(ir, target)
+        code = KEPT.outside.compiled(ir) if KEPT.outside else compiled_here(ir)
         KEPT.compilations += 1
         if KEPT.disk:
             KEPT.disk.put(key, code)
@@ -116,8 +125,9 @@ def key_of(ir: str) -> str:
     return hashlib.sha256(repr([*compiler, host.name, host.features, ir]).encode()).hexdigest()
 
 
-def _compiled(ir: str, target: Any) -> bytes:
-    """The object code of a module's text."""
+def compiled_here(ir: str) -> bytes:
+    """The object code of a module's text, made in this process. Raises RuntimeError if it is no valid module."""
+    target = _target()
     module = llvm.parse_assembly(ir)
     module.verify()
     module.triple, module.data_layout = target.triple, str(target.target_data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -32,30 +33,35 @@ class Channel:
         sock.setblocking(False)
         self._sock = sock
         self._frames = Frames(sock)
-        self._unsent: tuple[memoryview, tuple[int, ...]] | None = None
+        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._on_message, self._on_end = on_message, on_end
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._read)
 
     def send(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send one frame, what the socket does not take at once later on. The one before must have been answered.
+        """Send one frame, what the socket does not take at once later on.
 
-        The descriptors must stay open until then. Raises OSError when the worker is gone.
+        The descriptors must stay open until the call is answered. Raises OSError when the worker is gone.
         """
-        assert self._unsent is None, "a worker that has answered a call has taken all of it"
-        self._unsent = messages.framed(payload, descriptors), descriptors
+        waits = bool(self._unsent)
+        self._unsent.append((messages.framed(payload, descriptors), descriptors))
+        if waits:
+            return
         self._write()
-        if self._unsent is not None:
+        if self._unsent:
             self._loop.add_writer(self._sock, self._write_on)
 
     def _write(self) -> None:
-        assert self._unsent is not None, "there is something to send"
-        frame, descriptors = self._unsent
-        try:
-            sent = messages.send_some(self._sock, frame, descriptors)
-        except BlockingIOError:
-            return
-        self._unsent = (frame[sent:], ()) if sent < len(frame) else None
+        while self._unsent:
+            frame, descriptors = self._unsent[0]
+            try:
+                sent = messages.send_some(self._sock, frame, descriptors)
+            except BlockingIOError:
+                return
+            if sent < len(frame):
+                self._unsent[0] = frame[sent:], ()
+            else:
+                self._unsent.popleft()
 
     def _write_on(self) -> None:
         try:
@@ -63,7 +69,7 @@ class Channel:
         except OSError as error:
             self._end(error)
             return
-        if self._unsent is None:
+        if not self._unsent:
             self._loop.remove_writer(self._sock)
 
     def _read(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
-from service.engine.process import WorkerConfig, WorkerProcess
+from service.engine.process import Waiting, WorkerConfig, WorkerProcess
 from service.engine.protocol import (
     NO_TENSORS,
     DeadlineExceeded,
@@ -102,11 +102,42 @@ class EmbeddedPool:
     ) -> Reply:
         arrived = time.monotonic()
         give_up = arrived + deadline
+        queued = compiling = 0.0
+        while True:
+            asked = time.monotonic()
+            slot = await self._acquired(worker, give_up)
+            started = time.monotonic()
+            queued += started - asked
+            try:
+                reply = await self._on(slot, op, args, tensors, give_up, on_part)
+                break
+            except Waiting as waiting:
+                worker = waiting.process.id  # what is compiled will be there
+                await self._compiled(waiting, give_up)
+                compiling += time.monotonic() - started
+            except TimeoutError:
+                raise DeadlineExceeded(f"the call did not end within {deadline:g} s", waited=False) from None
+        timing = {"queue": queued * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
+        timing["compute"] += compiling * 1e3
+        return Reply(reply.result, reply.tensors, timing, reply.worker)
+
+    async def _acquired(self, worker: str | None, give_up: float) -> Slot:
         try:
-            slot = await self._dispatcher.acquire(worker, give_up)
+            return await self._dispatcher.acquire(worker, give_up)
         except (QueueFull, NoCapacity) as error:
             self.events["rejected", type(error).__name__] += 1
             raise
+
+    async def _on(
+        self,
+        slot: Slot,
+        op: str,
+        args: dict[str, Any],
+        tensors: Mapping[str, np.ndarray],
+        give_up: float,
+        on_part: PartCallback | None,
+    ) -> Reply:
+        """The reply of the worker in `slot`, which is given back. Raises Waiting, and TimeoutError when time is up."""
         process = slot.process
         assert process is not None, "a slot that was handed out has a process"
         started = time.monotonic()
@@ -120,9 +151,9 @@ class EmbeddedPool:
             raise
         if not exchange.done():
             self._make_stop(process, exchange, "deadline")
-            raise DeadlineExceeded(f"the call did not end within {deadline:g} s", waited=False)
+            raise TimeoutError
         try:
-            reply = exchange.result()
+            return exchange.result()
         except RemoteError as error:
             if error.code in ("deadline_exceeded", "canceled"):  # nobody cancelled: it was the deadline that said stop
                 self.events["stopped", "deadline"] += 1
@@ -130,8 +161,19 @@ class EmbeddedPool:
             raise
         except MemoryError as error:
             raise NoCapacity(f"the service has no room for the tensors: {error}") from error
-        timing = {"queue": (started - arrived) * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
-        return Reply(reply.result, reply.tensors, timing, reply.worker)
+
+    async def _compiled(self, waiting: Waiting, give_up: float) -> None:
+        """Wait until the call can be made again; meanwhile its worker serves others."""
+        process, most = waiting.process, self._settings.queue_per_worker
+        if process.parked > most + 1:  # this one is among them
+            process.forget(waiting.number)
+            self.events["rejected", QueueFull.__name__] += 1
+            raise QueueFull(f"{most} calls wait for compilations already")
+        try:
+            await process.compiled(waiting.number, give_up)
+        except TimeoutError:
+            self.events["stopped", "deadline"] += 1
+            raise DeadlineExceeded("the deadline passed before the program was compiled", waited=True) from None
 
     def _over(self, slot: Slot, process: WorkerProcess, exchange: asyncio.Future[Reply], started: float) -> None:
         failed = exchange.exception() is not None  # looked at here, because the caller may have gone
@@ -231,4 +273,5 @@ def _info(slot: Slot) -> WorkerInfo:
         heartbeat_age=process.heartbeat_age if process and alive else 0.0,
         queued=len(slot.waiting),
         last_fatal=slot.last_fatal,
+        parked=process.parked if process else 0,
     )

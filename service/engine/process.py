@@ -31,16 +31,30 @@ from service.engine.devices import WorkerPlan
 from service.engine.protocol import PartCallback, RemoteError, Reply, WorkerLost
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter, Placed, extent
-from service.worker.messages import Call, Failed, FromWorker, Part, Ready, Returned, Start
+from service.worker.messages import Call, Compiled, Failed, Forget, FromWorker, Parked, Part, Ready, Returned, Start
 from service.worker.state import PAGE, ControlPage
 
-__all__ = ["WorkerConfig", "WorkerProcess"]
+__all__ = ["Waiting", "WorkerConfig", "WorkerProcess"]
 
 THREAD_COPY_BYTES = 2**20  # above, copying takes long enough to be noticed by others on the event loop
 EXIT_POLL_S = 0.005
 EXIT_S = 20.0  # a driver may take its time to take a process down
 
 log = logging.getLogger("backpass.engine")
+
+
+FromCall = Part | Returned | Failed | Parked
+"""What a worker says about the present call."""
+
+
+class Waiting(Exception):
+    """The call of that number did nothing yet: it is to be made again, of this worker, once `WorkerProcess.compiled`
+    has returned."""
+
+    def __init__(self, process: WorkerProcess, number: int) -> None:
+        super().__init__("the call waits for a compilation")
+        self.process = process
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,7 @@ class WorkerProcess:
         self._config = config
         self._number = 0
         self._exchange: _Exchange | None = None
+        self._parked: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._request_arena = ArenaWriter()
@@ -164,6 +179,10 @@ class WorkerProcess:
         if not self._ready.done():
             self._ready.set_exception(why)
             self._ready.exception()  # looked at here, because nobody may be waiting for it
+        for parked in self._parked.values():
+            if not parked.done():
+                parked.set_exception(why)
+                parked.exception()
         if self._exchange is not None:
             self._exchange.fail(why)
 
@@ -183,7 +202,7 @@ class WorkerProcess:
 
         on_part is called with each part of the answer that comes before the last.
         Never cancel the future: the arenas are in use until it is done.
-        It raises WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
+        It raises Waiting, WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
         """
         assert self._exchange is None, "one call at a time"
         self._number += 1
@@ -200,6 +219,33 @@ class WorkerProcess:
             except BaseException as error:
                 exchange.fail(error)
         return exchange.reply
+
+    @property
+    def parked(self) -> int:
+        """Calls that wait for compilations."""
+        return len(self._parked)
+
+    async def compiled(self, number: int, give_up: float) -> None:
+        """Wait for what the parked call of that number needs. give_up: a value of time.monotonic().
+
+        Raises WorkerLost, and TimeoutError when time is up; then, or when cancelled, the call is forgotten.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, give_up - time.monotonic())):
+                await self._parked[number]
+        except WorkerLost:
+            raise
+        except BaseException:
+            self.forget(number)
+            raise
+        finally:
+            self._parked.pop(number, None)
+
+    def forget(self, number: int) -> None:
+        """The parked call of that number will not be made again."""
+        self._parked.pop(number, None)
+        with contextlib.suppress(OSError):
+            self._channel.send(messages.encode(Forget(number)))
 
     def _send(self, exchange: _Exchange, op: str, args: dict[str, Any], put: Placed, deadline: float) -> None:
         """Send the frame of a call whose arrays are in place."""
@@ -241,6 +287,10 @@ class WorkerProcess:
         if isinstance(message, Ready):
             if not self._ready.done():
                 self._ready.set_result(message)
+        elif isinstance(message, Compiled):
+            parked = self._parked.get(message.number)
+            if parked is not None and not parked.done():
+                parked.set_result(None)
         elif exchange is not None and message.number == exchange.number and not self.lost.done():
             exchange.inbox.append((message, descriptors))
             if not exchange.is_held:
@@ -255,10 +305,16 @@ class WorkerProcess:
             message, descriptors = exchange.inbox.popleft()
             try:
                 self._attach(descriptors)
-                if not isinstance(message, Failed) and not message.data and extent(message.tensors) > THREAD_COPY_BYTES:
+                if (
+                    isinstance(message, Part | Returned)
+                    and not message.data
+                    and extent(message.tensors) > THREAD_COPY_BYTES
+                ):
                     self._background(exchange, self._take_large(exchange, message))
                     return
-                arrays = {} if isinstance(message, Failed) else self._answer_arena.read(message.tensors, message.data)
+                arrays = {}
+                if isinstance(message, Part | Returned):
+                    arrays = self._answer_arena.read(message.tensors, message.data)
             except MemoryError as error:
                 self._no_room(exchange, message, error)
             else:
@@ -274,7 +330,7 @@ class WorkerProcess:
         if not self.lost.done():
             self._take_in(exchange)
 
-    def _no_room(self, exchange: _Exchange, message: Part | Returned | Failed, error: MemoryError) -> None:
+    def _no_room(self, exchange: _Exchange, message: FromCall, error: MemoryError) -> None:
         """A part for which this side has no room ends the call, though not before the worker has stopped: until then
         the arena is in use."""
         exchange.lacking = exchange.lacking or error
@@ -283,7 +339,7 @@ class WorkerProcess:
         else:
             self._heard(exchange, message, {})
 
-    def _heard(self, exchange: _Exchange, message: Part | Returned | Failed, arrays: dict[str, np.ndarray]) -> None:
+    def _heard(self, exchange: _Exchange, message: FromCall, arrays: dict[str, np.ndarray]) -> None:
         if isinstance(message, Part):
             if exchange.on_part is not None and exchange.lacking is None:
                 exchange.on_part(message.result, arrays)
@@ -291,6 +347,10 @@ class WorkerProcess:
         self._request_arena.trim()
         self._answer_arena.trim()
         self.answered += 1
+        if isinstance(message, Parked):
+            self._parked[message.number] = asyncio.get_running_loop().create_future()
+            exchange.fail(Waiting(self, message.number))
+            return
         self.sessions = message.sessions
         if exchange.lacking is not None:
             exchange.fail(exchange.lacking)
@@ -352,7 +412,7 @@ class _Exchange:
         self.number = number
         self.on_part = on_part
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.inbox: deque[tuple[Part | Returned | Failed, list[int]]] = deque()
+        self.inbox: deque[tuple[FromCall, list[int]]] = deque()
         self.lacking: MemoryError | None = None
         self._holders = 0
         self._ended: Reply | BaseException | None = None

@@ -62,6 +62,7 @@ class WorkerInfo:
     id names one process: a replacement has another id, the same slot, and the next generation.
     heartbeat_age is in seconds; queued counts the calls waiting for this very worker.
     last_fatal says why the previous process of this slot ended, if one did.
+    parked counts the calls that wait for something to be compiled in it.
     """
 
     id: str
@@ -75,6 +76,7 @@ class WorkerInfo:
     heartbeat_age: float
     queued: int
     last_fatal: str | None
+    parked: int = 0
 
 
 class EngineError(Exception):

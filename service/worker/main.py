@@ -30,18 +30,33 @@ from core.errors import CoreError, ProgramError
 from service import logs
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter
-from service.worker.messages import Call, Failed, Frames, FromWorker, Part, Ready, Returned, Start, Tensor, ToWorker
+from service.worker.compiling import Compilations, Parked
+from service.worker.messages import (
+    Call,
+    Failed,
+    Forget,
+    Frames,
+    FromWorker,
+    Part,
+    Ready,
+    Returned,
+    Start,
+    Tensor,
+    ToWorker,
+)
 from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
+SWITCH_S = 0.0005  # how long a call may wait for Python each time that a compilation is in its way
 
 
 def main(socket_fd: int, parent_pid: int) -> int:
     """Serve calls from `socket_fd` until it closes; returns the exit status."""
     _die_with(parent_pid)
+    sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()
     os.set_inheritable(socket_fd, False)
     sock = socket.socket(fileno=socket_fd)
@@ -64,8 +79,10 @@ def main(socket_fd: int, parent_pid: int) -> int:
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
         _prepare_code(start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
-    messages.send(sock, messages.encode(Ready(device)))
-    return _serve(sock, frames, handlers, state, page)
+    speak = _Speaker(sock)
+    state.compilations = Compilations(lambda number: speak(messages.encode(messages.Compiled(number))), _end_compiler)
+    speak(messages.encode(Ready(device)))
+    return _serve(speak, frames, handlers, state, page)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -96,12 +113,32 @@ def _device(device: str) -> tuple[ModuleType, str]:
 
 def _prepare_code(settings: Mapping[str, Any]) -> None:
     """Machine code is found again by whoever starts next; all workers share the directory. Its threads start now."""
-    from core.codegen.machine import keep_on_disk  # LLVM, which workers that compile nothing can do without
+    from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
     from core.runtime.native import start_threads
 
+    compile_outside()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
+
+
+def _end_compiler() -> None:
+    """Nothing was compiled for a while: the compiler's process can go. The next compilation starts another."""
+    machine = sys.modules.get("core.codegen.machine")
+    if machine is not None and machine.KEPT.outside is not None:
+        machine.KEPT.outside.close()
+
+
+class _Speaker:
+    """Sends whole frames, from any thread. Raises OSError when the service is gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def __call__(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        with self._lock:
+            messages.send(self._sock, payload, descriptors)
 
 
 def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
@@ -113,7 +150,7 @@ def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
 
 
 def _serve(
-    sock: socket.socket, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage
+    speak: _Speaker, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage
 ) -> int:
     requests, answers = ArenaReader(), ArenaWriter()
     while True:
@@ -121,14 +158,23 @@ def _serve(
             call, descriptors = _next(frames)
         except (EOFError, ConnectionError):
             return 0
-        assert isinstance(call, Call), "after the first frame there are only calls"
+        if isinstance(call, Forget):
+            if state.compilations is not None:
+                state.compilations.forget(call.number)
+            continue
+        assert isinstance(call, Call), "the first frame comes once"
         answers.trim()  # the service has read the last answer before it sends another call
         state.stop = StopSignal(page, call.number, call.deadline)
-        state.tell = partial(_tell, sock, call.number, state, answers)
-        answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
-        requests.trim()
+        state.tell = partial(_tell, speak, call.number, state, answers)
         try:
-            messages.send(sock, answer, tuple(sent_along))
+            answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
+            requests.trim()
+            speak(answer, tuple(sent_along))
+        except Parked as parked:
+            requests.trim()
+            speak(messages.encode(messages.Parked(call.number)))
+            assert state.compilations is not None, "who else parks a call"
+            state.compilations.wait(parked.job, call.number)  # now that the service knows
         except OSError:
             return 0
 
@@ -146,6 +192,8 @@ def _answer(
         for descriptor in descriptors:
             requests.attach(descriptor)
         return _returned(call, handlers, state, requests, answers)
+    except Parked:
+        raise
     except CoreError as error:
         kind = "program" if isinstance(error, ProgramError) else "execution"
         if error.code == "out_of_memory":
@@ -188,7 +236,7 @@ def _returned(
 
 
 def _tell(
-    sock: socket.socket,
+    speak: _Speaker,
     number: int,
     state: WorkerState,
     answers: ArenaWriter,
@@ -197,7 +245,7 @@ def _tell(
 ) -> None:
     """Send a part of the answer to the call of that number, and go on. Raises OSError when the service is gone."""
     payload, sent_along = _written(state, answers, computed, lambda *placed: Part(number, result, *placed))
-    messages.send(sock, payload, tuple(sent_along))
+    speak(payload, tuple(sent_along))
 
 
 def _written(

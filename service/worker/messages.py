@@ -19,9 +19,12 @@ __all__ = [
     "HEADER",
     "MAX_DESCRIPTORS",
     "Call",
+    "Compiled",
     "Failed",
+    "Forget",
     "Frames",
     "FromWorker",
+    "Parked",
     "Part",
     "Ready",
     "Returned",
@@ -113,8 +116,26 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     sessions: int
 
 
-ToWorker = Start | Call
-FromWorker = Ready | Part | Returned | Failed
+class Parked(msgspec.Struct, frozen=True, tag="parked"):
+    """The call waits for a compilation and holds nothing: after `Compiled` the service sends it again, as a new one."""
+
+    number: int
+
+
+class Compiled(msgspec.Struct, frozen=True, tag="compiled"):
+    """What a parked call waited for is there, or has failed, which the call will hear when it comes again."""
+
+    number: int
+
+
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """A parked call will not come again. Not answered."""
+
+    number: int
+
+
+ToWorker = Start | Call | Forget
+FromWorker = Ready | Part | Returned | Failed | Parked | Compiled
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

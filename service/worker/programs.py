@@ -28,6 +28,7 @@ from core.ir import Block, Program, inner_blocks
 from core.ops.types import as_dtype
 from core.optim import Optimizer
 from core.wire import Limits, read
+from service.worker.compiling import Compilations
 from service.worker.state import WorkerState
 
 __all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program", "wire_limits"]
@@ -39,6 +40,9 @@ LONG = 200_000_000
 
 TRIPS = 100
 """Of a loop whose number of trips nobody knows yet."""
+
+SHORT_OPS = 200
+"""Of a program whose backward pass and plan take some milliseconds, which is not worth parking a call."""
 
 PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
@@ -60,7 +64,9 @@ class Known:
 
     program: Program
     machine: Machine = "never"
+    compilations: Compilations | None = None
     _executables: dict[Hashable, Executable] = field(default_factory=dict)
+    _ops: int | None = None
 
     def gradient(
         self,
@@ -115,7 +121,12 @@ class Known:
         if executable.machine is None:
             return compiled
         key = ("timed", id(executable.plan))  # which the entry keeps alive
-        return self._compiled(key, lambda: executable.compiled(timed=True))
+        found = _recall(self._executables, key)
+        if found is None:
+            found = self._beside(key, lambda: executable.compiled(timed=True))
+            self._put(key, found)
+            return Compiled(found, fresh=True)
+        return Compiled(found, fresh=False)
 
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.
@@ -137,13 +148,42 @@ class Known:
         found = _recall(self._executables, key)
         if found is not None:
             return Compiled(found, fresh=False)
-        executable = compile()
-        if executable.machine is None:
-            executable = _reading_only(executable)
-            if self.machine == "always" or (self.machine == "auto" and (repeated or _is_long(executable.plan.block))):
-                executable = executable.compiled()
-        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+        for_sure = self.machine == "always" or (self.machine == "auto" and repeated)
+        if self.compilations is None or (self._is_short and not for_sure):
+            executable = self._planned(compile)
+            if self._becomes_code(executable, repeated):
+                executable = self._beside(key, executable.compiled)
+        else:
+            executable = self._beside(key, lambda: self._whole(compile, repeated))
+        self._put(key, executable)
         return Compiled(executable, fresh=True)
+
+    def _put(self, key: Hashable, executable: Executable) -> None:
+        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether everything but machine code is there in no time."""
+        if self._ops is None:
+            self._ops = op_count(self.program.block)
+        return self._ops <= SHORT_OPS
+
+    def _beside(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
+        """What `compile` returns, made while other calls go on. Raises Parked as long as it is not there."""
+        return compile() if self.compilations is None else self.compilations.result((id(self), key), compile)
+
+    def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
+        executable = self._planned(compile)
+        return executable.compiled() if self._becomes_code(executable, repeated) else executable
+
+    def _planned(self, compile: Callable[[], Executable]) -> Executable:
+        executable = compile()
+        return executable if executable.machine is not None else _reading_only(executable)
+
+    def _becomes_code(self, executable: Executable, repeated: bool) -> bool:
+        if executable.machine is not None or self.machine == "never":
+            return False
+        return self.machine == "always" or repeated or _is_long(executable.plan.block)
 
 
 def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
@@ -159,7 +199,9 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
         return found
     if document is None:
         raise ExecutionError("this worker has not seen the program yet", "program_unknown")
-    known = Known(read_program(state, document), machine_for(state))
+    # without an id the next try would be about another object, and wait again
+    compilations = state.compilations if id is not None else None
+    known = Known(read_program(state, document), machine_for(state), compilations)
     if id is not None:
         _keep(state.programs, id, known, PROGRAM_ROOM, lambda each: op_count(each.program.block))
     return known

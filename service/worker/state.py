@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from core.errors import ExecutionError
+from service.worker.compiling import Compilations
 
 __all__ = ["ControlPage", "Handler", "StopSignal", "WorkerState"]
 
@@ -90,6 +91,7 @@ class WorkerState:
     tell:     sends a part of the answer while the call goes on: a result and its arrays.
     programs, sessions, tapes: what the handlers keep.
     steps:    what is compiled for tapes, by structure; the first tape makes it.
+    compilations: what is being compiled beside the calls; without it handlers compile what they need themselves.
     """
 
     worker: str
@@ -102,6 +104,7 @@ class WorkerState:
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
+    compilations: Compilations | None = None
 
     @property
     def residents(self) -> int:

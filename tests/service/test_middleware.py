@@ -31,7 +31,7 @@ class OneWorker:
     events = Counter({("restart", "crash"): 2, ("stopped", "cancel"): 1})
 
     def workers(self) -> list[WorkerInfo]:
-        return [WorkerInfo("wrk_1", 0, 1, "cpu", "idle", 7, 2, 5, 0.1, 4, None)]
+        return [WorkerInfo("wrk_1", 0, 1, "cpu", "idle", 7, 2, 5, 0.1, 4, None, 6)]
 
 
 @pytest.fixture
@@ -102,6 +102,7 @@ def test_the_engine_is_read_when_metrics_are_asked_for(metrics: Metrics):
         'backpass_worker_up{worker="0"} 1.0',
         'backpass_worker_sessions{worker="0"} 5.0',
         'backpass_queue_depth{worker="0"} 4.0',
+        'backpass_worker_parked_calls{worker="0"} 6.0',
         "backpass_waiting_calls 3.0",
         'backpass_worker_restarts_total{reason="crash"} 2.0',
         'backpass_cancellations_total{source="cancel"} 1.0',

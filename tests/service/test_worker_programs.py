@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,16 +10,18 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery
-from core.errors import ExecutionError
+from core.errors import ExecutionError, ProgramError
+from core.optim import Optimizer
 from service.settings import Settings
 from service.worker import programs
-from service.worker.programs import known_program
+from service.worker.compiling import Compilations, Parked
+from service.worker.programs import Known, known_program
 from tests.service.wire import regression
 
 
 @pytest.fixture
 def state() -> Any:
-    return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"))
+    return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"), compilations=None)
 
 
 def test_a_program_is_read_once_and_then_known_by_its_id(state):
@@ -58,3 +61,64 @@ def test_an_executable_asks_only_for_what_it_reads(state):
     assert {v.name for v in compiled.executable.inputs} == {"x", "w"}
     out = compiled.executable.step({name: sketch.values[name] for name in "xw"})
     np.testing.assert_allclose(out.fetched["prediction"], sketch.values["x"] @ sketch.values["w"])
+
+
+QUERY = GradientQuery(loss="loss")
+SGD = Optimizer("sgd", {"learning_rate": 0.1})
+CODE = {
+    "training": lambda known, feeds: known.training(QUERY, SGD, None, (), feeds),
+    "gradient": lambda known, feeds: known.gradient(QUERY, (), feeds, repeated=True),
+    "update": lambda known, feeds: known.update(("w",), SGD, None, ()),
+    "timed": lambda known, feeds: known.timed(CODE["training"](known, feeds)),
+}
+
+
+def settled(known: Known, ask: Any) -> Any:
+    """What `ask` gives in the end."""
+    assert known.compilations is not None
+    told: SimpleQueue[int] = SimpleQueue()
+    known.compilations._tell = told.put
+    for number in range(3):
+        try:
+            return ask()
+        except Parked as parked:
+            known.compilations.wait(parked.job, number)
+            assert told.get(timeout=60) == number
+    raise AssertionError("parked again and again")
+
+
+@pytest.mark.parametrize("what", CODE)
+def test_what_becomes_machine_code_is_compiled_beside_the_calls_and_once(state, what):
+    state.compilations = Compilations(lambda number: None)
+    sketch = regression()
+    known = known_program(state, {"program_id": "a", "document": sketch.document})
+    feeds = {name: sketch.values[name] for name in "xy"}
+    if what == "timed":
+        settled(known, lambda: CODE["training"](known, feeds))
+
+    with pytest.raises(Parked):
+        CODE[what](known, feeds)
+    found = settled(known, lambda: CODE[what](known, feeds))
+    again = CODE[what](known, feeds)
+
+    assert (found.fresh, again.fresh) == (True, False)
+    assert again.executable is found.executable
+    assert found.executable.machine is not None
+
+
+def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
+    state.compilations = Compilations(lambda number: None)
+    known = known_program(state, {"program_id": "a", "document": regression().document})
+    wrong = GradientQuery(loss="nothing")
+
+    for _ in range(2):
+        with pytest.raises(ProgramError):
+            settled(known, lambda: known.training(wrong, SGD, None, (), {}))
+
+
+def test_a_short_question_that_is_asked_once_is_answered_at_once(state):
+    state.compilations = Compilations(lambda number: None)
+    sketch = regression()
+    known = known_program(state, {"program_id": "a", "document": sketch.document})
+    assert known.gradient(QUERY, (), sketch.values).fresh
+    assert known.forward(("prediction",), {}).fresh

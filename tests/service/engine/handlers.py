@@ -98,7 +98,25 @@ def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
     return {"said": len(args["sizes"])}, {"last": np.arange(5)}
 
 
+def gated(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """Needs something compiled, args["what"]; that takes until somebody writes to the FIFO args["gate"].
+
+    What is written is the result, but "fail" fails.
+    """
+
+    def compile() -> str:
+        with open(args["gate"]) as gate:
+            said = gate.read()
+        if said == "fail":
+            raise ExecutionError("cannot be compiled", "compiler_failed")
+        return said
+
+    assert state.compilations is not None
+    return {"compiled": state.compilations.result(args["what"], compile), "pid": os.getpid()}, dict(tensors)
+
+
 HANDLERS = {
+    "gated": gated,
     "count": count,
     "echo": echo,
     "double": double,

@@ -1,0 +1,166 @@
+"""A call that waits for a compilation, and those that do not wait for it. Nothing here goes by the clock: a compilation
+takes until the test opens its gate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.engine import DeadlineExceeded, EmbeddedPool, QueueFull, RemoteError, WorkerLost
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = 60.0
+Gate = Callable[[str], str]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """The path of a FIFO of that name."""
+
+    def made(name: str) -> str:
+        path = tmp_path / name
+        os.mkfifo(path)
+        return str(path)
+
+    return made
+
+
+async def open_gate(path: str, said: str = "code") -> None:
+    """Once the compilation is at its gate."""
+    await asyncio.to_thread(Path(path).write_text, said)
+
+
+async def parked(pool: EmbeddedPool, count: int) -> None:
+    """Until so many calls wait for compilations."""
+    while True:
+        if sum(slot.process.parked for slot in pool._slots if slot.process is not None) >= count:
+            return
+        await asyncio.sleep(0.001)
+
+
+def compiling(pool: EmbeddedPool, gate: str, what: str = "a", **options: Any) -> asyncio.Task:
+    options = {"deadline": MINUTE, **options}
+    return asyncio.create_task(pool.call("gated", {"what": what, "gate": gate}, **options))
+
+
+async def test_other_calls_of_the_worker_go_on_while_one_waits(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        closed = gate("a")
+        given = {"x": np.arange(5.0), "large": np.ones(2**19)}
+        waiting = asyncio.create_task(pool.call("gated", {"what": "a", "gate": closed}, given, deadline=MINUTE))
+        await parked(pool, 1)
+
+        others = [await pool.call("echo", {"i": i}, given, deadline=MINUTE) for i in range(20)]
+
+        assert not waiting.done()
+        await open_gate(closed)
+        reply = await waiting
+        assert reply.result == {"compiled": "code", "pid": others[0].result["pid"]}
+        np.testing.assert_equal(reply.tensors, given)
+        assert reply.timing_ms["total"] >= reply.timing_ms["compute"] > 0
+        assert pool._slots[0].process.parked == 0
+
+
+async def test_calls_that_need_the_same_wait_for_one_compilation_and_others_for_theirs(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        first, second = gate("a"), gate("b")
+        same = [compiling(pool, first) for _ in range(3)]
+        await parked(pool, 3)
+        other = compiling(pool, second, "b")
+        await parked(pool, 4)
+
+        await open_gate(first, "one")
+        done = await asyncio.wait_for(same[0], MINUTE)
+        assert done.result["compiled"] == "one"
+        assert not other.done()
+        for task in same[1:]:  # the result was taken: whoever comes later asks anew
+            task.cancel()
+        await asyncio.gather(*same[1:], return_exceptions=True)
+        gates = asyncio.create_task(open_gate(second, "two"))
+        assert (await asyncio.wait_for(other, MINUTE)).result["compiled"] == "two"
+        await gates
+
+
+async def test_a_compilation_that_fails_fails_its_own_call(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        closed = gate("a")
+        waiting = compiling(pool, closed)
+        await parked(pool, 1)
+        await open_gate(closed, "fail")
+
+        with pytest.raises(RemoteError) as caught:
+            await waiting
+
+        assert (caught.value.code, caught.value.message) == ("compiler_failed", "cannot be compiled")
+        again = compiling(pool, closed)
+        await open_gate(closed)
+        assert (await again).result["compiled"] == "code"
+        assert pool.events["restart", "crash"] == 0
+
+
+async def test_the_deadline_ends_the_waiting_and_not_the_worker(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        pid = (await pool.call("echo", {}, deadline=MINUTE)).result["pid"]
+        closed = gate("a")
+        with pytest.raises(DeadlineExceeded) as caught:
+            await compiling(pool, closed, deadline=0.2)
+
+        assert caught.value.retryable
+        assert pool._slots[0].process.parked == 0
+        later = compiling(pool, closed)  # finds the compilation that goes on
+        await parked(pool, 1)
+        await open_gate(closed)
+        assert (await later).result == {"compiled": "code", "pid": pid}
+
+
+async def test_a_call_that_is_cancelled_is_forgotten_and_what_only_it_wanted_is_not_begun(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        running, unwanted, wanted = gate("a"), gate("b"), gate("c")
+        calls = [compiling(pool, path, path) for path in (running, unwanted, wanted)]
+        await parked(pool, 3)
+        calls[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls[1]
+        await pool.call("echo", {}, deadline=MINUTE)  # behind the message that it is forgotten
+
+        await open_gate(running)
+        await open_gate(wanted)  # which its compilation would not reach if it had to pass the one before
+
+        assert [(await calls[i]).result["compiled"] for i in (0, 2)] == ["code", "code"]
+
+
+async def test_no_more_calls_wait_than_may_wait_for_a_worker(open_pool, gate):
+    async with open_pool(workers=1, queue_per_worker=2) as pool:
+        closed = gate("a")
+        waiting = [compiling(pool, closed, str(i)) for i in range(3)]
+        await parked(pool, 3)
+
+        with pytest.raises(QueueFull):
+            await compiling(pool, closed, "one too many")
+
+        assert (await pool.call("echo", {"i": 1}, deadline=MINUTE)).result["args"] == {"i": 1}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert pool._slots[0].process.parked == 0
+
+
+async def test_waiting_calls_fail_with_their_worker_and_with_the_pool(open_pool, gate):
+    async with open_pool(workers=1) as pool:
+        lost = compiling(pool, gate("a"))
+        await parked(pool, 1)
+        with pytest.raises(WorkerLost):
+            await pool.call("kill", {}, deadline=MINUTE)
+        with pytest.raises(WorkerLost):
+            await lost
+        last = compiling(pool, gate("b"))
+        await parked(pool, 1)
+    with pytest.raises(WorkerLost):
+        await last

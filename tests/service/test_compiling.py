@@ -1,0 +1,93 @@
+"""Sessions whose first step is being compiled, beside sessions that train. The compiler stands still, stopped by a
+signal, for as long as the test wants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.service.conftest import Served, serve
+from tests.service.wire import array, opened, problem, regression, tensors
+
+SGD = {"type": "sgd", "learning_rate": 0.1}
+SKETCH = regression()
+BODY = {"feeds": tensors({name: SKETCH.values[name] for name in "xy"})}
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Served]:
+    """A service with one worker, which keeps no code on disk."""
+    with serve(tmp_path, workers=1, cache_bytes=0) as served:
+        yield served
+
+
+def compiler_of(served: Served) -> int:
+    """The process id of the worker's compiler, which must be there."""
+    (worker,) = (w["pid"] for w in served.client.get("/v1/workers").json()["workers"])
+    children = [pid for each in Path(f"/proc/{worker}/task").glob("*/children") for pid in each.read_text().split()]
+    (found,) = [int(pid) for pid in children if b"core.codegen.outside" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
+
+
+def until_parked(served: Served) -> None:
+    """Until a call waits for a compilation."""
+    while 'backpass_worker_parked_calls{worker="0"} 1.0' not in served.client.get("/metrics").text:
+        time.sleep(0.001)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_compilation_that_stands_still_holds_up_its_own_session_only(one: Served):
+    client, other = one.client, regression(rows=7)
+    with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
+        client.post(f"{path}/steps", json=BODY)
+        with stopped(compiler_of(one)):
+            context = opened(client, other, optimizer={"type": "adam"})
+            held = pool.submit(context.__enter__)
+            until_parked(one)
+            for seq in range(2, 30):
+                said = client.post(f"{path}/steps", json={"seq": seq, **BODY})
+                assert (said.status_code, said.json()["step"]) == (200, seq)
+            fresh = client.post("/v1/gradients", json={"program": SKETCH.document, "loss": "loss", "values": {}})
+            assert fresh.status_code == 422  # also calls of any worker are answered
+            assert not held.done()
+        late = held.result(60)
+        feeds = tensors({name: other.values[name] for name in "xy"})
+        assert client.post(f"{late}/steps", json={"feeds": feeds}).json()["step"] == 1
+        context.__exit__(None, None, None)
+
+
+def test_a_compiler_that_crashes_fails_the_call_that_wanted_it(one: Served):
+    client = one.client
+    with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
+        client.post(f"{path}/steps", json=BODY)
+        before = array(client.get(f"{path}/parameters").json()["parameters"]["w"])
+        compiler = compiler_of(one)
+        request = {"seq": 2, "fetch": ["prediction"], **BODY}
+        os.kill(compiler, signal.SIGSTOP)
+        held = pool.submit(client.post, f"{path}/steps", json=request)
+        until_parked(one)
+        os.kill(compiler, signal.SIGKILL)
+
+        said = problem(held.result(60), 422, "execution-failed")
+
+        assert (said["reason"], said["detail"]) == ("compiler-failed", "the compiler ended: killed by SIGKILL")
+        np.testing.assert_array_equal(array(client.get(f"{path}/parameters").json()["parameters"]["w"]), before)
+        again = client.post(f"{path}/steps", json=request).json()
+        assert (again["seq"], again["step"]) == (2, 2)
+        assert compiler_of(one) != compiler
