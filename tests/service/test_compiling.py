@@ -39,7 +39,9 @@ def compiler_of(served: Served) -> int:
 
 def until_parked(served: Served) -> None:
     """Until a call waits for a compilation."""
+    end = time.monotonic() + 60
     while 'backpass_worker_parked_calls{worker="0"} 1.0' not in served.client.get("/metrics").text:
+        assert time.monotonic() < end, "no call waits for a compilation"
         time.sleep(0.001)
 
 

@@ -39,10 +39,11 @@ async def open_gate(path: str, said: str = "code") -> None:
 
 async def parked(pool: EmbeddedPool, count: int) -> None:
     """Until so many calls wait for compilations."""
-    while True:
+    for _ in range(60_000):
         if sum(slot.process.parked for slot in pool._slots if slot.process is not None) >= count:
             return
         await asyncio.sleep(0.001)
+    raise AssertionError(f"no {count} calls wait for compilations")
 
 
 def compiling(pool: EmbeddedPool, gate: str, what: str = "a", **options: Any) -> asyncio.Task:
