@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 
@@ -19,38 +20,102 @@ TOGETHER = frozenset({"constant", "load", "apply", "store", "accumulate"})
 """Kinds of instructions that need no more than their element, and no order among rows."""
 
 
+@dataclass(slots=True)
+class _Piece:
+    """An instruction, or what a row kernel does apart from its others.
+
+    whole: the position of the kernel. numbers: of the kernel's instructions that are part of it, without its leaves.
+    """
+
+    instruction: Instruction | None
+    whole: int
+    numbers: list[int] | None = None
+
+
 def fuse_epilogues(instructions: Sequence[Instruction], kept: Iterable[Root] = ()) -> tuple[Instruction, ...]:
     """`instructions` with row kernels moved into the products whose result they read. kept: roots read after them."""
-    found: list[Instruction | None] = list(instructions)
+    results = {each.c.root for each in instructions if isinstance(each, Gemm) and _takes(each)}
+    if not results:
+        return tuple(instructions)
+    pieces = [piece for at, each in enumerate(instructions) for piece in _pieces(each, at, results)]
+    touching: dict[Root, set[int]] = {}  # the positions of the pieces that read or write a root
+    for at, piece in enumerate(pieces):
+        for root in _roots(piece.instruction):
+            touching.setdefault(root, set()).add(at)
     late = set(kept)
-    for at, each in enumerate(instructions):
-        if not isinstance(each, Gemm) or each.accumulate or len(each.c.shape) != 2 or not each.is_packed:
+    for at, piece in enumerate(pieces):
+        product = piece.instruction
+        if not isinstance(product, Gemm) or product.c.root not in results:
             continue
-        reader = next((i for i in range(at + 1, len(found)) if _touches(found[i], each.c.root)), None)
-        if reader is None:
+        reader = min((i for i in touching[product.c.root] if i > at), default=at)
+        rows = pieces[reader].instruction
+        if not isinstance(rows, Rows) or any(i.kind not in TOGETHER for i in rows.kernel.code):
             continue
-        rows = found[reader]
-        if not isinstance(rows, Rows):
+        same = pieces[reader].whole
+        near = {i for root in _roots(rows) for i in touching[root] if at < i < reader or pieces[i].whole == same}
+        then = _along(rows, product.c)
+        if then is None or not _may_move(rows, product, [pieces[i].instruction for i in near - {reader}]):
             continue
-        then, rest = _parted(rows, each.c.root)
-        between = [i for i in (*found[at + 1 : reader], rest) if i is not None]
-        if then is None or not _may_move(then, each, between):
-            continue
-        then = _along(then, each.c)
-        if then is None:
-            continue
-        found[reader] = rest
-        others = [i for n, i in enumerate(found) if i is not None and n != at]
-        needed = each.c.root.place != "arena" or each.c.root in late or any(_touches(i, each.c.root) for i in others)
-        found[at] = replace(each, then=then, kept=needed)
-    return tuple(each for each in found if each is not None)
+        for root in _roots(rows):
+            touching[root] = touching[root] - {reader} | {at}
+        pieces[reader].instruction = None
+        needed = product.c.root.place != "arena" or product.c.root in late or touching[product.c.root] != {at}
+        piece.instruction = replace(product, then=then, kept=needed)
+    return tuple(_joined(pieces, instructions))
 
 
-def _touches(each: Instruction | None, root: Root) -> bool:
-    return each is not None and (root in each.reads() or root in each.writes())
+def _takes(each: Gemm) -> bool:
+    return not each.accumulate and len(each.c.shape) == 2 and each.is_packed
 
 
-def _may_move(then: Rows, product: Gemm, between: Sequence[Instruction]) -> bool:
+def _roots(each: Instruction | None) -> set[Root]:
+    return set() if each is None else {*each.reads(), *each.writes()}
+
+
+def _pieces(each: Instruction, at: int, results: set[Root]) -> list[_Piece]:
+    """A row kernel that reads some of `results` as pieces that share no value but leaves; all else as it is."""
+    if not isinstance(each, Rows) or results.isdisjoint(each.reads()):
+        return [_Piece(each, at)]
+    code = each.kernel.code
+    of = list(range(len(code)))  # a forest: the root of the tree of an instruction is its piece
+
+    def piece(n: int) -> int:
+        while of[n] != n:
+            of[n] = n = of[of[n]]
+        return n
+
+    first: dict[Root, int] = {}
+    leaves = set()
+    for n, instr in enumerate(code):
+        if instr.kind == "load" and (root := each.views[instr.operand].root) in results:
+            of[piece(n)] = piece(first.setdefault(root, n))  # one result is read in one piece
+        elif instr.kind in ("load", "constant"):
+            leaves.add(n)
+        for arg in instr.args:
+            if arg not in leaves:
+                of[piece(arg)] = piece(n)
+    found: dict[int, list[int]] = {}
+    for n in range(len(code)):
+        if n not in leaves:
+            found.setdefault(piece(n), []).append(n)
+    if len(found) == 1:
+        return [_Piece(each, at)]
+    return [_Piece(_picked(each, numbers), at, numbers) for numbers in found.values()]
+
+
+def _joined(pieces: Iterable[_Piece], instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    """What is left of each instruction, in one piece again."""
+    for at, group in groupby(pieces, lambda piece: piece.whole):
+        left = [piece for piece in group if piece.instruction is not None]
+        if len(left) < 2:
+            yield from (piece.instruction for piece in left if piece.instruction is not None)
+        else:
+            rows = instructions[at]
+            assert isinstance(rows, Rows)
+            yield _picked(rows, sorted(n for piece in left for n in piece.numbers or ()))
+
+
+def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
     """Whether `then` may run as soon as elements of the product are there, in front of what is `between` them."""
     writes = set(then.writes())
     reads = {v.root for v, o in zip(then.views, then.kernel.operands, strict=True) if not o.written}
@@ -58,29 +123,12 @@ def _may_move(then: Rows, product: Gemm, between: Sequence[Instruction]) -> bool
         return False
     reads.discard(product.c.root)
     for each in between:
+        if each is None:
+            continue
         written = set(each.writes())
         if reads & written or writes & (written | set(each.reads())):
             return False
     return True
-
-
-def _parted(rows: Rows, root: Root) -> tuple[Rows | None, Rows | None]:
-    """The part of a row kernel that has to do with what is loaded from `root`, and the rest, which shares no value."""
-    code = rows.kernel.code
-    near = {n for n, i in enumerate(code) if i.kind == "load" and rows.views[i.operand].root is root}
-    leaf = {n for n, i in enumerate(code) if i.kind in ("constant", "load") and n not in near}
-    grows = True
-    while grows:  # whatever is computed from a value of the part or for it
-        grows = False
-        for n, instr in enumerate(code):
-            linked = {n, *(a for a in instr.args if a not in leaf)} if n not in leaf else set()
-            if linked & near and not linked <= near:
-                near |= linked
-                grows = True
-    chosen, others = ([n for n in range(len(code)) if n not in leaf and (n in near) is side] for side in (True, False))
-    if any(code[n].kind not in TOGETHER for n in chosen):
-        return None, rows
-    return _picked(rows, chosen), _picked(rows, others) if others else None
 
 
 def _picked(rows: Rows, numbers: Sequence[int]) -> Rows:

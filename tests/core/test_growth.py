@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import numpy as np
 import pytest
 
 from core.backward import append_backward
-from core.compile import GradientQuery, compile_gradient
+from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.runtime.native import written
 from core.wire import read
 from tests.programs import Sketch
 
@@ -33,6 +35,18 @@ def nest(ops: int) -> Sketch:
         with s.repeat(2):
             for _ in range(8):
                 s.op("tanh", s.op("mul", "h", "w"), out="h")
+    s.total("h")
+    return s
+
+
+def layers(count: int) -> Sketch:
+    """As many layers as a net may have, each with a weight of its own, large enough to be fused with its update."""
+    s = Sketch()
+    s.feed("x", np.ones((64, 64)), "float32")
+    s.op("assign", "x", out="h")
+    for i in range(count):
+        weight = s.param(f"w{i}", np.ones((64, 64)), "float32")
+        s.op("tanh", s.op("matmul", "h", weight), out="h")
     s.total("h")
     return s
 
@@ -67,5 +81,16 @@ def test_89_twice_the_ops_take_twice_the_work(program, stage):
         return calls(compile_gradient, given, GradientQuery(loss="loss"))
 
     _, small, large = work(20), work(1000), work(2000)  # the first fills caches
+
+    assert large < 2.1 * small
+
+
+def test_twice_the_layers_are_twice_the_work_for_the_compiler():
+    def work(count: int) -> int:
+        program, sgd = read(layers(count).document), Optimizer("sgd", {"learning_rate": 0.1})
+        step = compile_training(program, GradientQuery(loss="loss"), sgd, gives_gradients=False)
+        return calls(written, step.plan.block)
+
+    _, small, large = work(5), work(100), work(200)
 
     assert large < 2.1 * small
