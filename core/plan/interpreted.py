@@ -19,6 +19,8 @@ def interpret(low: Lowering, op: Op, reason: str) -> None:
     for name in (*names, *op.outputs):
         low.type(name)
     given = [low.dense(low.entry(n)) for n in names]
+    for name in op.outputs:
+        low.stand_alone(name)
     made = [low.place(n) for n in op.outputs]
     block = Block(names, (op,), op.outputs, {n: low.types[n] for n in (*names, *op.outputs)})
     each = Interpreted(len(low.shared.interpreted), block, (*given, *made), reason, location=op.location)

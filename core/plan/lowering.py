@@ -113,7 +113,7 @@ class Lowering:
         self.ready: dict[Root, int] = {}
         self.producers = {name: op for op in block.ops for name in op.outputs}
         self._saved: dict[tuple[Group, int, tuple[int | None, ...], tuple[int, ...]], View] = {}
-        self._homes: dict[tuple[Group, int], tuple[str, View]] = {}
+        self._homes: dict[tuple[Group, int, tuple[int | None, ...]], tuple[str, View]] = {}
         self._readers: dict[str, list[Op | None]] = {}
         self.op: Op | None = None
 
@@ -174,6 +174,14 @@ class Lowering:
                 self._readers.setdefault(each, []).append(None)
         return self._readers.get(name, [])
 
+    def stand_alone(self, name: str) -> None:
+        """What computes `name` cannot add it to anything: the op that reads it does."""
+        if name in self.added:
+            del self.added[name]
+            (reader,) = self.readers(name)
+            assert reader is not None
+            self.placed.discard(reader.outputs[0])
+
     # --- types ---------------------------------------------------------------------------------------------------
 
     def type(self, name: str) -> TensorType:
@@ -194,7 +202,7 @@ class Lowering:
         """`name` is this value from now on."""
         self.env[name] = entry
         if name in self.wanted and isinstance(entry, Member):
-            self._homes.setdefault((entry.group, entry.number), (name, self.wanted[name]))
+            self._homes.setdefault((entry.group, entry.number, entry.axes), (name, self.wanted[name]))
 
     # --- memory --------------------------------------------------------------------------------------------------
 
@@ -238,7 +246,7 @@ class Lowering:
 
     def _save(self, member: Member) -> View:
         group = member.group
-        home = self._homes.get((group, member.number))
+        home = self._homes.get((group, member.number, member.axes))  # what is turned lies elsewhere
         if home and home[0] not in self.placed and self._fits(member, home[1]):
             self.placed.add(home[0])
             self._store(member, home[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from core.autodiff import vjp
 from core.build import BlockBuilder, Value
-from core.compile import optimize
+from core.compile import GradientQuery, compile_gradient, optimize
 from core.errors import ExecutionError
 from core.ir import StackType, TensorType
 from core.registry import as_tuple, lookup
 from core.runtime.reference import execute
+from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import CASES, OPS, arrays, examples_of
+from tests.programs import Sketch
 
 END = -(2**31)
 
@@ -93,3 +96,19 @@ def test_an_op_and_its_gradient_on_arrays_that_lie_in_any_way(name, i, lie):
 
 def has_elements(x: Value) -> bool:
     return x.type.is_static and x.rank > 0 and 0 not in x.shape
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_result_whose_transpose_is_stored_first_lies_as_it_should(order, carried):
+    s = Sketch()
+    s.param("x", np.random.default_rng(0).standard_normal((3, 3, 3)))
+    s.op("sin", "x", out="a")
+    s.op("reshape", "x", out="turned", shape=[27])
+    with s.repeat(2) if carried else contextlib.nullcontext():
+        s.op("tanh", s.op("scale", "a", scale=1.5), out="a")
+        s.op("reshape", s.op("transpose", "a", axes=list(order)), out="turned", shape=[27])
+    s.total(s.op("mul", s.op("reshape", "a", shape=[27]), s.op("sin", "turned")))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["a", "turned"])
+
+    both(executable.plan.block, [s.values[v.name] for v in executable.inputs])

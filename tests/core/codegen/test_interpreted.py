@@ -10,6 +10,7 @@ from core.compile import optimize
 from core.errors import ExecutionError, Location
 from core.ir import Block, StackType, TensorType
 from core.plan import plan_block
+from core.registry import lookup
 from core.runtime.native import CPU, native_plan, refusals
 from core.runtime.reference import Run, RunLimits
 from tests.laws.test_native import both
@@ -95,3 +96,28 @@ def test_a_deadline_ends_it_too():
     with pytest.raises(ExecutionError) as caught:
         native_plan(roots(1))(Run(limits=RunLimits(deadline=0.0)), np.eye(2))
     assert caught.value.code == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("equation", ["nk,np,kpq->nq", "np,p,pq->q"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_product_without_machine_code_that_a_loop_only_adds_up_is_added_up(equation, dtype):
+    b = BlockBuilder()
+    sizes = {"n": 2, "k": 3, "p": 4, "q": 5}
+    terms, _, result = equation.replace("->", ",->").partition(",->")
+    shapes = [tuple(sizes[c] for c in term) for term in terms.split(",")]
+    total = b.param(TensorType(tuple(sizes[c] for c in result), dtype))
+    count, *operands = b.constant(0, "int64"), *(b.param(TensorType(shape, dtype)) for shape in shapes)
+    body = BlockBuilder()
+    _, at, state = (body.param(t) for t in (TensorType((), "bool"), count.type, total.type))
+    given = [body.param(v.type) for v in operands]
+    following = at + 1
+    more = lookup("less_than")(following, body.constant(4, "int64"))
+    added = lookup("add")(state, lookup("einsum")(*given, equation=equation))
+    outs = b.emit(
+        "loop",
+        b.constant(True, "bool"), count, total, *operands,
+        sub_block=body.build([more, following, added]), carried=3, captured=len(operands),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+
+    both(b.build([outs[2]]), [rng.standard_normal(v.shape).astype(dtype) for v in (total, *operands)])
