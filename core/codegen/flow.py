@@ -72,6 +72,9 @@ def write_loop(step: _Step, each: Loop) -> None:
     f.begin(body)
     trip = f.read(done, "int64")
     _limits(step, each, trip)
+    inside = f.label("inside")
+    f.branch(f.compare("icmp eq", f.load(step.control("error"), "int64"), I64(0)), inside, after)
+    f.begin(inside)
     for state in each.states:
         step.roots[state.now] = f.read(now[state], "ptr")
         step.roots[state.following] = f.read(following[state], "ptr")
@@ -202,7 +205,7 @@ def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: V
 
 
 def _limits(step: _Step, each: Loop, trip: Value) -> None:
-    """Too many trips or ops, or a wish that the step should stop: an error, and the next question ends the loop."""
+    """Too many trips or ops, or a wish that the step should stop: an error, and the trip is not made."""
     f = step.f
     step.module.polls = True
     too_many, too_long = each.limits

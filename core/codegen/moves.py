@@ -5,6 +5,7 @@ An index out of range is never followed: its number goes to the error word, and 
 
 from __future__ import annotations
 
+from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.plan.data import Gather, ScatterAdd
@@ -58,7 +59,7 @@ def checked(f: Function, address: Value, dtype: str, size: int) -> Value:
     wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
     fine = f.compare("icmp ult", wrapped, I64(size))
     with f.when(f.op(f"xor {fine}, true", "bool")):
-        f.store(f.param("check"), f.param("error"))
+        fail(f, f.param("error"), f.param("check"))
     return f.select(fine, wrapped, literal(0, "int64"))
 
 

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.scalar import FUNCTIONS, apply
@@ -426,7 +427,7 @@ class _Writer:
             f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{self.lanes}i1(<{self.lanes} x i1>)")
         fails = f.op(f"xor {holds}, true", "bool")
         with f.when(fails):
-            f.store(I64(instr.value), self.f.param(f"p{instr.operand}"))
+            fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
 
     # --- reductions --------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class Callback:
     """A function at `address` that runs op `number` of `ops` on the arrays at `addresses`: (number, addresses).
 
     run:    the run that these ops belong to; set before machine code is entered.
-    raised: the first error of an op. Behind it nothing runs any more, until the caller has taken it.
+    raised: the error of an op. Behind it, and behind a check that failed, nothing runs any more.
     """
 
     def __init__(self, ops: Sequence[Interpreted], control: ctypes.Array[ctypes.c_int64]) -> None:
@@ -38,7 +38,7 @@ class Callback:
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
     def _call(self, number: int, addresses: ctypes._Pointer[ctypes.c_void_p]) -> None:
-        if self.raised is not None:
+        if self._control[ERROR]:  # what a check refused is not computed with
             return
         try:
             op, views = self._ops[number]
