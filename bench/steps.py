@@ -4,8 +4,8 @@
                           [--json FILE]
 
 Every peer is a process of its own, which is given the same parameters and feeds; before anything is timed, all must
-agree about the loss and the update of every parameter. Then they take turns: a round is a few steps of each, on one
-core or on all. Times are medians over the rounds, of milliseconds per step; the ratio is Backpass' to that of the
+agree about the loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit
+in some milliseconds, on one core or on all. Times are medians over the rounds, of milliseconds per step; the ratio is Backpass' to that of the
 fastest peer. A first step is everything from the workload's description to the end of its first step: tracing,
 compiling and running, but not the import of the framework.
 """
@@ -31,9 +31,9 @@ from bench.workloads import WORKLOADS
 __all__ = ["main", "measured"]
 
 ROUND_S = 0.03
-"""How long the steps of the slowest peer may take in one round, but it is one step at least."""
+"""How long the steps of a peer may take in one round, but it is one step at least."""
 
-MOST_STEPS = 100
+MOST_STEPS = 500
 PAUSE_S = 0.02  # between turns: threads of the one before may spin for some milliseconds
 TOLERANCE = 1e-3
 
@@ -132,16 +132,15 @@ def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated)
 
 def turns(peers: Mapping[str, Peer], rounds: int) -> dict[str, list[float]]:
     """Seconds per step of each peer in each round, one peer after the other."""
-    slowest = 0.0
-    for peer in peers.values():
+    steps: dict[str, int] = {}
+    for name, peer in peers.items():
         peer.run(2)
-        slowest = max(slowest, peer.run(2)["seconds"] / 2)
-    steps = max(1, min(MOST_STEPS, round(ROUND_S / slowest)))
+        steps[name] = max(1, min(MOST_STEPS, round(2 * ROUND_S / peer.run(2)["seconds"])))
     taken: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
         for name, peer in peers.items():
             time.sleep(PAUSE_S)
-            taken[name].append(peer.run(steps)["seconds"] / steps)
+            taken[name].append(peer.run(steps[name])["seconds"] / steps[name])
     return taken
 
 
