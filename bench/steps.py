@@ -5,9 +5,9 @@
 
 Every peer is a process of its own, which is given the same parameters and feeds; before anything is timed, all must
 agree about the loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit
-in some milliseconds, on one core or on all. Times are medians over the rounds, of milliseconds per step; the ratio is Backpass' to that of the
-fastest peer. A first step is everything from the workload's description to the end of its first step: tracing,
-compiling and running, but not the import of the framework.
+in some milliseconds, on one core or on all. Times are medians over the rounds, of milliseconds per step; the ratio is
+Backpass' to that of the fastest peer. A first step is everything from the workload's description to the end of its
+first step: tracing, compiling and running, but not the import of the framework.
 """
 
 from __future__ import annotations
