@@ -69,6 +69,12 @@ class Outside:
             raise RuntimeError(answer.decode())
         return answer
 
+    def start(self) -> None:
+        """Start the process, so that the first compilation need not wait for it."""
+        with self._lock:
+            if self._process is None:
+                self._process = self._started()
+
     def close(self) -> None:
         """End the process, if there is one."""
         with self._lock:

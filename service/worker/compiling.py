@@ -47,7 +47,7 @@ class Compilations:
     """The jobs of one worker."""
 
     def __init__(
-        self, tell: Callable[[int], None], idle: Callable[[], None] = lambda: None, idle_s: float = 30.0
+        self, tell: Callable[[int], None], idle: Callable[[], None] = lambda: None, idle_s: float = 600.0
     ) -> None:
         """tell: says, from any thread, that the call of a number can be sent again.
 

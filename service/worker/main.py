@@ -112,11 +112,13 @@ def _device(device: str) -> tuple[ModuleType, str]:
 
 
 def _prepare_code(settings: Mapping[str, Any]) -> None:
-    """Machine code is found again by whoever starts next; all workers share the directory. Its threads start now."""
+    """Machine code is found again by whoever starts next, in a directory of all workers. Its threads start now, and so
+    does the compiler, for which the first compilation would wait.
+    """
     from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
     from core.runtime.native import start_threads
 
-    compile_outside()
+    compile_outside().start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
