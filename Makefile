@@ -57,9 +57,12 @@ test: check  ## lint, types, import contracts, and all tests but the slow ones
 	@echo "pytest"
 	@$(BIN)/pytest -n $(JOBS) -m "not slow"
 
-test-all: check $(ORACLE)  ## the same, with the slow tests, PyTorch beside, and ten times the random programs
+test-all: check $(ORACLE)  ## the same, with the slow tests, PyTorch beside, ten times the random programs, and programs as machine code
 	@echo "pytest, slow tests included"
 	@BACKPASS_TEST_PROGRAMS=2000 $(BIN)/pytest -n $(JOBS)
+	@echo "pytest --native"
+	@$(BIN)/pytest -n $(JOBS) --native -m "not slow" --ignore tests/core/codegen \
+		tests/core tests/service tests/end_to_end
 
 check: $(STAMP)  ## lint, formatting, types, import contracts
 	@echo "ruff check"; $(BIN)/ruff check --quiet .

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from tests.programs import EXECUTOR
 
 LAW = "test_first_and_second_gradients_agree_with_differences["
 COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
@@ -15,14 +19,36 @@ def pytest_addoption(parser: Any) -> None:
     parser.addoption("--native", action="store_true", help="run every program as machine code, where it has any")
 
 
+def pytest_configure(config: Any) -> None:
+    EXECUTOR["native"] = config.getoption("--native")
+    if EXECUTOR["native"]:
+        os.environ.setdefault("BACKPASS_COMPILE", "always")  # for the services that tests start
+
+
+def pytest_collection_modifyitems(config: Any, items: Any) -> None:
+    if config.getoption("--native"):
+        for item in items:
+            if item.get_closest_marker("reference"):
+                item.add_marker(pytest.mark.skip(reason="about the reference executor"))
+
+
 @pytest.fixture(autouse=True)
 def _executor(request: Any, monkeypatch: Any) -> None:
-    """The executor that programs of this run are compiled for."""
-    if request.config.getoption("--native"):
-        import core.compile
-        from core.runtime.native import native_plan
+    """With --native, what is ready to run is compiled at its first step, as sessions do it."""
+    if not request.config.getoption("--native"):
+        return
+    from core.executable import Executable
 
-        monkeypatch.setattr(core.compile, "plan", native_plan)
+    interpreted, machines = Executable.step, {}
+
+    def step(self: Executable, *args: Any, **more: Any) -> Any:
+        if self.machine is None and more.get("times") is None:
+            if id(self.plan) not in machines:
+                machines[id(self.plan)] = self.compiled()  # which keeps the plan alive
+            self = replace(self, machine=machines[id(self.plan)].machine)
+        return interpreted(self, *args, **more)
+
+    monkeypatch.setattr(Executable, "step", step)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

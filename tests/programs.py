@@ -13,7 +13,10 @@ from core.registry import lookup
 from core.sparse import RowArray
 from core.wire import read
 
-__all__ = ["Sketch", "check", "close", "complex_step", "grads", "step", "whole"]
+__all__ = ["EXECUTOR", "Sketch", "check", "close", "complex_step", "grads", "identical", "step", "whole"]
+
+EXECUTOR = {"native": False}
+"""native: whether this run of the tests runs programs as machine code; `--native` says so."""
 
 
 class Sketch:
@@ -191,3 +194,18 @@ def _differences(f: Any, values: Mapping[str, np.ndarray], name: str, step: floa
         moved[index] -= 2 * step
         out[index] = (up - f({**values, name: moved})) / (2 * step)
     return out
+
+
+def identical(found: Any, wanted: Any, message: str = "") -> None:
+    """The same numbers of two programs that do the same arithmetic, to the bit.
+
+    As machine code but for rounding: what is fused into one kernel is added up in another order.
+    """
+    if not EXECUTOR["native"]:
+        np.testing.assert_array_equal(found, wanted, err_msg=message)
+        return
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    unit = 1000 * np.finfo(wanted.dtype).eps if np.issubdtype(wanted.dtype, np.inexact) else 0.0
+    scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0) if unit else 0.0
+    np.testing.assert_allclose(found, wanted, rtol=unit, atol=unit * scale, err_msg=message)

@@ -54,12 +54,14 @@ def predicted(s: Sketch, trips: int = 1, **query: object) -> int:
     return predict_memory(exe.plan.block, trips).peak
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("s", [mlp(), wide_chain()], ids=["mlp", "chain"])
 @pytest.mark.parametrize("checkpoints", [(), "auto"])
 def test_the_predicted_peak_is_what_a_step_takes(s, checkpoints):
     assert predicted(s, checkpoints=checkpoints) == pytest.approx(measured(s, checkpoints=checkpoints), rel=0.15)
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_predicted_peak_of_a_loop_under_every_memory_policy(policy):
     s = tanh_loop(300, 5000)

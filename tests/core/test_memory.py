@@ -85,6 +85,7 @@ def peak(s: Sketch, **query: object) -> int:
     return top
 
 
+@pytest.mark.reference
 def test_73_the_peak_falls_as_promised():
     trips, size = 400, 2000
     one = 8 * size
@@ -207,6 +208,7 @@ def test_86_an_unknown_checkpoint_is_an_error(name):
     assert error.value.code == "checkpoint_unknown"
 
 
+@pytest.mark.reference
 def test_checkpoints_lower_the_peak_of_a_deep_network():
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, 20_000))

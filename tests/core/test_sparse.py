@@ -19,7 +19,7 @@ from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS, Optimizer
 from core.sparse import RowArray
 from core.wire import read, write
-from tests.programs import Sketch, check, close, step, whole
+from tests.programs import Sketch, check, close, identical, step, whole
 
 R = np.random.default_rng(7)
 TABLE = R.standard_normal((6, 3))
@@ -258,7 +258,7 @@ def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     found, wanted = whole(found), whole(wanted)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        identical(found[name], value, name)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -470,7 +470,7 @@ def test_a_hook_does_to_rows_what_it_does_to_the_whole_table(do, make, when):
     for name in wanted:  # a norm adds up in another order
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-14, atol=0 if do != "clip_norm" else 1e-15)
     for key, value in dense.recorded.items():
-        np.testing.assert_array_equal(sparse.recorded[key], value)
+        identical(sparse.recorded[key], value)
 
 
 def test_a_hook_inside_a_loop_sees_the_rows_of_each_trip():

@@ -12,7 +12,7 @@ from core.errors import ExecutionError, InvalidProgram, ProgramError
 from core.frontends import Steps, Tape, TapeLimits
 from core.registry import REGISTRY, Example, OpSpec
 from core.wire import read, write
-from tests.programs import whole
+from tests.programs import identical, whole
 
 X, Y = np.arange(6.0).reshape(2, 3) / 4, np.arange(12.0).reshape(3, 4) / 7 - 0.5
 
@@ -270,9 +270,9 @@ def test_a_tape_is_a_program_that_reads_back_compiles_and_differentiates():
     assert program.block == t.program().block
     wanted = t.gradients("loss")
     found = compile_gradient(program, GradientQuery(loss="loss")).step({"x": X, "y": Y})
-    np.testing.assert_array_equal(found.loss, wanted.value)
+    identical(found.loss, wanted.value)
     for name in ("x", "y"):
-        np.testing.assert_array_equal(found.gradients[name], wanted.gradients[name])
+        identical(found.gradients[name], wanted.gradients[name])
     dropped = compile_forward(program, ["d"]).step({"x": X, "y": Y})
     np.testing.assert_array_equal(dropped.fetched["d"], t.evaluate(["d"]).values["d"])
 
@@ -314,7 +314,7 @@ def test_every_op_does_on_a_tape_what_it_does_in_a_program(type):
         assert [name for name, _ in appended[now].outputs] == [name for name, _ in appended[later].outputs]
         first, second = now.evaluate(names).values, later.evaluate(names).values
         for name, wanted in zip(names, example.outputs, strict=False):
-            np.testing.assert_array_equal(first[name], second[name])
+            identical(first[name], second[name])
             np.testing.assert_allclose(np.asarray(first[name], "float64"), np.asarray(wanted, "float64"), rtol=1e-5,
                                        atol=1e-6)  # fmt: skip
         target = next((n for n in names if now.types[n].is_float), None)
@@ -326,7 +326,7 @@ def test_every_op_does_on_a_tape_what_it_does_in_a_program(type):
         wanted = compile_gradient(read(now.write()), query).step(given)
         assert found.gradients.keys() == wanted.gradients.keys()
         for name, gradient in found.gradients.items():
-            np.testing.assert_array_equal(gradient, whole(wanted.gradients)[name])
+            identical(gradient, whole(wanted.gradients)[name])
 
 
 # What is wrong, and where

@@ -19,8 +19,8 @@ from core.runtime.reference import Run, execute, plan
 from core.wire import read
 from tests.laws import test_ops
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
-from tests.laws.test_random_programs import ALL, EXAMPLES, leaves, second_order
-from tests.strategies import programs
+from tests.laws.test_random_programs import ALL, EXAMPLES, PARTS, leaves, second_order
+from tests.strategies import LEAVES, programs
 
 
 def same(found, wanted):
@@ -98,11 +98,37 @@ def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, d
     both(optimize(block), values)
 
 
-@settings(max_examples=EXAMPLES // 5, deadline=None, suppress_health_check=list(HealthCheck))
-@given(document=programs(), seed=st.integers(0, 2**16))
-def test_a_random_program_is_what_the_reference_executor_makes_of_it(document, seed):
-    values = leaves(seed)
-    program = read(document)
+def like(document: Any, dtype: str, width: int) -> Any:
+    """A random program for vectors of another size, and of another dtype than float64."""
+    if isinstance(document, dict):
+        return {
+            key: [*value[:-1], width] if key == "shape" and value[-1:] == [2] else like(value, dtype, width)
+            for key, value in document.items()
+        }
+    if isinstance(document, list):
+        return [like(each, dtype, width) for each in document]
+    return dtype if document == "float64" else document
+
+
+def values_like(seed: int, dtype: str, width: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    vectors = {name: rng.uniform(-1.2, 1.2, width) for name in LEAVES}
+    sequences = {"xs": rng.uniform(-1.0, 1.0, (3, width)), "nothing": np.zeros((0, width))}
+    values = {**leaves(seed), **vectors, **sequences}
+    return {name: value.astype(dtype) if value.dtype == np.float64 else value for name, value in values.items()}
+
+
+WIDTHS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
+"""Around the lanes of vector registers, and rows of several of them."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@settings(max_examples=-(-EXAMPLES // (4 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=programs(), seed=st.integers(0, 2**16), width=st.sampled_from(WIDTHS))
+def test_a_random_program_is_what_the_reference_executor_makes_of_it(part, dtype, document, seed, width):
+    values = values_like(seed, dtype, width)
+    program = read(like(document, dtype, width))
     for executable in (
         compile_gradient(program, GradientQuery(targets=("loss",), **ALL), fetch=["loss"]),
         second_order(program),

@@ -23,6 +23,7 @@ def assert_is_profile(found, compiled):
         assert each["compiled"] is compiled
 
 
+@pytest.mark.reference
 def test_one_shot_gradients_tell_where_their_time_went(client):
     plain = client.post("/v1/gradients", json=GIVEN).json()
     answer = client.post("/v1/gradients?profile=true", json=GIVEN)
@@ -51,6 +52,7 @@ def test_a_word_that_is_no_bool_is_refused(client):
     assert client.post("/v1/gradients?profile=perhaps", json=GIVEN).status_code == 422
 
 
+@pytest.mark.reference
 def test_a_session_trains_the_same_with_and_without_a_profile(client):
     asked = {"program": REGRESSION, "loss": "loss", "init": {"parameters": REGRESSION_PARAMETERS}}
     losses = []

@@ -81,6 +81,7 @@ def test_90_gradients_come_last_layer_first_and_in_the_order_of_their_ready_at(c
     assert done["event"] == "done"
 
 
+@pytest.mark.reference
 def test_what_is_not_streamed_says_the_same_at_the_end(client):
     s = layers()
     s.param("unused", [1.0])
