@@ -262,6 +262,7 @@ def test_a_worker_that_dies_after_the_first_gradient_ends_the_stream_with_an_err
     assert events(patient.client, json=asked(layers()))[-1]["event"] == "done"
 
 
+@pytest.mark.reference  # a call that waits for a compilation leaves the line
 def test_a_stream_has_its_place_in_the_line_and_its_deadline(tmp_path: Path):
     with serve(tmp_path, workers=1, queue_per_worker=1, loop_trips=10**9, op_executions=10**12) as served:
         body = asked(endless())

@@ -116,6 +116,7 @@ def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
             settled(known, lambda: known.training(wrong, SGD, None, (), {}))
 
 
+@pytest.mark.reference
 def test_a_short_question_that_is_asked_once_is_answered_at_once(state):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
