@@ -257,8 +257,18 @@ sign.example(
 
 @op(elementwise=True)
 def cast(xp, x, *, dtype: Dtype):
-    """x converted to `dtype`. Between floating-point dtypes the gradient is cast back; an integer or bool ends it."""
-    return x.astype(as_dtype(dtype))
+    """x converted to `dtype`. Between floating-point dtypes the gradient is cast back; an integer or bool ends it.
+
+    A float becomes the nearest integer towards zero that the dtype has, be it infinite; NaN becomes 0.
+    """
+    kind = as_dtype(dtype)
+    if kind.kind not in "iu" or x.dtype.kind not in "fV":
+        return x.astype(kind)
+    x = x.astype(working_dtype(x))
+    limits = np.iinfo(kind)
+    least, beyond = float(limits.min), float(limits.max + 1)
+    whole = xp.where((x > least) & (x < beyond), x, 0).astype(kind)
+    return xp.where(x >= beyond, kind.type(limits.max), xp.where(x <= least, kind.type(limits.min), whole))
 
 
 cast.infer(lambda x, *, dtype: TensorType(x.shape, dtype))

@@ -199,7 +199,10 @@ class _Stacks:
         self._table = (ctypes.c_int64 * (2 * len(slots)))()
         for i, size in enumerate(slots):
             room = stack_room(size)
-            self._table[2 * i], self._table[2 * i + 1] = self._libc.aligned_alloc(LINE, room), room
+            address = self._libc.aligned_alloc(LINE, room)
+            if address is None:
+                raise ExecutionError("out of memory", "out_of_memory")
+            self._table[2 * i], self._table[2 * i + 1] = address, room
         self.address = ctypes.addressof(self._table)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from core.compile import optimize
 from core.errors import CoreError, ExecutionError, InvalidProgram
 from core.ir import TensorType
 from core.ops.types import as_dtype
-from core.registry import REGISTRY, OpSpec
-from core.runtime.reference import execute
-from tests.laws.test_ops import arrays, block_for, examples_of, gradient
+from core.registry import REGISTRY, Example, OpSpec
+from core.runtime.native import native_plan
+from core.runtime.reference import Run, execute, plan
+from tests.laws.test_ops import OPS, arrays, block_for, examples_of, gradient
 from tests.programs import Sketch, check, close, grads
 
 
@@ -295,3 +297,30 @@ def test_what_safe_where_cannot_do_is_refused(body, code):
     with pytest.raises(CoreError) as error:
         grads(s)
     assert code in {p.code for p in error.value.problems}
+
+
+FAR = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 127.5, 128.0, -128.5, -129.0, 255.9, 256.0,
+       2.0**31, -(2.0**31), 2.0**63, -(2.0**63), 2.0**64, -1e30, 1e30, 65504.0]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
+def test_a_float_becomes_the_nearest_integer_towards_zero_that_there_is(source, dtype):
+    """In whole numbers of Python, which have no end."""
+    with np.errstate(over="ignore"):
+        x = np.array(FAR).astype(as_dtype(source))
+    block = block_for(OPS["cast"], Example((x,), (), {"dtype": dtype}))
+    limits = np.iinfo(dtype)
+
+    def nearest(value: float) -> int:
+        if math.isnan(value):
+            return 0
+        if math.isinf(value):
+            return limits.max if value > 0 else limits.min
+        return max(limits.min, min(limits.max, math.trunc(value)))
+
+    wanted = [nearest(float(value)) for value in x]
+    for run in (plan(block), native_plan(block)):
+        (found,) = run(Run(), x)
+        assert found.dtype == dtype
+        assert found.tolist() == wanted

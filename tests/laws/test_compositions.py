@@ -221,10 +221,11 @@ def test_a_composition_and_its_gradients_of_both_orders(part, seed):
     made, rng = Composition(seed), np.random.default_rng(seed)
     block, values = made.block, list(made.values)
     for order in range(3):
-        if not compare(optimize(block), values, TOLERANCE[made.dtype] * 10**order):
+        needed = optimize(block)  # without ops that would fail, and whose results nobody reads
+        if not compare(needed, values, TOLERANCE[made.dtype] * 10**order):
             return
         if order < 2 and made.wrt:
-            values += cotangents(rng, block, values)
+            values += cotangents(rng, needed, values)
             try:
                 block = vjp(block, made.wrt)
             except CoreError:  # what one of them has no gradient of
