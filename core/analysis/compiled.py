@@ -10,6 +10,7 @@ from core.analysis.records import record_bytes
 from core.cost.memory import lives
 from core.ir import Block, Op
 from core.ops.types import byte_size
+from core.plan.data import Interpreted
 from core.runtime.native import LINE, keeps_result, parts_of, refusals, written
 from core.runtime.reference import NATIVE
 
@@ -22,8 +23,8 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     arena_bytes of a region is what it needs beside arguments, results and what loops record; record_bytes is the memory
     of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last.
     peak_bytes is the most that is there at once of those and of all arrays of a step, but for what it is given and what
-    ops without machine code need for themselves. Ops that have no machine code are counted by type, reason and the
-    client's op they come from.
+    ops without machine code need for themselves. Ops that have no machine code, be they between regions or called from
+    inside one, are counted by type, reason and the client's op they come from.
     """
     refused = refusals(step)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
@@ -39,7 +40,13 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         for each in plan.interpreted:
             others[each.block.ops[0].type, each.reason, each.location] += 1
         records = record_bytes(plan, trips)
-        region = {"ops": len(part.ops), "arena_bytes": arena_bytes, "stacks": len(plan.stacks), "record_bytes": records}
+        called = sum(isinstance(each, Interpreted) for each in plan.body.instructions)
+        region = {
+            "ops": len(part.ops) - called,
+            "arena_bytes": arena_bytes,
+            "stacks": len(plan.stacks),
+            "record_bytes": records,
+        }
         regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})
         parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
     held = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
