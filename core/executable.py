@@ -24,7 +24,7 @@ from core.runtime.reference import Message, Plan, Run, RunLimits
 from core.runtime.times import Times
 from core.sparse import RowArray
 
-__all__ = ["Executable", "Outputs", "Result", "Update", "key_of"]
+__all__ = ["Executable", "Outputs", "Result", "Update", "checked", "key_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Executable:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
             value = values[variable.name]
             if not isinstance(value, xp.ndarray) or value.dtype != dtype or value.shape != variable.type.shape:
-                value = _checked(variable, value, xp)
+                value = checked(variable, value, xp)
             args.append(value)
             taken += 1
         if taken != len(values):
@@ -150,10 +150,13 @@ class Executable:
                 results = chosen(run, *args, watch=watch)
         if times is not None:
             times.seconds += time.perf_counter() - started
+        return self.outputs([r if isinstance(r, xp.ndarray) else xp.asarray(r) for r in results], run)
+
+    def outputs(self, results: Sequence[Any], run: Run | None = None) -> Outputs:
+        """`results` of the plan, or of its machine code, as what they mean, with the messages of their `run`."""
         out: dict[str, Any] = {}
         rows = None
-        for each, result in zip(self.layout, results, strict=True):
-            value = result if isinstance(result, xp.ndarray) else xp.asarray(result)
+        for each, value in zip(self.layout, results, strict=True):
             if each.place == "rows":
                 rows = value
             elif each.place == "loss":
@@ -161,7 +164,8 @@ class Executable:
             else:
                 whole = value if each.table is None else RowArray(rows, value, each.table)
                 out.setdefault(each.place, {})[each.name] = whole
-        out |= {"messages": tuple(run.messages), "unsaid": run.unsaid}
+        if run is not None:
+            out |= {"messages": tuple(run.messages), "unsaid": run.unsaid}
         return Outputs(missing=self.missing, densified=self.densified, **out)
 
     def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
@@ -236,8 +240,11 @@ def key_of(seed: int, step: int) -> np.ndarray:
     return np.asarray(z - 2**64 if z >= 2**63 else z, dtype=np.int64)
 
 
-def _checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
-    """`value` on the device, if it has the declared type; nothing is converted silently."""
+def checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
+    """`value` on the device, if it has the declared type; nothing is converted silently.
+
+    Raises ProgramError (feed_shape, feed_dtype).
+    """
     value = xp.asarray(value)
     if value.dtype == as_dtype(variable.type.dtype) and value.shape == variable.type.shape:
         return value

@@ -97,10 +97,14 @@ class Region:
         arrays = [a if _plain(a) else np.require(a, requirements=["C", "A"]) for a in args]
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
-        results = [each.array() for each in self._results]
+        results = self.results()
         given = self._addresses(*map(id, (*arrays, *results)))
         self.call(ctypes.addressof(given), run)
         return tuple(results)
+
+    def results(self) -> list[np.ndarray]:
+        """Arrays for the results, which nobody holds."""
+        return [each.array() for each in self._results]
 
     def call(self, given: int, run: Run) -> None:
         """Run on the arrays whose ids stand at the address `given`, arguments then results, which must be as the plan

@@ -160,7 +160,9 @@ def decode_to_worker(payload: bytes | bytearray) -> ToWorker:
 def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
     """Send one frame on a blocking socket. Raises OSError when the other side is gone."""
     frame = framed(payload, descriptors)
-    sock.sendall(frame[send_some(sock, frame, descriptors) :])
+    sent = send_some(sock, frame, descriptors)
+    if sent < len(frame):
+        sock.sendall(frame[sent:])
 
 
 def framed(payload: bytes, descriptors: tuple[int, ...]) -> memoryview:

@@ -10,6 +10,7 @@ from core.compile import GradientQuery, Optimizer, compile_training
 from core.errors import CoreError
 from core.trainer import Trainer
 from core.wire import read
+from tests.programs import Sketch
 
 RATE = {"learning_rate": 0.05}
 
@@ -56,3 +57,40 @@ def test_a_step_that_fails_changes_nothing():
     for key, value in trainer.values().items():
         np.testing.assert_array_equal(value, before[key])
     assert trainer.step(workload.feeds) > 0
+
+
+def test_a_trainer_tells_states_that_no_step_reads():
+    sketch = Sketch()
+    sketch.feed("x", [1.0, 2.0])
+    sketch.param("w", [0.5, 0.25])
+    sketch._leaf("state", "last", np.zeros(2), "float64")
+    sketch.op("scale", "x", scale=3.0, out="last")
+    sketch.total(sketch.op("mul", "x", "w"))
+    held = {name: sketch.values[name] for name in ("w", "last")}
+    plain = compile_training(read(sketch.document), GradientQuery(loss="loss"), Optimizer("sgd", RATE))
+
+    for trainer in (Trainer(plain, held), Trainer(plain.compiled(), held)):
+        for x in (1.0, 2.0, 3.0):
+            trainer.step({"x": np.array([x, 2.0])})
+            np.testing.assert_array_equal(trainer.values()["last"], [3 * x, 6.0])
+
+
+@pytest.mark.parametrize("wrong", [{"v": np.zeros(2)}, {"x": None}, {}])
+def test_a_trainer_says_which_feed_is_missing_in_its_first_step_too(wrong):
+    sketch = Sketch()
+    sketch.feed("x", [1.0, 2.0])
+    sketch.param("w", [0.5, 0.25])
+    sketch.total(sketch.op("mul", "x", "w"))
+    training = compile_training(read(sketch.document), GradientQuery(loss="loss"), Optimizer("sgd", RATE))
+    trainer = Trainer(training.compiled(), {"w": sketch.values["w"]})
+
+    with pytest.raises(CoreError):
+        trainer.step(wrong)
+
+
+def test_a_trainer_refuses_values_of_another_dtype():
+    workload = WORKLOADS["mlp_small"]()
+    wrong = {name: value.astype("float64") for name, value in workload.parameters.items()}
+
+    with pytest.raises(CoreError, match="is declared as"):
+        Trainer(executable(workload, "sgd").compiled(), wrong).step(workload.feeds)
