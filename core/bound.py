@@ -15,7 +15,7 @@ import numpy as np
 from core.executable import Executable, Outputs, checked, key_of
 from core.ir import Variable
 from core.ops.types import as_dtype
-from core.runtime.native import Region
+from core.runtime.native import Region, plain
 from core.runtime.reference import Run
 
 __all__ = ["KEPT", "BoundStep", "bound"]
@@ -34,7 +34,7 @@ class BoundStep:
         self._feeds = [(i, v.name, v.type.shape, as_dtype(v.type.dtype)) for i, v in _of_role(inputs, "feed")]
         self._keys = [i for i, _ in _of_role(inputs, "key")]
         given = [None if v.role in ("feed", "key") else checked(v, values[v.name], np) for v in inputs]
-        first = [a if a is None else np.require(a, requirements=["C", "A"]) for a in given] + region.results()
+        first = [a if a is None else plain(a) for a in given] + region.results()
         second = list(first)
         where = {v.name: i for i, v in enumerate(inputs)}
         for i, result in enumerate(executable.layout, count):
@@ -59,7 +59,7 @@ class BoundStep:
             if value is None or value is not self._fed[i]:
                 if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
                     return False
-                self._put(i, np.require(value, requirements=["C", "A"]))
+                self._put(i, plain(value))
                 self._fed[i] = value
         return True
 

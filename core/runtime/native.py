@@ -38,6 +38,7 @@ __all__ = [
     "keeps_result",
     "native_plan",
     "parts_of",
+    "plain",
     "refusals",
     "start_threads",
     "written",
@@ -94,7 +95,7 @@ class Region:
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
             return self.reference(run, *args)
-        arrays = [a if _plain(a) else np.require(a, requirements=["C", "A"]) for a in args]
+        arrays = [plain(a) for a in args]
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = self.results()
@@ -246,9 +247,11 @@ def thread_count() -> int:
     return int(os.environ.get("BACKPASS_THREADS") or len(os.sched_getaffinity(0)))
 
 
-def _plain(array: Any) -> bool:
-    """Whether machine code can read it where it is."""
-    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned
+def plain(array: Any) -> np.ndarray:
+    """`array` itself if machine code can read it where it is, else a copy that it can read."""
+    if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
 
 
 def _distinct(names: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from array import array
 from collections import deque
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = [
 
 HEADER = struct.Struct("!IB")
 MAX_DESCRIPTORS = 4
+ANCILLARY_BYTES = socket.CMSG_LEN(MAX_DESCRIPTORS * array("i").itemsize)
 READ_BYTES = 2**16
 
 
@@ -191,8 +193,9 @@ class Frames:
 
         Raises EOFError when the other side is gone, BlockingIOError when there is nothing.
         """
-        data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MAX_DESCRIPTORS)
-        self._descriptors += descriptors
+        data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        for _, _, descriptors in ancillary:  # of the one kind that there is on such a socket
+            self._descriptors += array("i", descriptors)
         if not data:
             raise EOFError("the other side closed the connection")
         self._data += data
