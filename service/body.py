@@ -83,17 +83,24 @@ def _has_no_body(request: Request) -> bool:
 
 def _media_type(request: Request, binary: bool) -> str:
     """JSON or SAFETENSORS. Raises HttpProblem 415."""
-    accepted = f"{JSON}, {SAFETENSORS}" if binary else JSON
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not read")
-    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
+    found = _known(request.headers.get("content-type", ""))
+    if found == JSON or (binary and found == SAFETENSORS):
+        return found
+    accepted = f"{JSON}, {SAFETENSORS}" if binary else JSON
+    raise HttpProblem("unsupported-media-type", f"the body must be {accepted}", headers={"Accept": accepted})
+
+
+@lru_cache(256)
+def _known(header: str) -> str | None:
+    """What a Content-Type says, if it is JSON or SAFETENSORS."""
+    media_type, _, parameters = header.partition(";")
     media_type = media_type.strip().lower()
-    if binary and media_type in BINARY_ALIASES:
+    if media_type in BINARY_ALIASES:
         return SAFETENSORS
     charset = parameters.strip().lower().replace('"', "")
-    if media_type == JSON and charset in ("", "charset=utf-8"):
-        return JSON
-    raise HttpProblem("unsupported-media-type", f"the body must be {accepted}", headers={"Accept": accepted})
+    return JSON if media_type == JSON and charset in ("", "charset=utf-8") else None
 
 
 async def _read(request: Request, limit: int, settings: Settings) -> bytearray:

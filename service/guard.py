@@ -121,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm_header()
-        if sum(name == b"host" for name, _ in self.headers) != 1:
+        if [name for name, _ in self.headers].count(b"host") != 1:
             self._refuse(HttpProblem("malformed-request", "a request has exactly one Host header"))
         super().on_headers_complete()
 

@@ -23,7 +23,7 @@ PHASES = ("queue", "transfer_in", "compute", "transfer_out")
 
 
 class Metrics:
-    """The instruments of one application, in a registry of its own."""
+    """The instruments of one application, in a registry of its own. active: requests being answered."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
@@ -41,7 +41,8 @@ class Metrics:
         self.requests = histogram(
             "http_server_request_duration_seconds", "Time from request to end of answer.", "method", "route", "status"
         )
-        self.active_requests = Gauge("http_server_active_requests", "Requests being answered.", **own)
+        self.active = 0
+        Gauge("http_server_active_requests", "Requests being answered.", **own).set_function(lambda: self.active)
         self.body_bytes = histogram("http_server_request_body_bytes", "Size of request bodies.", "route", buckets=BYTES)
         self.phases = histogram("backpass_step_phase_seconds", "Time of a call by phase.", "phase")
         self.steps = counter("backpass_steps", "Calls to workers.", "kind", "outcome", "reason")

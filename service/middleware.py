@@ -1,7 +1,7 @@
-"""What happens around every request, as pure ASGI: it must not cost what it protects.
+"""What happens around every request, as pure ASGI and in one layer: it must not cost what it protects.
 
-From the outside in: a request id; a metric; security headers; the end of the work when its client goes away; a
-problem document for what nobody caught.
+A request id; a metric; security headers; the end of the work when its client goes away; a problem document for what
+nobody caught.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from contextvars import ContextVar
 
 from fastapi import FastAPI
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.metrics import Metrics
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
 
-__all__ = ["CancelOnDisconnect", "Caught", "Identified", "Measured", "Secured", "install", "request_id"]
+__all__ = ["Around", "install", "request_id"]
 
 log = logging.getLogger("backpass.http")
 
@@ -39,102 +38,18 @@ SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
+"""They keep a browser from doing more with an answer than showing it; a route's own win."""
 
 
 def install(app: FastAPI, metrics: Metrics) -> None:
-    """Put all of them around `app`, in order. Call once, before the application starts."""
-    app.add_middleware(Caught)
-    app.add_middleware(CancelOnDisconnect, metrics=metrics)
-    app.add_middleware(Secured)
-    app.add_middleware(Measured, metrics=metrics)
-    app.add_middleware(Identified)
+    """Put it around `app`. Call once, before the application starts."""
+    app.add_middleware(Around, metrics=metrics)
 
 
-class Identified:
-    """Gives each request an id, the client's own if it is a decent one, and echoes it as `request-id`."""
+class Around:
+    """Identifies each request, counts it under the template of its route, and sees it to an end.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        given = next((value for name, value in scope["headers"] if name == b"request-id"), b"").decode("latin-1")
-        chosen = given if REQUEST_ID.fullmatch(given) else new_request_id()
-        scope.setdefault("state", {})["request_id"] = chosen
-        request_id.set(chosen)
-
-        async def identified(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [header for header in message.get("headers", ()) if header[0] != b"request-id"]
-                message["headers"] = [*kept, (b"request-id", chosen.encode())]
-            await send(message)
-
-        await self.app(scope, receive, identified)
-
-
-class Measured:
-    """Times each request under the template of its route; what matches no route is one label."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status, size, started = CLIENT_GONE, 0, time.perf_counter()
-
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            return message
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        self.metrics.active_requests.inc()
-        try:
-            await self.app(scope, counted, watched)
-        finally:
-            self.metrics.active_requests.dec()
-            route = getattr(scope.get("route"), "path", None) or "unmatched"
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.request(method, route, status, time.perf_counter() - started, size)
-
-
-class Secured:
-    """Adds the headers that keep a browser from doing more with an answer than showing it; a route's own win."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def secured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                own = {name for name, _ in headers}
-                message["headers"] = headers + [header for header in SECURITY_HEADERS if header[0] not in own]
-            await send(message)
-
-        await self.app(scope, receive, secured)
-
-
-class CancelOnDisconnect:
-    """Cancels the handler when its client closes the connection, so that no worker computes for nobody.
-
-    Noticing needs someone who always receives; what arrives meanwhile waits in a bounded buffer. Most requests are
-    over before that is worth a task.
+    A client's own request id is taken if it is a decent one. What matches no route is one label.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -145,37 +60,77 @@ class CancelOnDisconnect:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answered = started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal answered, started
-            started = True
-            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
-            await send(message)
-
-        watch = _Watch(receive, lambda: answered)
+        started = time.perf_counter()
+        answer = _Answer(_id_of(scope), send)
+        scope.setdefault("state", {})["request_id"] = answer.request_id
+        request_id.set(answer.request_id)
+        watch = _Watch(receive, answer)
+        self.metrics.active += 1
         try:
-            await self.app(scope, watch.receive, watched)
+            await self.app(scope, watch.receive, answer.send)
         except asyncio.CancelledError:
             if watch.gone:
                 self.metrics.disconnects.inc()
-            elif not started:  # the server is shutting down and has waited long enough
+            elif not answer.started:  # the server is shutting down and has waited long enough
                 problem = HttpProblem("draining", "The service stopped before the call ended.")
-                await problem_response(problem, scope["state"]["request_id"], scope["path"])(scope, receive, send)
+                await problem_response(problem, answer.request_id, scope["path"])(scope, receive, answer.send)
+        except Exception as error:
+            log.exception("request %s failed: %s %s", answer.request_id, scope["method"], scope["path"])
+            if answer.started:
+                raise  # the server cuts the connection, which is all that can still be said
+            await problem_response(from_exception(error), answer.request_id, scope["path"])(scope, receive, answer.send)
         finally:
             watch.end()
+            self.metrics.active -= 1
+            route = getattr(scope.get("route"), "path", None) or "unmatched"
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.metrics.request(method, route, answer.status, time.perf_counter() - started, watch.taken)
+
+
+def _id_of(scope: Scope) -> str:
+    given = next((value for name, value in scope["headers"] if name == b"request-id"), b"").decode("latin-1")
+    return given if REQUEST_ID.fullmatch(given) else new_request_id()
+
+
+class _Answer:
+    """What is sent, with the headers that every answer has.
+
+    status: of the answer, once it has `started`. complete: whether all of it was given.
+    """
+
+    def __init__(self, request_id: str, send: Send) -> None:
+        self.request_id = request_id
+        self.status = CLIENT_GONE
+        self.started = self.complete = False
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        self.started = True
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [header for header in message.get("headers", ()) if header[0] != b"request-id"]
+            own = {name for name, _ in headers}
+            headers += [header for header in SECURITY_HEADERS if header[0] not in own]
+            message["headers"] = [*headers, (b"request-id", self.request_id.encode())]
+        else:
+            self.complete = not message.get("more_body", False)
+        await self._send(message)
 
 
 class _Watch:
-    """Receives for the handler that runs in the present task, and cancels it when its client has gone.
+    """Receives for the handler that runs in the present task, and cancels it when its client has gone, so that no
+    worker computes for nobody.
 
-    gone: whether that has happened.
+    Noticing needs someone who always receives; what arrives meanwhile waits in a bounded buffer. Most requests are
+    over before that is worth a task.
+
+    gone: whether the client went away before its answer was complete. taken: bytes of the body.
     """
 
-    def __init__(self, receive: Receive, answered: Callable[[], bool]) -> None:
-        """answered: whether the handler has given its whole answer, after which a client may go."""
+    def __init__(self, receive: Receive, answer: _Answer) -> None:
         self.gone = False
-        self._receive, self._answered = receive, answered
+        self.taken = 0
+        self._receive, self._answer = receive, answer
         self._handler = asyncio.current_task()
         self._receiving = False
         self._buffer: _Buffer | None = None
@@ -189,12 +144,17 @@ class _Watch:
             return await self._buffer.get()
         self._receiving = True
         try:
-            message = await self._receive()
+            message = await self._take()
         finally:
             self._receiving = False
-        if message["type"] == "http.disconnect" and not self._answered():
+        if message["type"] == "http.disconnect" and not self._answer.complete:
             self.gone = True
             raise asyncio.CancelledError
+        return message
+
+    async def _take(self) -> Message:
+        message = await self._receive()
+        self.taken += len(message.get("body", b""))
         return message
 
     def _start(self) -> None:
@@ -205,9 +165,9 @@ class _Watch:
             self._pump = asyncio.ensure_future(self._pumping(self._buffer))
 
     async def _pumping(self, buffer: _Buffer) -> None:
-        while await buffer.put(await self._receive()):
+        while await buffer.put(await self._take()):
             pass
-        if not self._answered() and self._handler is not None:
+        if not self._answer.complete and self._handler is not None:
             self.gone = True
             self._handler.cancel()
 
@@ -251,30 +211,3 @@ class _Buffer:
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-
-
-class Caught:
-    """Answers what no exception handler knew with a problem document, inside the layers that mark and measure it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watched)
-        except Exception as error:
-            current = scope["state"]["request_id"]
-            log.exception("request %s failed: %s %s", current, scope["method"], scope["path"])
-            if started:
-                raise  # the server cuts the connection, which is all that can still be said
-            await problem_response(from_exception(error), current, scope["path"])(scope, receive, send)

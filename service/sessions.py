@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from service.body import Body
 from service.calls import Calls
 from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
-from service.exchange import Answer
+from service.exchange import THREAD_BYTES, Answer
 from service.metrics import Metrics
 from service.problems import HttpProblem, from_exception
 from service.session import SESSIONS, Kind, Session
@@ -39,13 +40,27 @@ Render = Callable[[Reply], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call that changes a session. seq None: the next one, whatever it is. digest: of all that was sent."""
+    """A call that changes a session. seq None: the next one, whatever it is. sent: what kind of request, with what."""
 
     op: str
     args: dict[str, Any]
     tensors: Tensors
     seq: int | None
-    digest: str
+    sent: str
+    body: Body | None = None
+
+    @property
+    def digest(self) -> str:
+        """The same for the same request sent twice."""
+        return self.sent if self.body is None else f"{self.sent} {self.body.digest}"
+
+    async def hash(self) -> None:
+        """Have the digest worked out: by a thread if that takes long, else as soon as this task waits for something,
+        which is the worker."""
+        if self.body is not None and len(self.body.raw) > THREAD_BYTES:
+            await asyncio.to_thread(lambda: self.digest)
+        else:
+            asyncio.get_running_loop().call_soon(lambda: self.digest)
 
 
 class SessionRegistry:
@@ -205,11 +220,17 @@ class SessionRegistry:
         async def running() -> tuple[Answer, bool]:
             async with self._turn(session, deadline) as left:
                 seq = session.seq + 1 if write.seq is None else write.seq
-                replayed = self._replayed(session, seq, write.digest)
+                replayed = self._replayed(session, seq, write)
                 if replayed is not None:
                     return replayed, True
-                session.unsure = (seq, write.digest)
-                reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, left())
+                await write.hash()
+                session.unsure = (seq, "")
+                try:
+                    reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, left())
+                except Exception:
+                    if session.unsure is not None:
+                        session.unsure = (seq, write.digest)
+                    raise
                 session.adopt(reply.result)
                 answer = await render(reply)
                 session.history.add(seq, write.digest, answer)
@@ -234,14 +255,14 @@ class SessionRegistry:
 
         return await self._kept_running(running())
 
-    def _replayed(self, session: Session, seq: int, digest: str) -> Answer | None:
+    def _replayed(self, session: Session, seq: int, write: Write) -> Answer | None:
         """The stored answer to a repeated request; None for the next one in order. Raises HttpProblem 409."""
         if seq == session.seq + 1:
             return None
         if seq > session.seq:
             raise HttpProblem("sequence-gap", f"seq {seq} came, but {session.seq + 1} is next", **session.position)
         found = session.history.get(seq)
-        if found is not None and found.digest == digest:
+        if found is not None and found.digest == write.digest:
             if found.answer is not None:
                 return found.answer
             detail = f"seq {seq} has taken effect, but its answer is not there any more"
@@ -327,15 +348,24 @@ class SessionRegistry:
 
     async def _kept_running(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which goes on when the caller is cancelled."""
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._over)
-        return await asyncio.shield(task)
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at here, because the caller may have gone
+        async def running() -> None:
+            try:
+                found = await work
+            except Exception as error:
+                if not result.done():
+                    result.set_exception(error)
+            else:
+                if not result.done():
+                    result.set_result(found)
+            finally:
+                result.cancel()
+
+        task = asyncio.create_task(running())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await result
 
     def _worker_lost(self, worker: str, reason: str) -> None:
         for session in self._sessions.values():

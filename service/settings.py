@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -113,7 +114,7 @@ class Settings(BaseSettings):
     session_pipeline: int = Field(8, gt=0, description="Calls that may wait in one session or tape.")
     programs: int = Field(1_000, gt=0, description="Most programs kept.")
 
-    @property
+    @cached_property
     def tensor_limits(self) -> TensorLimits:
         return TensorLimits(rank=self.tensor_rank, elements=self.tensor_elements, bytes=self.tensor_bytes)
 

@@ -2,7 +2,8 @@
 
 The fast parser takes the last of repeated members without a word. Parsing with a hook on every object would tell, at
 five times the cost, so that is done only when a count gives cause: each member has one colon, and colons inside
-strings can be counted in what was parsed. If the text has no more colons than that, no member was dropped.
+strings can be counted in what was parsed. If the text has no more colons than that, no member was dropped. A short
+text that is what the parsed object is written as is told even faster: nothing can be missing from that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import orjson
 from service.problems import HttpProblem
 
 __all__ = ["parse_json"]
+
+SHORT = 4096  # bytes
+FLAT = 64  # objects and arrays; some hundreds, one inside the other, are more than can be written
 
 ESCAPED_COLON = (b"\\u003a", b"\\u003A")
 
@@ -34,10 +38,17 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
         raise HttpProblem("invalid-json", f"{error.msg}, at character {error.pos}", offset=error.pos) from None
     if not isinstance(document, dict):
         raise HttpProblem("invalid-json", "the outermost value is not an object")
+    if _is_short(data, max_depth) and orjson.dumps(document) == data.rstrip(b" "):
+        return document
     colons = _colons(document, max_depth)
     if data.count(b":") != colons or any(escaped in data for escaped in ESCAPED_COLON):
         json.loads(data, object_pairs_hook=_without_repeats)
     return document
+
+
+def _is_short(data: bytes | bytearray, max_depth: int) -> bool:
+    """Whether it can be written in no time, and is certainly not too deep."""
+    return len(data) <= SHORT and data.count(b"{") + data.count(b"[") <= min(FLAT, max_depth)
 
 
 def _too_deep(max_depth: int) -> HttpProblem:

@@ -76,7 +76,7 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
     asked = schemas.AppendOps.model_validate(body.document)
     given = await _leaves(request, body, asked)
     args = {"ops": asked.ops, "renew": asked.renew, "release": asked.release, "returned": asked.return_values}
-    write = Write("tape.append", args, given, asked.seq, f"ops {body.digest}")
+    write = Write("tape.append", args, given, asked.seq, "ops", body)
     return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
 
 
@@ -138,7 +138,7 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
     if asked.record:
         if seed:
             _refuse("/target_gradient", "with record it is the name of a variable")
-        write = Write("tape.record", args, seed, asked.seq, f"backward {body.digest}")
+        write = Write("tape.record", args, seed, asked.seq, "backward", body)
         return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
     if asked.seq is not None:
         _refuse("/seq", "only what changes the tape has a number")

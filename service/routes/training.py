@@ -74,7 +74,7 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
     args["profile"] = profile
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
-    write = Write("session.step", args, feeds, asked.seq, f"steps {body.digest}")
+    write = Write("session.step", args, feeds, asked.seq, "steps", body)
     members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
     return await _written(request, session, write, asked.deadline_s, as_file, members)
 
@@ -97,7 +97,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     asked = schemas.UpdateRequest.model_validate(body.document)
     given, tables = await given_gradients(body, settings(request), asked.gradients)
     args = {"require_finite": asked.require_finite, "tables": tables}
-    write = Write("session.update", args, given, asked.seq, f"updates {body.digest}")
+    write = Write("session.update", args, given, asked.seq, "updates", body)
     return await _written(request, session, write, asked.deadline_s, as_file, {})
 
 

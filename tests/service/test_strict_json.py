@@ -124,3 +124,26 @@ def test_any_bytes_are_either_an_object_or_a_problem(data: bytes):
         assert isinstance(parse_json(data), dict)
     except HttpProblem as problem:
         assert problem.status == 400
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.recursive(st.integers(0, 9) | st.text(max_size=3), st.lists, max_leaves=4)),
+    st.integers(0, 3),
+)
+def test_a_compact_text_is_read_as_it_is_and_refused_with_a_member_said_twice(document, blanks):
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b" " * blanks
+    assert parse_json(text) == document
+
+    for name in document:
+        said = json.dumps({name: 0}, separators=(",", ":"), ensure_ascii=False)[1:-1].encode()
+        with pytest.raises(HttpProblem, match="occurs twice"):
+            parse_json(text.rstrip()[:-1] + b"," + said + b"}")
+
+
+@pytest.mark.parametrize("depth", [64, 65, 300, 500])
+def test_a_short_text_may_be_deep(depth):
+    text = b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+    assert parse_json(text, max_depth=500)
+    with pytest.raises(HttpProblem, match="deeper than"):
+        parse_json(text, max_depth=depth - 1)
