@@ -35,8 +35,14 @@ __all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program", "wir
 
 Machine = Literal["auto", "always", "never"]
 
-LONG = 200_000_000
-"""Floating-point operations of a call from which on compiling it pays even if it is never made again."""
+LONG = 4_000_000_000
+"""Floating-point operations of a call from which on compiling it pays even if it is never made again: as many as
+numpy's products of matrices do in the time that it takes.
+"""
+
+PRODUCTS = ("matmul", "einsum")
+SLOWER = 20
+"""How much longer all else takes, which goes through memory op by op."""
 
 TRIPS = 100
 """Of a loop whose number of trips nobody knows yet."""
@@ -264,7 +270,8 @@ def _reading_only(executable: Executable) -> Executable:
 
 def _is_long(block: Block) -> bool:
     """Whether one run takes longer than compiling; a rule of the program alone, so that calls repeat to the bit."""
-    return sum(count_work(block, TRIPS).values()) >= LONG
+    work = count_work(block, TRIPS)
+    return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items()) >= LONG
 
 
 def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
