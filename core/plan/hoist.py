@@ -42,11 +42,10 @@ DEPTH = 256
 def hoist_products(loop: Loop) -> Loop:
     """`loop` with the products it only adds up made every few trips, where their operands allow it."""
     sums = {s.now: s for s in loop.states if s.now is s.following}
-    elements = {e for s, e in loop.records if isinstance(s, Elements)} | {
-        e for _, e in loop.over if isinstance(e, Root)
-    }
+    lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # no stack that may yet move
+    elements = {e for _, e in lasting if isinstance(e, Root)}
     own = _computed(loop)
-    hoisted: list[Hoisted] = []
+    hoisted: dict[Gemm, Hoisted] = {}
     renamed: dict[Root, Root] = {}
     rooms: dict[tuple[Root, int], Root] = {}
     for each in loop.body.instructions:
@@ -61,14 +60,16 @@ def hoist_products(loop: Loop) -> Loop:
             element = renamed.setdefault(root, Root(root.nbytes, "element", root.name))
             room = rooms.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
             kept.append((element, room))
-        one, many = (_product(each, a, b, n, renamed) for n in (1, trips))
-        hoisted.append(Hoisted(one, many, trips, tuple(kept)))
-    if not hoisted:
-        return loop
-    gone = {h.one.c.root for h in hoisted}
-    left = (i for i in loop.body.instructions if not (isinstance(i, Gemm) and i.accumulate and i.c.root in gone))
-    body = replace(loop.body, instructions=tuple(_renamed(i, renamed) for i in left))
-    return replace(loop, body=body, hoisted=tuple(hoisted))
+        one, many = (
+            replace(
+                each,
+                a=_transposed(_rows(a, renamed.get(a.root, a.root), n)),
+                b=_rows(b, renamed.get(b.root, b.root), n),
+            )
+            for n in (1, trips)
+        )
+        hoisted[each] = Hoisted(one, many, trips, tuple(kept))
+    return replace(_without(loop, hoisted, renamed), hoisted=tuple(hoisted.values())) if hoisted else loop
 
 
 def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root]) -> Loop:
@@ -98,12 +99,14 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root]) ->
         room = Root(trips * element.nbytes, "arena", element.name)
         one, many = (replace(each, a=_rows(each.a, row, n), c=_rows(each.c, element, n)) for n in (1, trips))
         ahead[each] = Ahead(source.x, source.index, row, one, many, trips, ((element, room),))
-    if not ahead:
-        return loop
     names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}
-    left = (i for i in loop.body.instructions if i not in ahead)
-    body = replace(loop.body, instructions=tuple(_renamed(i, names) for i in left))
-    return replace(loop, body=body, ahead=tuple(ahead.values()))
+    return replace(_without(loop, ahead, names), ahead=tuple(ahead.values())) if ahead else loop
+
+
+def _without(loop: Loop, gone: Collection[Instruction], names: Mapping[Root, Root]) -> Loop:
+    """`loop` without some instructions of its body, the others with other roots."""
+    left = (_renamed(each, names) for each in loop.body.instructions if each not in gone)
+    return replace(loop, body=replace(loop.body, instructions=tuple(left)))
 
 
 def _rows(view: View, root: Root, count: int) -> View:
@@ -141,14 +144,6 @@ def _whole(view: View) -> bool:
     """Whether a matrix is all of its root, row by row."""
     laid = all(n == 1 or s == t for n, s, t in zip(view.shape, view.strides, contiguous(view.shape), strict=True))
     return laid and view.offset == 0 and view.root.nbytes == bytes_of(view.shape, view.dtype)
-
-
-def _product(each: Gemm, a: View, b: View, trips: int, renamed: Mapping[Root, Root]) -> Gemm:
-    """The product of what `trips` trips multiply: `a` [k, m] and `b` [k, n] are what one does."""
-    a, b = (
-        View(renamed.get(v.root, v.root), v.dtype, (trips * v.shape[0], v.shape[1]), (v.shape[1], 1)) for v in (a, b)
-    )
-    return replace(each, a=_transposed(a), b=b)
 
 
 def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
