@@ -6,15 +6,16 @@ from a fixed seed, so that every peer in bench/peers computes the same step on t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
 
-__all__ = ["WORKLOADS", "Workload"]
+__all__ = ["WORKLOADS", "Workload", "of_family"]
 
 RATE = 0.01
 """Learning rate of every workload."""
@@ -279,3 +280,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "branch": branch,
 }
 """Name -> the workload, made when it is asked for."""
+
+Each = TypeVar("Each")
+
+
+def of_family(entries: Mapping[str, Each], workload: str) -> Each:
+    """The entry of the family of a workload, with which the workload's name begins."""
+    return next(each for family, each in entries.items() if workload.startswith(family))

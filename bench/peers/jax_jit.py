@@ -12,7 +12,7 @@ import jaxlib
 import numpy as np
 from jax import lax
 
-from bench.workloads import RATE, Workload, mlp
+from bench.workloads import RATE, Workload, mlp, of_family
 
 __all__ = ["LOSSES", "Training", "loss_of", "start", "versions"]
 
@@ -65,7 +65,7 @@ def loss_of(workload: Workload) -> Loss:
     A number of trips that is fed is part of the function, as a static argument is: reverse mode needs to know it, and
     another one is compiled anew.
     """
-    loss = next(loss for family, loss in LOSSES.items() if workload.name.startswith(family))
+    loss = of_family(LOSSES, workload.name)
     return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bench.workloads import RATE, Workload, mlp
+from bench.workloads import RATE, Workload, mlp, of_family
 
 __all__ = ["Training", "start", "versions"]
 
@@ -32,7 +32,7 @@ class Training:
     """
 
     def __init__(self, workload: Workload, compiled: bool = False) -> None:
-        self._loss = next(loss for family, loss in LOSSES.items() if workload.name.startswith(family))
+        self._loss = of_family(LOSSES, workload.name)
         self._feeds = {name: tf.constant(value) for name, value in workload.feeds.items()}
         if compiled and "n" in self._feeds:
             self._feeds["n"] = int(workload.feeds["n"])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bench.workloads import Workload
+from bench.workloads import Workload, of_family
 
 __all__ = ["Feeds", "Loss", "Tensors", "loss_of", "negative", "placed", "positive"]
 
@@ -112,4 +112,4 @@ LOSSES: dict[str, Loss] = {
 
 def loss_of(workload: str) -> Loss:
     """The loss of the workload of this name, which starts with that of its family."""
-    return next(loss for family, loss in LOSSES.items() if workload.startswith(family))
+    return of_family(LOSSES, workload)
