@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -45,7 +44,7 @@ class BoundStep:
                 else:
                     second[read], second[i] = first[i], first[read]
         self._region = region
-        self._turns = [_Turn(executable, each) for each in (first, second)]
+        self._turns = [(region.given(each), executable.outputs(each[count:])) for each in (first, second)]
         self._turn = 0
         self._fed: list[Any] = [None] * count
 
@@ -71,11 +70,11 @@ class BoundStep:
         """
         for i in self._keys:
             self._put(i, key_of(seed, step))
-        turn = self._turns[self._turn]
-        self._region.call(turn.address, run)
-        if not run.messages:
-            return turn.outputs
-        return replace(turn.outputs, messages=tuple(run.messages), unsaid=run.unsaid)
+        given, outputs = self._turns[self._turn]
+        self._region.run(given, run)
+        if run.messages:
+            return replace(outputs, messages=tuple(run.messages), unsaid=run.unsaid)
+        return outputs
 
     def keep(self) -> None:
         """What the last step gave are the values from now on."""
@@ -85,22 +84,12 @@ class BoundStep:
         """Let go of the feeds' memory; the next step needs feeds of its own."""
         for i, *_ in self._feeds:
             self._fed[i] = None
-            for turn in self._turns:
-                turn.arrays[i] = None
+            for given, _ in self._turns:
+                given.drop(i)
 
     def _put(self, i: int, value: np.ndarray) -> None:
-        for turn in self._turns:
-            turn.arrays[i], turn.table[i] = value, id(value)
-
-
-class _Turn:
-    """The arrays of a step in the order of machine code, where they lie, and what is answered with them."""
-
-    def __init__(self, executable: Executable, arrays: list[Any]) -> None:
-        self.arrays = arrays
-        self.table = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
-        self.address = ctypes.addressof(self.table)
-        self.outputs = executable.outputs(arrays[len(executable.inputs) :])
+        for given, _ in self._turns:
+            given.put(i, value)
 
 
 def bound(executable: Executable, values: Mapping[str, Any]) -> BoundStep | None:

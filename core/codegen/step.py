@@ -99,7 +99,8 @@ def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None =
     """The module with the function `step` of `plan`, whose long kernels run on so many threads.
 
     With a timer, which learns what is timed, `step` has one more parameter, the table of times. A caller for whom each
-    argument takes time calls ``enter(arguments)``, with the address of all of them in a row.
+    word takes time calls ``enter(arguments)``, with the address of all of them in a row: it returns the error word and
+    sets it to 0 again.
     """
     module = Module()
     params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
@@ -107,13 +108,21 @@ def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None =
     writer = _Step(module, f, plan, arena, threads, timer)
     writer.sequence(plan.body)
     writer.finish()
-    enter = Function("enter", [("arguments", "ptr")])
-    given = [enter.load(enter.at(enter.param("arguments"), I64(i), "ptr"), "ptr") for i in range(len(params))]
-    enter.do(f"call void @step({', '.join(map(str, given))})")
-    module.functions += [f, enter]
+    module.functions += [f, _enter(params)]
     if plan.stacks:
         module.functions.append(grow_function(CONTROL))
     return module
+
+
+def _enter(params: list[str]) -> Function:
+    f = Function("enter", [("arguments", "ptr")], "i64")
+    given = [f.load(f.at(f.param("arguments"), I64(i), "ptr"), "ptr") for i in range(len(params))]
+    f.do(f"call void @step({', '.join(map(str, given))})")
+    error = f.at(given[params.index("control")], I64(CONTROL.index("error")), "int64")
+    failed = f.load(error, "int64")
+    f.store(I64(0), error)
+    f.do(f"ret {failed}")
+    return f
 
 
 class _Step:

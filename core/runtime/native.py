@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -33,6 +34,7 @@ from core.runtime.stop import watched
 
 __all__ = [
     "LINE",
+    "Given",
     "Region",
     "compile_region",
     "keeps_result",
@@ -68,7 +70,7 @@ class Region:
     plan: NativePlan
     library: Library
     arena_bytes: int
-    _entry: Callable[..., None] = field(init=False)
+    _entry: Callable[[int], int] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _arena: np.ndarray = field(init=False)
     _reference: Plan | None = None
@@ -76,7 +78,7 @@ class Region:
     polls: bool = False
 
     def __post_init__(self) -> None:
-        self._entry = self.library.function("enter", ctypes.c_void_p)
+        self._entry = self.library.function("enter", ctypes.c_void_p, returns=ctypes.c_int64)
         room = np.empty(self.arena_bytes + LINE, np.uint8)
         self._arena = room[-room.ctypes.data % LINE :]
         self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
@@ -87,10 +89,7 @@ class Region:
         self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
         times = (ctypes.addressof(self._times),) if self.timed else ()
-        words = (0, self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
-        self._arguments = (ctypes.c_void_p * len(words))(*words)
-        self._arguments_at = ctypes.addressof(self._arguments)
-        self._addresses = ctypes.c_void_p * (len(self._shapes) + len(self._results))
+        self._words = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
@@ -99,54 +98,58 @@ class Region:
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # a size turned out different from what was declared
         results = self.results()
-        given = self._addresses(*map(id, (*arrays, *results)))
-        self.call(ctypes.addressof(given), run)
+        self.run(self.given([*arrays, *results]), run)
         return tuple(results)
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results, which nobody holds."""
         return [each.array() for each in self._results]
 
-    def call(self, given: int, run: Run) -> None:
-        """Run on the arrays whose ids stand at the address `given`, arguments then results, which must be as the plan
-        has them.
+    def given(self, arrays: Sequence[Any]) -> Given:
+        """What to run on: arrays as the plan has them, arguments then results; None for one that is put there later."""
+        return Given(arrays, self._words)
+
+    def run(self, given: Given, run: Run) -> None:
+        """Run on `given`, which must be complete.
 
         One call at a time runs, as there is one arena. Raises ExecutionError.
         """
-        with self._lock:
-            self._arguments[0] = given
+        self._lock.acquire()  # `with` takes a tenth of a microsecond longer, and the smallest steps only a few
+        try:
             if self._limited or run.times is not None:
-                self._watched(run)
-            else:  # a step may be so short that what can be left out counts
-                self._entry(self._arguments_at)
-            failed = self._control[0]
-            if not failed:
-                return
-            self._control[0] = 0
+                failed = self._watched(given, run)
+            else:
+                failed = self._entry(given.address)
+        finally:
+            self._lock.release()
+        if failed:
+            raise self._failure(failed, run)
+
+    def _failure(self, failed: int, run: Run) -> ExecutionError:
+        """What the error word says."""
         if failed < 0:
             run.poll()
-            raise ExecutionError("a loop records more than an array may have", "too_large")
+            return ExecutionError("a loop records more than an array may have", "too_large")
         check = self.plan.checks[failed]
-        raise ExecutionError(check.message, check.code, location=check.location)
+        return ExecutionError(check.message, check.code, location=check.location)
 
-    def _watched(self, run: Run) -> None:
-        """Enter code that knows limits, calls back or takes times."""
+    def _watched(self, given: Given, run: Run) -> int:
+        """Enter code that knows limits, calls back or takes times; the error word."""
         control, limits = self._control, run.limits
         if run.times is not None:
             ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
         control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
         if self._callback is not None:
             self._callback.run, control[CALLBACK] = run, self._callback.address
-        if self.polls and (limits.deadline is not None or limits.should_stop is not None):
-            with watched(control, run):
-                self._entry(self._arguments_at)
-        else:
-            self._entry(self._arguments_at)
+        may_stop = self.polls and (limits.deadline is not None or limits.should_stop is not None)
+        with watched(control, run) if may_stop else nullcontext():
+            failed = self._entry(given.address)
         if run.times is not None:
             run.times.add(self.timed, list(self._times))
         run.ops_left = control[3]
         if self._callback is not None:
             self._callback.check()
+        return failed
 
     @property
     def stack_bytes(self) -> int:
@@ -159,6 +162,25 @@ class Region:
         if self._reference is None:
             self._reference = plan(self.block)
         return self._reference
+
+
+class Given:
+    """Arrays that machine code runs on, and the words that it is entered with, at `address`."""
+
+    __slots__ = ("_table", "_words", "address", "arrays")
+
+    def __init__(self, arrays: Sequence[Any], words: tuple[int, ...]) -> None:
+        self.arrays = list(arrays)
+        self._table = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
+        self._words = (ctypes.c_void_p * (1 + len(words)))(ctypes.addressof(self._table), *words)
+        self.address = ctypes.addressof(self._words)
+
+    def put(self, i: int, array: np.ndarray) -> None:
+        self.arrays[i], self._table[i] = array, id(array)
+
+    def drop(self, i: int) -> None:
+        """Let go of an array; another must be put there before the next run."""
+        self.arrays[i] = None
 
 
 LARGE = 1 << 15

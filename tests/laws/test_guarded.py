@@ -57,7 +57,7 @@ def guards(monkeypatch):
         made(self)
         arena = Guarded((-(-self._arena.size // 64) * 64,), np.dtype(np.uint8))
         self._arena = arena.array
-        self._arguments[1] = self._arena.ctypes.data
+        self._words = (self._arena.ctypes.data, *self._words[1:])
         held.append(arena)
 
     monkeypatch.setattr(Region, "__post_init__", guarded)
