@@ -312,6 +312,11 @@ class Function:
             self.jump(after)
         self.begin(after)
 
+    @property
+    def declaration(self) -> str:
+        """For modules that call it and do not have it."""
+        return f"declare {self.returns} @{self.name}({', '.join(p.type for p in self.params)})"
+
     def text(self) -> str:
         """The finished function."""
         alias = " noalias" if self.noalias else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,18 @@ import llvmlite.binding as llvm
 from core.codegen.cache import DiskCache, MemoryCache
 from core.codegen.outside import Outside
 
-__all__ = ["KEPT", "Library", "compile_outside", "compiled_here", "cpu", "keep_on_disk", "key_of", "lanes", "load"]
+__all__ = [
+    "KEPT",
+    "Library",
+    "abreast",
+    "compile_outside",
+    "compiled_here",
+    "cpu",
+    "keep_on_disk",
+    "key_of",
+    "lanes",
+    "load",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +57,10 @@ def lanes(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Compiled functions; they live as long as this object."""
+    """Compiled functions; they live as long as this object. nbytes: of object code."""
 
     engine: Any
-    object_code: bytes
+    nbytes: int
 
     def address(self, name: str) -> int:
         return int(self.engine.get_function_address(name))
@@ -74,7 +85,7 @@ class _Kept:
     """The caches of this process. compilations: how often there was no way but to compile."""
 
     def __init__(self) -> None:
-        self.memory: MemoryCache[Library] = MemoryCache(MEMORY_BYTES, lambda library: len(library.object_code))
+        self.memory: MemoryCache[Library] = MemoryCache(MEMORY_BYTES, lambda library: library.nbytes)
         self.disk: DiskCache | None = None
         self.outside: Outside | None = None
         self.compilations = 0
@@ -88,34 +99,46 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     KEPT.disk = DiskCache(directory, limit) if limit else None
 
 
-def compile_outside() -> Outside:
-    """From now on LLVM runs in a process of its own, which is returned."""
-    KEPT.outside = Outside()
+def compile_outside(abreast: int = 1) -> Outside:
+    """From now on LLVM runs in a process of its own, which is returned, and so many modules are compiled at a time."""
+    KEPT.outside = Outside(abreast)
     return KEPT.outside
 
 
-def load(ir: str, symbols: Mapping[str, int] | None = None) -> Library:
-    """Compile a module's text, if that has not been done before.
+def abreast() -> int:
+    """How many modules are compiled at the same time."""
+    return KEPT.outside.abreast if KEPT.outside else 1
 
-    symbols: addresses of the functions that it only declares.
-    Raises RuntimeError with LLVM's words if the text is no valid module, ExecutionError (compiler_failed) if a compiler
+
+def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
+    """Compile a module's text, or those of several that call each other, if that has not been done before.
+
+    symbols: addresses of the functions that they only declare.
+    Raises RuntimeError with LLVM's words if a text is no valid module, ExecutionError (compiler_failed) if a compiler
     outside crashes.
     """
-    key = key_of(ir)
-    here = "\n".join([key, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
+    keys = [key_of(text) for text in texts]
+    here = "\n".join([*keys, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
     library = KEPT.memory.get(here)
-    if library is not None:
-        return library
-    target = _target()
-    code = KEPT.disk.get(key) if KEPT.disk else None
-    if code is None:
-        code = KEPT.outside.compiled(ir) if KEPT.outside else compiled_here(ir)
-        KEPT.compilations += 1
-        if KEPT.disk:
-            KEPT.disk.put(key, code)
-    library = _link(code, symbols or {}, target)
-    KEPT.memory.put(here, library)
+    if library is None:
+        library = _link(_object_codes(dict(zip(keys, texts, strict=True))), symbols or {}, _target())
+        KEPT.memory.put(here, library)
     return library
+
+
+def _object_codes(texts: Mapping[str, str]) -> list[bytes]:
+    """The object code of each text, given by its key: from the disk, or compiled."""
+    found = {key: KEPT.disk.get(key) if KEPT.disk else None for key in texts}
+    missing = [key for key, code in found.items() if code is None]
+    if missing:
+        wanted = [texts[key] for key in missing]
+        made = KEPT.outside.compiled(wanted) if KEPT.outside else [compiled_here(text) for text in wanted]
+        KEPT.compilations += 1
+        for key, code in zip(missing, made, strict=True):
+            found[key] = code
+            if KEPT.disk:
+                KEPT.disk.put(key, code)
+    return [code for code in found.values() if code is not None]
 
 
 def key_of(ir: str) -> str:
@@ -148,11 +171,12 @@ def _target() -> Any:
     )
 
 
-def _link(code: bytes, symbols: Mapping[str, int], target: Any) -> Library:
+def _link(codes: Sequence[bytes], symbols: Mapping[str, int], target: Any) -> Library:
     for name, address in symbols.items():
         llvm.add_symbol(name, address)
     empty = llvm.parse_assembly("")
     engine = llvm.create_mcjit_compiler(empty, target)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    for code in codes:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Library(engine, code)
+    return Library(engine, sum(map(len, codes)))

@@ -45,6 +45,9 @@ __all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
 ARRAY_DATA = 16
 """Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
 
+SHARE = 50_000
+"""Characters of a module that are worth a compiler of their own: some thirty milliseconds of its time."""
+
 PATIENCE = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
 
@@ -88,11 +91,28 @@ class Module:
         return Value(name, "ptr")
 
     def text(self) -> str:
+        return self.texts(1)[0]
+
+    def texts(self, most: int) -> list[str]:
+        """The module as several that call each other, at most so many, of about the same length: one if it is short."""
+        written = sorted(((f.text(), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
+        count = max(1, min(most, sum(len(text) for text, _ in written) // SHARE))
+        shares: list[list[Function]] = [[] for _ in range(count)]
+        lengths = [0] * count
+        for text, f in written:
+            least = lengths.index(min(lengths))
+            shares[least].append(f)
+            lengths[least] += len(text)
+        return [self._text(set(share)) for share in shares]
+
+    def _text(self, own: set[Function]) -> str:
+        """The functions `own`; the others are declared."""
         width = cpu().vector_bytes * 8
-        declared = set().union(*(f.declarations for f in self.functions))
         wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
+        declared = {f.declaration for f in self.functions if f not in own}.union(*(f.declarations for f in own))
+        texts = [f.text() for f in self.functions if f in own]
         attributes = f"attributes #0 = {{ nounwind noinline {wide} }}"
-        return "\n".join([*self.globals.values(), *(f.text() for f in self.functions), *sorted(declared), attributes])
+        return "\n".join([*self.globals.values(), *texts, *sorted(declared), attributes])
 
 
 def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None = None) -> Module:

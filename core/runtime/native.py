@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from core.codegen.machine import Library, load
+from core.codegen.machine import Library, abreast, load
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
@@ -43,6 +43,7 @@ __all__ = [
     "plain",
     "refusals",
     "start_threads",
+    "thread_count",
     "written",
 ]
 
@@ -250,7 +251,8 @@ def compile_region(block: Block, timed: bool = False) -> Region:
     kernels = () if timer is None else tuple(timer.kernels)
     if not kernels and timed:
         return compile_region(block)
-    return Region(block, native, load(module.text(), symbols), arena_bytes, timed=kernels, polls=module.polls)
+    library = load(*module.texts(abreast()), symbols=symbols)
+    return Region(block, native, library, arena_bytes, timed=kernels, polls=module.polls)
 
 
 def written(block: Block, timer: Timer | None = None) -> tuple[NativePlan, Module, int]:

@@ -116,9 +116,9 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     does the compiler, for which the first compilation would wait.
     """
     from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
-    from core.runtime.native import start_threads
+    from core.runtime.native import start_threads, thread_count
 
-    compile_outside().start()
+    compile_outside(thread_count()).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()

@@ -61,7 +61,7 @@ def test_symbols_at_other_addresses_make_another_library(kept):
     plus, minus = kind(lambda x: x + 1), kind(lambda x: x - 1)
     found = []
     for target in (plus, minus):
-        library = machine.load(text, {"there": ctypes.cast(target, ctypes.c_void_p).value})
+        library = machine.load(text, symbols={"there": ctypes.cast(target, ctypes.c_void_p).value})
         found.append(call(library, 5))
 
     assert found == [6, 4]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.outside import Outside
+from core.codegen.outside import GOOD, Outside, _answers
 from core.errors import ExecutionError
 
 DOUBLE = """
@@ -41,9 +41,10 @@ def kept(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]
 
 
 def test_it_makes_the_code_that_this_process_would_make(outside: Outside):
-    assert outside.compiled(DOUBLE) == machine.compiled_here(DOUBLE)
+    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
     first = outside.pid
-    assert outside.compiled(DOUBLE.replace("add", "mul")) == machine.compiled_here(DOUBLE.replace("add", "mul"))
+    square = DOUBLE.replace("add", "mul")
+    assert outside.compiled([square]) == [machine.compiled_here(square)]
     assert outside.pid == first
 
 
@@ -55,15 +56,15 @@ def test_what_it_compiled_runs_here(kept: Outside):
 
 def test_llvms_words_about_a_wrong_text_come_back_and_the_process_stays(outside: Outside):
     with pytest.raises(RuntimeError, match="expected"):
-        outside.compiled("define nonsense")
+        outside.compiled(["define nonsense"])
     first = outside.pid
-    assert outside.compiled(DOUBLE) == machine.compiled_here(DOUBLE)
+    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
     assert outside.pid == first
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_costs_one_compilation(outside: Outside, sent: signal.Signals):
-    outside.compiled(DOUBLE)
+    outside.compiled([DOUBLE])
     assert outside.pid is not None
     os.kill(outside.pid, signal.SIGSTOP)  # so that it dies with the question unanswered
     threading.Timer(0.2, os.kill, (outside.pid, sent)).start()
@@ -71,23 +72,23 @@ def test_a_crash_costs_one_compilation(outside: Outside, sent: signal.Signals):
         threading.Timer(0.4, os.kill, (outside.pid, signal.SIGCONT)).start()
 
     with pytest.raises(ExecutionError) as caught:
-        outside.compiled(DOUBLE)
+        outside.compiled([DOUBLE])
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
         f"the compiler ended: killed by {sent.name}",
     )
-    assert outside.compiled(DOUBLE) == machine.compiled_here(DOUBLE)
+    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
 
 
 def test_closing_ends_the_process_and_the_next_question_starts_another(outside: Outside):
-    outside.compiled(DOUBLE)
+    outside.compiled([DOUBLE])
     first = outside.pid
     outside.close()
     assert outside.pid is None
     assert not Path(f"/proc/{first}").exists()
     outside.close()
-    assert outside.compiled(DOUBLE) == machine.compiled_here(DOUBLE)
+    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
 
 
 def test_it_ends_with_the_process_that_wanted_it():
@@ -95,7 +96,7 @@ def test_it_ends_with_the_process_that_wanted_it():
     child = os.fork()
     if child == 0:
         compiler = Outside()
-        compiler.compiled(DOUBLE)
+        compiler.compiled([DOUBLE])
         os.write(write, str(compiler.pid).encode())
         signal.pause()
     pid = int(os.read(read, 100))
@@ -104,3 +105,82 @@ def test_it_ends_with_the_process_that_wanted_it():
 
     while Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         time.sleep(0.01)
+
+
+TRIPLE = DOUBLE.replace("@double", "@triple").replace("add i64 %x, %x", "mul i64 %x, 3")
+
+SIX_TIMES = """
+declare i64 @double(i64)
+declare i64 @triple(i64)
+define i64 @six_times(i64 %x) {
+  %y = call i64 @double(i64 %x)
+  %z = call i64 @triple(i64 %y)
+  ret i64 %z
+}
+"""
+
+
+def test_several_texts_are_compiled_at_a_time_each_as_it_is_alone(outside: Outside):
+    texts = [DOUBLE, SIX_TIMES, TRIPLE]
+
+    assert outside.compiled(texts) == [machine.compiled_here(text) for text in texts]
+    assert outside.compiled(texts) == [machine.compiled_here(text) for text in texts]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_modules_that_call_each_other_are_one_library(kept: Outside, count: int):
+    texts = [SIX_TIMES, DOUBLE, TRIPLE]
+    whole = ["\n".join(["", *[line for text in texts for line in text.splitlines() if "declare" not in line]])]
+    library = machine.load(*(texts if count == 3 else whole))
+
+    assert library.function("six_times", ctypes.c_int64, returns=ctypes.c_int64)(7) == 42
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_a_wrong_text_among_several_is_told_of(outside: Outside, wrong: int):
+    texts = [DOUBLE, SIX_TIMES, TRIPLE]
+    texts[wrong] = "define nonsense"
+
+    with pytest.raises(RuntimeError, match="expected"):
+        outside.compiled(texts)
+
+    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
+
+
+def test_a_fork_that_crashes_costs_one_compilation(outside: Outside):
+    outside.compiled([DOUBLE])
+    assert outside.pid is not None
+    first = outside.pid
+    long = "\n".join(DOUBLE.replace("double", f"double{i}") for i in range(20_000))
+    killed: list[int] = []
+
+    def kill_a_fork() -> None:
+        while not killed:
+            for pid in map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split()):
+                os.kill(pid, signal.SIGSEGV)
+                killed.append(pid)
+                return
+            time.sleep(0.001)
+
+    killer = threading.Thread(target=kill_a_fork)
+    killer.start()
+    with pytest.raises(ExecutionError) as caught:
+        outside.compiled([DOUBLE, long])
+    killer.join()
+
+    assert (caught.value.code, caught.value.message) == (
+        "compiler_failed",
+        "a part of the compiler ended: killed by SIGSEGV",
+    )
+    assert outside.compiled([DOUBLE, TRIPLE]) == [machine.compiled_here(DOUBLE), machine.compiled_here(TRIPLE)]
+    assert outside.pid == first
+
+
+def test_where_no_process_can_be_made_one_compiles_all(monkeypatch: pytest.MonkeyPatch):
+    def fork() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(os, "fork", fork)
+    kind, pieces = _answers([DOUBLE, TRIPLE])
+
+    assert (kind, pieces) == (GOOD, [machine.compiled_here(DOUBLE), machine.compiled_here(TRIPLE)])

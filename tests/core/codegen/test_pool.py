@@ -123,7 +123,7 @@ define void @nested(ptr %pool, ptr %pair) {
   ret void
 }
 """
-LIBRARY = machine.load(IR, symbols())
+LIBRARY = machine.load(IR, symbols=symbols())
 POINTER, WORD = ctypes.c_void_p, ctypes.c_int64
 repeat = LIBRARY.function("repeat", POINTER, POINTER, WORD, WORD, WORD)
 sums = LIBRARY.function("sums", POINTER, POINTER, WORD)

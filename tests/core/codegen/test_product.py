@@ -42,7 +42,7 @@ def test_a_product_is_that_of_numpy_part_by_part(m, k, n, dtype):
         wanted = a.astype("float64") @ b + (c if adds else 0)
         module = Module()
         function = product_function(module, Gemm(a_view, b_view, c_view, accumulate=adds))
-        call = load(module.text(), module.symbols).function(
+        call = load(module.text(), symbols=module.symbols).function(
             function.name, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64
         )
         starts = list(range(0, function.parts, function.unit or function.parts))

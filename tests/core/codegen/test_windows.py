@@ -271,7 +271,7 @@ def compiled(each: Kernel):
     """(what keeps it alive, the kernel as a function of addresses, numbers for its check and of units)"""
     module = Module()
     module.functions.append(kernel_function(module, "kernel", each))
-    library = load(module.text(), module.symbols)
+    library = load(module.text(), symbols=module.symbols)
     pointers = len(each.views) + 1 + bool(scratch_bytes(each))
     return library, library.function("kernel", *[ctypes.c_void_p] * pointers, *[ctypes.c_int64] * 3)
 
@@ -312,7 +312,7 @@ def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_writ
         native = plan_block(block, CPU)
         arena = arrange(native.body)
         module = write_step(native, arena)
-        library = load(module.text(), module.symbols)
+        library = load(module.text(), symbols=module.symbols)
         step = library.function("step", *[ctypes.c_void_p] * 4)
         given = values_for(block)
         memory = [poisoned(v.root.nbytes) for v in (*native.params, *native.results)]
