@@ -8,20 +8,19 @@ control-flow ops build an `Adjoint` of each inner block in turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.build import BlockBuilder, SparseRows, Value, expansion, in_float32_if_better
+from core.build import BlockBuilder, Cotangent, SparseRows, Value, expansion, in_float32_if_better
+from core.dependence import Dependence
 from core.errors import CoreError, Location, NotDifferentiable
 from core.hooks import Hooks, block_index, plain
-from core.ir import HOLE, Block, Op, StackType, inner_blocks, with_inner
+from core.ir import HOLE, Block, Op, StackType, live
 from core.precision import EXACT, can_widen
 from core.registry import OpSpec, as_tuple, lookup
 
-__all__ = ["Adjoint", "Asked", "Cotangent", "Densified", "Dependence", "gradient_name", "live", "pullback", "vjp"]
-
-Cotangent = Value | SparseRows
+__all__ = ["Adjoint", "Asked", "Densified", "gradient_name", "pullback", "vjp"]
 
 
 def vjp(block: Block, wrt: Collection[str] | None = None) -> Block:
@@ -512,61 +511,6 @@ class Adjoint:
         return self.b.emit("sum_to_like", ct, primal)
 
 
-class Dependence:
-    """Which outputs depend, differentiably, on which inputs; remembered per block, so that nesting costs no more."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
-
-    def active(self, block: Block, wrt: Iterable[str], cut: Collection[str]) -> set[str]:
-        """The variables of `block` whose value moves with those in `wrt`, none of them behind a cut."""
-        active = {name for name in wrt if block.types[name].is_float and name not in cut}
-        for op in block.ops:
-            if active.isdisjoint(op.inputs):
-                continue
-            for name, reaches in zip(op.outputs, self.op(op), strict=True):
-                if name in cut or not block.types[name].is_float:
-                    continue
-                if any(reaches >> i & 1 and each in active for i, each in enumerate(op.inputs)):
-                    active.add(name)
-        return active
-
-    def of(self, block: Block) -> tuple[int, ...]:
-        """For each result of `block`, the set of parameters it depends on, as bits."""
-        if id(block) not in self._of:
-            self._of[id(block)] = (block, self._walk(block))
-        return self._of[id(block)][1]
-
-    def op(self, op: Op) -> tuple[int, ...]:
-        """For each output of `op`, the set of inputs it depends on, as bits."""
-        spec = lookup(op.type)
-        if spec.no_gradient is not None:
-            return (0,) * len(op.outputs)
-        if spec.kind == "control":
-            inner = {name: self.of(block) for name, block in inner_blocks(op)}
-            return tuple(FLOWS[op.type](op, **inner))
-        return ((1 << len(op.inputs)) - 1,) * len(op.outputs)
-
-    def _walk(self, block: Block) -> tuple[int, ...]:
-        moved = {name: 1 << i for i, name in enumerate(block.params) if block.types[name].is_float}
-        for op in block.ops:
-            bits = [moved.get(name, 0) for name in op.inputs]
-            if not any(bits):
-                continue
-            for name, reaches in zip(op.outputs, self.op(op), strict=True):
-                if name not in block.stopped and block.types[name].is_float:
-                    total = 0
-                    for i, each in enumerate(bits):
-                        if each and reaches >> i & 1:
-                            total |= each
-                    moved[name] = total
-        return tuple(moved.get(name, 0) for name in block.results)
-
-
-FLOWS: dict[str, Callable[..., Sequence[int]]] = {}
-"""Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
-
-
 def _by_rule(
     spec: OpSpec, op: Op, cts: Sequence[Value | None], outs: Sequence[Value | None], ins: Sequence[Value | None]
 ) -> tuple[Cotangent | None, ...]:
@@ -585,30 +529,3 @@ def _adjoint_of(location: Location | None) -> Location | None:
 
 def gradient_name(name: str) -> str:
     return f"{name}@GRAD"
-
-
-def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
-    """Those of `ops` that `results` need, in the same order."""
-    needed = set(results)
-    kept = []
-    for op in reversed(ops):
-        if not needed.isdisjoint(op.outputs):
-            kept.append(op)
-            needed.update(op.inputs)
-    return tuple(reversed(kept))
-
-
-def silent(op: Op) -> Op:
-    """`op` as it is run again: nothing in it reports, for it did the first time."""
-    if lookup(op.type).reports:
-        return replace(op, type="assign", attrs={})
-    return with_inner(op, lambda block: replace(block, ops=tuple(map(silent, block.ops))))
-
-
-def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object] | Collection[str]) -> list[str]:
-    """The names in `known` that `ops` or `results` read, in order of first reading."""
-    found: dict[str, None] = {}
-    for op in ops:
-        found.update((n, None) for n in op.inputs if n in known)
-    found.update((n, None) for n in results if n in known)
-    return list(found)

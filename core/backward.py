@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
-from core.autodiff import Adjoint, Asked, Cotangent, Densified, Dependence, live
-from core.build import BlockBuilder, SparseRows, Value
+from core.autodiff import Adjoint, Asked, Densified
+from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.cost.budget import Budget, Choice, Policies, choose
+from core.dependence import Dependence
 from core.errors import Location, ProgramError
 from core.headroom import headroom
 from core.hooks import Hook, Hooks, block_index, called, inner_name, plain
-from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks
+from core.ir import Block, Op, Program, StackType, TensorType, inner_blocks, live
 from core.missing import reason_for
 from core.ops.control import LoopMemory
 from core.passes import optimize

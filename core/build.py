@@ -14,6 +14,7 @@ from core.registry import OpSpec, as_tuple, lookup
 
 __all__ = [
     "BlockBuilder",
+    "Cotangent",
     "SparseRows",
     "Value",
     "expansion",
@@ -91,6 +92,9 @@ class SparseRows:
 
     rows: Value
     values: Value
+
+
+Cotangent = Value | SparseRows
 
 
 class BlockBuilder:

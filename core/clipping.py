@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.autodiff import Cotangent
-from core.build import SparseRows, Value
+from core.build import Cotangent, SparseRows, Value
 from core.errors import ProgramError
 from core.registry import as_tuple, convert
 

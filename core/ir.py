@@ -7,7 +7,7 @@ of their own earlier ops, and nothing else. Every pass may rely on that, and mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ __all__ = [
     "Type",
     "Variable",
     "inner_blocks",
+    "live",
+    "reads",
     "unknown_dtype",
     "with_inner",
 ]
@@ -187,6 +189,26 @@ def with_inner(op: Op, change: Callable[[Block], Block]) -> Op:
         if isinstance(value, Block):
             return replace(op, attrs={k: change(v) if isinstance(v, Block) else v for k, v in op.attrs.items()})
     return op
+
+
+def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
+    """Those of `ops` that `results` need, in the same order."""
+    needed = set(results)
+    kept = []
+    for op in reversed(ops):
+        if not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    return tuple(reversed(kept))
+
+
+def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object] | Collection[str]) -> list[str]:
+    """The names in `known` that `ops` or `results` read, in order of first reading."""
+    found: dict[str, None] = {}
+    for op in ops:
+        found.update((n, None) for n in op.inputs if n in known)
+    found.update((n, None) for n in results if n in known)
+    return list(found)
 
 
 def _lines(block: Block, indent: str = "") -> Iterator[str]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from core.autodiff import Cotangent
-from core.build import BlockBuilder, SparseRows, Value, narrowed, widened
+from core.build import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
 from core.errors import ProgramError
 from core.ir import Program, TensorType, Variable
 from core.precision import largest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from core.autodiff import Dependence
+from core.dependence import Dependence
 from core.errors import Location
 from core.ir import Block, Op, Program, inner_blocks
 from core.registry import lookup

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.autodiff import Cotangent
-from core.build import SparseRows, Value, narrowed, widened
+from core.build import Cotangent, SparseRows, Value, narrowed, widened
 from core.errors import ProgramError
 from core.ir import TensorType
 from core.ops.types import as_dtype

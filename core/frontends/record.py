@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.autodiff import Adjoint, Dependence, live
+from core.autodiff import Adjoint
 from core.build import Value
+from core.dependence import Dependence
 from core.errors import Location
 from core.frontends.trace import Change, Trace
-from core.ir import Op, Program, TensorType, Type
+from core.ir import Op, Program, TensorType, Type, live
 from core.missing import reason_for
 
 __all__ = ["record", "why_missing"]

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff import Adjoint, Dependence, live, reads
+from core.autodiff import Adjoint
 from core.compile import optimize
+from core.dependence import Dependence
 from core.errors import CoreError, Location
 from core.frontends.playback import Playback, play_back
 from core.headroom import headroom
-from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.runtime.reference import Plan, Run, RunLimits, plan
 
 __all__ = ["Form", "Step", "Steps"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.autodiff import FLOWS, Adjoint, Cotangent
-from core.build import BlockBuilder, SparseRows, Value
+from core.autodiff import Adjoint
+from core.build import BlockBuilder, Cotangent, SparseRows, Value
+from core.dependence import FLOWS
 from core.errors import ProgramError, TypeMismatch
 from core.ir import Block, Op
 from core.ops.control import BranchMemory, Side, check_condition, empty, free_names

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from core.autodiff import FLOWS, Adjoint, Cotangent, pullback
-from core.build import Value
+from core.autodiff import Adjoint, pullback
+from core.build import Cotangent, Value
+from core.dependence import FLOWS
 from core.errors import ProgramError
 from core.ir import Block, Op
 from core.ops.types import matches

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from core.autodiff import Adjoint, live, reads, silent
+from core.autodiff import Adjoint
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
 from core.hooks import plain
-from core.ir import HOLE, Block, Op, StackType, TensorType, Type
+from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
 from core.registry import lookup
 
-__all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names"]
+__all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent"]
 
 BranchMemory = Literal["store", "recompute"]
 LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
@@ -70,6 +70,13 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
         kept.update((n, None) for n in op.inputs if n != HOLE and not lost(n))
     order = {n: i for i, n in enumerate(a.b.types)}
     return ops[::-1], sorted(kept, key=order.__getitem__)
+
+
+def silent(op: Op) -> Op:
+    """`op` as it is run again: nothing in it reports, for it did the first time."""
+    if lookup(op.type).reports:
+        return replace(op, type="assign", attrs={})
+    return with_inner(op, lambda block: replace(block, ops=tuple(map(silent, block.ops))))
 
 
 def _without_reading(a: Adjoint, op: Op) -> Op:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.autodiff import FLOWS, Adjoint, Cotangent
-from core.build import SparseRows, Value, narrowed, widened
+from core.autodiff import Adjoint
+from core.build import Cotangent, SparseRows, Value, narrowed, widened
+from core.dependence import FLOWS
 from core.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType
 from core.ops.control import LoopMemory, Side, check_condition, free_names

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.autodiff import silent
 from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ops.control import silent
 from core.registry import lookup
 
 __all__ = ["Recomputed", "even_cuts", "recompute"]
