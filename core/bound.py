@@ -58,8 +58,9 @@ class BoundStep:
             if value is None or value is not self._fed[i]:
                 if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
                     return False
-                self._put(i, plain(value))
-                self._fed[i] = value
+                given = plain(value)
+                self._put(i, given)
+                self._fed[i] = value if given is value else None  # what was copied may hold something else next time
         return True
 
     def step(self, run: Run, seed: int, step: int) -> Outputs:

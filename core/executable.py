@@ -126,7 +126,7 @@ class Executable:
             if variable.name not in values:
                 raise ProgramError(f"no value is given for {variable.name!r} ({variable.type})", "feed_missing")
             value = values[variable.name]
-            if not isinstance(value, xp.ndarray) or value.dtype != dtype or value.shape != variable.type.shape:
+            if type(value) is not xp.ndarray or value.dtype != dtype or value.shape != variable.type.shape:
                 value = checked(variable, value, xp)
             args.append(value)
             taken += 1

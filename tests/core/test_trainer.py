@@ -59,6 +59,32 @@ def test_a_step_that_fails_changes_nothing():
     assert trainer.step(workload.feeds) > 0
 
 
+FEEDS = {
+    "as it is": lambda: np.zeros((4, 3)),
+    "turned": lambda: np.zeros((3, 4)).T,
+    "every second row": lambda: np.zeros((8, 3))[::2],
+    "unaligned": lambda: np.zeros(97, np.uint8)[1:].view(np.float64).reshape(4, 3),
+    "of a class of its own": lambda: np.zeros((4, 3)).view(np.matrix),
+}
+
+
+@pytest.mark.parametrize("make", FEEDS.values(), ids=FEEDS.keys())
+def test_a_step_reads_what_a_feed_holds_by_then(make):
+    sketch = Sketch()
+    sketch.feed("x", np.zeros((4, 3)))
+    sketch.param("w", [[0.5], [-0.25], [1.0]])
+    sketch.total(sketch.op("square", sketch.op("mul", "x", sketch.op("transpose", "w", axes=[1, 0]))))
+    plain = compile_training(
+        read(sketch.document), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 0.0})
+    )
+
+    for executable in (plain, plain.compiled()):
+        trainer, x = Trainer(executable, {"w": sketch.values["w"]}), make()
+        for step in range(5):
+            x[...] = step
+            assert trainer.step({"x": x}) == 4 * step**2 * (0.25 + 0.0625 + 1)
+
+
 def test_a_trainer_tells_states_that_no_step_reads():
     sketch = Sketch()
     sketch.feed("x", [1.0, 2.0])
