@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["I64", "Function", "Value", "element_type", "literal", "storage_type"]
+__all__ = ["I64", "Function", "Value", "element_type", "is_number", "literal", "storage_type"]
 
 _REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"}
 _REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -72,6 +72,12 @@ def literal(number: float | int | bool | np.generic, dtype: str) -> Value:
             as_double = float(np.float32(number))
         return Value(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
     return Value(str(int(number)), dtype)
+
+
+def is_number(value: Value) -> bool:
+    """Whether a float is a literal, in one lane or in all, and not NaN."""
+    bits = value.name.removeprefix("splat (").removesuffix(")").split()[-1]
+    return bits.startswith("0x") and not np.isnan(struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0])
 
 
 class Function:

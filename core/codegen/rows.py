@@ -94,6 +94,19 @@ def combine(f: Function, op: str, a: Value, b: Value) -> Value:
     return FUNCTIONS[COMBINE[op]](f, a, b)
 
 
+def _power(f: Function, value: Value, exponent: int) -> Value:
+    """A whole number to a power above 0, by squaring; what it cannot hold is left out, as in a product of as many."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = value if result is None else FUNCTIONS["multiply"](f, result, value)
+        exponent >>= 1
+        if exponent:
+            value = FUNCTIONS["multiply"](f, value, value)
+    assert result is not None
+    return result
+
+
 def row_function(name: str, kernel: RowKernel) -> Function:
     """``name(operands..., first row, end row)``. Arrays that are accumulated into must hold the start values."""
     params = [(f"p{i}", "ptr") for i in range(len(kernel.operands))]
@@ -219,7 +232,7 @@ class _Writer:
         if instr.op == "sum" and n > 1:
             return FUNCTIONS["multiply"](f, value, literal(n, value.dtype))
         if instr.op == "prod" and n > 1:
-            return apply(f, "pow", {}, [value, literal(n, value.dtype)])
+            return apply(f, "pow", {}, [value, literal(n, value.dtype)]) if value.is_float else _power(f, value, n)
         return value
 
     def _tail(self) -> _Piece:

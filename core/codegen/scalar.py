@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.codegen import vmath
-from core.codegen.llvm import Function, Value, literal
+from core.codegen.llvm import Function, Value, is_number, literal
 from core.registry import lookup
 
 __all__ = ["NotTraceable", "apply", "traceable"]
@@ -207,7 +207,7 @@ def _extreme(larger: bool) -> Callable[..., Value]:
         if not a.is_float:
             first = _less(f, b, a) if larger else _less(f, a, b)
             return f.select(first, a, b)
-        if not b.name.startswith("%"):  # a number: only a can be NaN, and an unordered comparison keeps it
+        if is_number(b):  # only a can be NaN then, and an unordered comparison keeps it
             return f.select(f.compare("fcmp uge" if larger else "fcmp ule", a, b), a, b)
         first = f.compare("fcmp oge" if larger else "fcmp ole", a, b)
         return f.select(f.binary("or", first, f.compare("fcmp uno", a, a)), a, b)

@@ -69,7 +69,7 @@ class Module:
     """
 
     functions: list[Function] = field(default_factory=list)
-    names: dict[object, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     globals: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
     scratch: int = 0
@@ -77,11 +77,15 @@ class Module:
     polls: bool = False
 
     def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
-        """The name of the function for `key`, made now if there is none yet."""
-        if key not in self.names:
-            self.names[key] = f"{hint}{len(self.names)}"
-            self.functions.append(make(self.names[key]))
-        return self.names[key]
+        """The name of the function for `key`, made now if there is none yet.
+
+        Keys are compared by what they look like: 0.0 and -0.0 are equal, and their code is not.
+        """
+        text = repr(key)
+        if text not in self.names:
+            self.names[text] = f"{hint}{len(self.names)}"
+            self.functions.append(make(self.names[text]))
+        return self.names[text]
 
     def table(self, numbers: tuple[int, ...]) -> Value:
         """The address of these numbers, int64 each."""

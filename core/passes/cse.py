@@ -18,7 +18,7 @@ def share_common(block: Block) -> Block:
     Every op is a pure function of its inputs and attributes (random ones included: their key is an input).
     """
     renamed: dict[str, str] = {}
-    seen: dict[Hashable, tuple[str, ...]] = {}
+    seen: dict[Hashable, Op] = {}
     loops: dict[Hashable, int] = {}
     ops: list[Op] = []
     final = renamed.get
@@ -30,9 +30,9 @@ def share_common(block: Block) -> Block:
         inside = with_inner(op, share_common)
         if inside is op:
             key = (op.type, inputs, tuple(op.attrs.items()))
-            same = seen.setdefault(key, op.outputs)
-            if same is not op.outputs:
-                renamed.update(zip(op.outputs, same, strict=True))
+            same = seen.setdefault(key, op)
+            if same is not op and repr(same.attrs) == repr(op.attrs):  # 0.0 and -0.0 are equal, what they give is not
+                renamed.update(zip(op.outputs, same.outputs, strict=True))
                 continue
         if op.type == "loop":
             trips = (inputs, tuple([(k, v) for k, v in op.attrs.items() if k != "sub_block"]))

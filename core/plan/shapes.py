@@ -199,6 +199,6 @@ def lower_fill_like(low: Lowering, op: Op) -> None:
 def lower_value(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     values = op.attrs.get("values")
-    if values is None or len(set(values)) != 1:
+    if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are two
         raise Unsupported("a list of numbers")
     low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))

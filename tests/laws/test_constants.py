@@ -1,0 +1,89 @@
+"""A constant is an array of one number: machine code that knows the number gives what it gives for the array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.build import BlockBuilder
+from core.compile import optimize
+from core.errors import CoreError
+from core.ir import INTEGERS, Block, TensorType
+from core.registry import lookup
+from core.runtime.native import native_plan
+from core.runtime.reference import Run, plan
+from tests.laws.test_native import both
+from tests.laws.test_ops import OPS
+
+NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf, np.nan)
+BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(spec.inputs) == 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", BINARY)
+def test_an_op_with_a_constant_gives_what_the_reference_executor_gives(name, dtype):
+    b = BlockBuilder()
+    x = b.param(TensorType((len(NUMBERS),), dtype))
+    results = []
+    for number in NUMBERS:
+        constant = b.emit("fill_constant", shape=x.shape, value=number, dtype=dtype)
+        try:
+            results += [lookup(name)(x, constant), lookup(name)(constant, x)]
+        except CoreError:  # not an op of floats
+            return
+    both(b.build(results), [np.array(NUMBERS, dtype)])
+
+
+def bits(block: Block, *values: np.ndarray) -> tuple[list[bytes], list[bytes]]:
+    """All results: of machine code, and of the reference executor."""
+    found, wanted = (
+        [np.asarray(r).tobytes() for r in run(Run(), *values)] for run in (native_plan(block), plan(block))
+    )
+    return found, wanted
+
+
+def test_kernels_that_differ_in_the_sign_of_a_zero_alone_are_two():
+    b = BlockBuilder()
+    results = []
+    for shape, zero in (((6,), 0.0), ((2, 3), -0.0)):
+        flags, x = b.param(TensorType(shape, "bool")), b.param(TensorType(shape, "float64"))
+        results.append(lookup("where")(flags, x, b.constant(zero, "float64", shape)))
+    flags, x = np.array([True, False, True, False, True, False]), np.arange(6.0)
+
+    found, wanted = bits(b.build(results), flags, x, flags.reshape(2, 3), x.reshape(2, 3))
+
+    assert found == wanted
+    assert wanted[0] != wanted[1]
+
+
+def test_ops_that_differ_in_the_sign_of_a_zero_alone_are_not_shared():
+    b = BlockBuilder()
+    block = b.build([b.constant(zero, "float64", (2,)) for zero in (0.0, -0.0)])
+
+    found, wanted = bits(optimize(block))
+
+    assert found == wanted == [np.array([zero] * 2).tobytes() for zero in (0.0, -0.0)]
+
+
+def test_zeros_of_both_signs_are_no_uniform_constant():
+    b = BlockBuilder()
+    zeros = b.emit("assign_value", shape=(2,), values=(0.0, -0.0), dtype="float64")
+    found, wanted = bits(b.build([lookup("mul")(b.param(TensorType((2,), "float64")), zeros)]), np.ones(2))
+    assert found == wanted == [np.array([0.0, -0.0]).tobytes()]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("times", [1, 2, 7, 300])
+def test_a_product_of_one_number_repeated_is_its_power(times, dtype):
+    """What an integer cannot hold is left out, as numpy leaves it out."""
+    x = np.array([2, 3, 1, 0], dtype)
+    b = BlockBuilder()
+    repeated = lookup("expand")(b.param(TensorType((4, 1), dtype)), shape=(4, times))
+    block = b.build([lookup("reduce_prod")(repeated, axes=(1,)), lookup("reduce_prod")(repeated)])
+    with np.errstate(over="ignore"):
+        powers = np.array([np.full(times, n, dtype).prod(dtype=dtype) for n in x])
+
+    each, whole = native_plan(block)(Run(), x.reshape(4, 1))
+
+    np.testing.assert_array_equal(each, powers)
+    assert whole == 0
