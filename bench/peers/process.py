@@ -51,7 +51,7 @@ def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
     }
     if peer == OWN:
-        from service.engine.process import ALLOCATOR  # as every worker of the service has it
+        from service.engine.child import ALLOCATOR  # as every worker of the service has it
 
         own |= ALLOCATOR
     return os.environ | own

@@ -1,4 +1,4 @@
-"""The process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/process.py`.
+"""The process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/child.py`.
 
 It answers one call after another until the socket closes. Whatever a handler raises becomes an answer; the process
 ends only when its parent does, or when its device can no longer be trusted.
