@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
-from core.autodiff import Adjoint, Asked, Densified
+from core.autodiff import Adjoint, Asked
 from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.cost.budget import Budget, Choice, Policies, choose
+from core.cotangents import Densified
 from core.dependence import Dependence
 from core.errors import Location, ProgramError
 from core.headroom import headroom
@@ -323,7 +324,7 @@ def _backward(
         for name in missing:
             variable = variables[name]
             found_names[variable] = a.final(a.b.zeros_like(a.b.value(variable)).name)
-    recorded = {key: a.final(_as_array(a.b, ct).name) for key, ct in a.recorded.items()}
+    recorded = {key: a.final(_as_array(a.b, ct).name) for key, ct in a.cotangents.recorded.items()}
     results = [found_names[v] for v in dict.fromkeys(variables.values()) if v in found_names] + list(recorded.values())
     results += [name for table in tables.values() for name in table]
     adjoint_ops = live(a.ops(), results)
@@ -337,7 +338,7 @@ def _backward(
     n = len(a.primal)
     written = {name: i for i, op in enumerate(forward.ops) for name in op.outputs}
     present = {*written, *_names_inside(adjoint_ops)}
-    origin = {g: v for g, v in a.origin.items() if g in written}
+    origin = {g: v for g, v in a.cotangents.origin.items() if g in written}
     return Backward(
         program=replace(program, block=forward),
         params_grads=tuple((name, found_names.get(variables[name])) for name in wanted),
@@ -353,7 +354,7 @@ def _backward(
         hooked=tuple(hooks.applied),
         checkpoints=again.kept if again else (),
         sparse={name: tables[v] for name, v in variables.items() if v in tables},
-        densified=tuple(a.densified),
+        densified=tuple(a.cotangents.densified),
         forward=block,
         asked={i: replace(ask, adjoint=tuple(map(a.final, ask.adjoint))) for i, ask in a.asked.items()},
     )
@@ -366,7 +367,7 @@ def _stays(ct: Cotangent, a: Adjoint, variable: str) -> TypeGuard[SparseRows]:
 
 def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
     """A gradient as one array. What reads rows does without it, so it tells only of those that do not stay rows."""
-    return a.whole(variable, ct, None if _stays(ct, a, variable) else "open_size")
+    return a.cotangents.whole(variable, ct, None if _stays(ct, a, variable) else "open_size")
 
 
 def _with_memory(block: Block, options: Options) -> Block:

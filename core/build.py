@@ -17,6 +17,7 @@ __all__ = [
     "Cotangent",
     "SparseRows",
     "Value",
+    "arrays_of",
     "expansion",
     "in_float32_if_better",
     "narrowed",
@@ -95,6 +96,11 @@ class SparseRows:
 
 
 Cotangent = Value | SparseRows
+
+
+def arrays_of(ct: Cotangent) -> tuple[Value, ...]:
+    """The arrays that a cotangent consists of: itself, or the numbers of rows and their values."""
+    return (ct.rows, ct.values) if isinstance(ct, SparseRows) else (ct,)
 
 
 class BlockBuilder:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.autodiff import Densified
 from core.backward import Backward, Budget, Choice, Options, append_backward, gradients
 from core.build import BlockBuilder, Cotangent, SparseRows, Value, widened
 from core.clipping import Clip
+from core.cotangents import Densified
 from core.errors import ProgramError
 from core.executable import Executable, Outputs, Result, Update, key_of
 from core.headroom import headroom

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff import Densified
 from core.backward import Choice
+from core.cotangents import Densified
 from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom
 from core.ir import Variable

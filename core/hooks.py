@@ -16,7 +16,7 @@ from core.errors import Location, ProgramError
 from core.ir import Block, Op, StackType
 from core.registry import REGISTRY, convert
 
-__all__ = ["Hook", "Hooks", "block_index", "called", "inner_name", "plain"]
+__all__ = ["Hook", "Hooks", "When", "block_index", "called", "inner_name", "plain"]
 
 Do = Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
 When = Literal["after_accumulation", "each_contribution"]

@@ -164,7 +164,7 @@ def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
         ops = live(a.ops(), results)
         known = reads(ops, results, block.types)
         made = plan(optimize(a.part(ops, (*known, seed.name), results)))
-    played = play_back(block, depends.active(block, names, ()), set(a.origin.values()), reached)
+    played = play_back(block, depends.active(block, names, ()), set(a.cotangents.origin.values()), reached)
     return Step(made, tuple(int(n[1:]) for n in known), tuple(int(n[1:]) for n in reached), played)
 
 

@@ -96,9 +96,9 @@ def if_else_adjoint(
             elif ct is None:
                 returned[-1].append(each.b.zeros_like(each.b.value(name)))
             else:
-                returned[-1].append(each.whole(name, ct, "other_branch", op.location))
+                returned[-1].append(each.cotangents.whole(name, ct, "other_branch", op.location))
         for other in inner:
-            for ct in other.recorded.values():
+            for ct in other.cotangents.recorded.values():
                 returned[-1].append(ct if other is each else empty(each.b, ct.type))
         sides.append(Side.of(each, [v.name for v in returned[-1]], op.attrs["memory"], op.attrs["checkpoints"]))
 
@@ -135,7 +135,7 @@ def if_else_adjoint(
     left = iter(outs)
     for i in reached:
         result[1 + i] = SparseRows(next(left), next(left)) if i in tables else next(left)
-    a.recorded.update(zip((key for each in inner for key in each.recorded), left, strict=True))
+    a.cotangents.recorded.update(zip((key for each in inner for key in each.cotangents.recorded), left, strict=True))
     return result
 
 

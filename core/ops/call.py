@@ -73,7 +73,9 @@ def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
             result[i] = out
         return result
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
-    pulled = pullback(block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.densified)
+    pulled = pullback(
+        block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.cotangents.densified
+    )
     found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
     for name, ct in pulled.by_name(found).items():
         result[block.params.index(name)] = ct

@@ -151,7 +151,9 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     by_rows = inner.run_by_rows(seeds, dict.fromkeys(wrt))
     tables = {i: ct for i in range(n, n + m) if isinstance(ct := by_rows.get(body.params[i]), SparseRows)}
     apart = {body.params[i] for i in tables}
-    found = {p: inner.whole(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart}
+    found = {
+        p: inner.cotangents.whole(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart
+    }
 
     b = inner.b
     next_cts = [found.get(body.params[i]) or b.zeros_like(b.value(body.params[i])) for i in tracked]
@@ -161,7 +163,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     sums = [b.param(zero.type) for zero in zeros]
     next_sums = [b.emit("sum", total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
-    records = list(inner.recorded.items())
+    records = list(inner.cotangents.recorded.items())
     returned = [
         *next_cts,
         *next_sums,
@@ -212,7 +214,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     for i, out in zip(given_back, outs, strict=False):
         result[i] = narrowed(out, a.b.types[op.inputs[i]]) if i in added else out
     rest = outs[len(given_back) :]
-    a.recorded.update((key, out) for (key, _), out in zip(records, rest, strict=False))
+    a.cotangents.recorded.update((key, out) for (key, _), out in zip(records, rest, strict=False))
     stacks = list(rest[len(records) :])
     for i, rows, values in zip(tables, stacks[::2], stacks[1::2], strict=True):
         result[i] = _merged(a, a.b.value(op.inputs[i]), rows, values, newest_first=not op.attrs["reverse"])

@@ -1,0 +1,65 @@
+"""The VJP rule of one op, applied to symbols.
+
+A rule on 16-bit floats is applied in float32 where it would round more than once; the rule does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from core.build import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, in_float32_if_better
+from core.ir import Op, live
+from core.precision import EXACT, can_widen
+from core.registry import as_tuple, lookup
+
+__all__ = ["apply_rule"]
+
+Symbols = Sequence[Value | None]
+Parts = tuple[Cotangent | None, ...]
+
+
+def apply_rule(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
+    """What flows back to each input of `op`, as its rule says; None is nothing.
+
+    cts: one for every floating-point output, None for the others. outs, ins: what `op` gave and read.
+    """
+    if can_widen(v.type for v in (*cts, *ins) if v is not None):
+        return _in_float32(b, op, cts, outs, ins)
+    return _as_written(op, cts, outs, ins)
+
+
+def _as_written(op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
+    spec = lookup(op.type)
+    assert spec.vjp_rule is not None
+    if len(outs) == 1 and not spec.variadic_outputs:
+        return as_tuple(spec.vjp_rule(cts[0], outs[0], *ins, **op.attrs))
+    return as_tuple(spec.vjp_rule(tuple(cts), tuple(outs), *ins, **op.attrs))
+
+
+def _in_float32(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
+    """The same where that is better for floats of 16 bits.
+
+    What the op gave was rounded, and differences from it lose digits: in float32 the rule sees it computed anew.
+    """
+    memo = lookup(op.type).memo
+    operands = (*cts, *outs, *ins)
+    types = tuple(None if v is None else v.type for v in operands)
+    key = ("rule", types, tuple(op.attrs.values()))
+    if key not in memo:
+        n = len(outs)
+        reached: list[int] = []
+
+        def body(*x: Value | None) -> list[Value]:
+            given, gave = x[2 * n :], x[n : 2 * n]
+            if op.type not in EXACT and any(v is not None and v.type != t for v, t in zip(x, types, strict=True)):
+                gave = as_tuple(next(v for v in x if v is not None).builder.emit(op.type, *given, **op.attrs))
+            parts = [() if v is None else arrays_of(v) for v in _as_written(op, x[:n], gave, given)]
+            reached[:] = map(len, parts)
+            return [v for part in parts for v in part]
+
+        block = in_float32_if_better(body, types)
+        memo[key] = (replace(block, ops=live(block.ops, block.results)), tuple(reached))
+    block, reached = memo[key]
+    found = iter(b.inline(block, operands))
+    return tuple(SparseRows(next(found), next(found)) if r == 2 else next(found) if r else None for r in reached)
