@@ -8,10 +8,9 @@ from typing import Any
 from core.analysis.place import place
 from core.analysis.records import record_bytes
 from core.cost.memory import lives
-from core.ir import Block, Op
+from core.ir import Block, Op, inner_blocks
 from core.ops.types import byte_size
-from core.plan.data import Interpreted
-from core.runtime.native import LINE, keeps_result, parts_of, refusals, written
+from core.runtime.native import LINE, SHARES, keeps_result, parts_of, refusals, written
 from core.runtime.reference import NATIVE
 
 __all__ = ["machine_code"]
@@ -24,25 +23,32 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last.
     peak_bytes is the most that is there at once of those and of all arrays of a step, but for what it is given and what
     ops without machine code need for themselves. Ops that have no machine code, be they between regions or called from
-    inside one, are counted by type, reason and the client's op they come from.
+    inside one, are counted by type, reason and the client's op they come from. Ops in loops and branches count too.
     """
     refused = refusals(step)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
+    inside: Counter[tuple[Any, ...]] = Counter()
     parts: list[Op] = []
     for part in parts_of(step, frozenset(refused)):
         if isinstance(part, Op):
-            others[part.type, reasons.get(id(part), "stacks"), part.location] += 1
+            key = part.type, reasons.get(id(part), SHARES), part.location
+            others[key] += 1
+            inside[key] += _ops(part)
             parts.append(part)
             continue
         plan, _, arena_bytes = written(part)
+        called = 0
         for each in plan.interpreted:
-            others[each.block.ops[0].type, each.reason, each.location] += 1
+            (op,) = each.block.ops
+            key = op.type, each.reason, each.location
+            others[key] += 1
+            inside[key] += _ops(op)
+            called += _ops(op)
         records = record_bytes(plan, trips)
-        called = sum(isinstance(each, Interpreted) for each in plan.body.instructions)
         region = {
-            "ops": len(part.ops) - called,
+            "ops": sum(map(_ops, part.ops)) - called,
             "arena_bytes": arena_bytes,
             "stacks": len(plan.stacks),
             "record_bytes": records,
@@ -51,14 +57,19 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
     held = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
-        "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": others.total()},
+        "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": inside.total()},
         "peak_bytes": held + _arrays(step, parts, trips),
         "regions": regions,
         "interpreted": [
-            {"type": type, "reason": reason, "of": place(location), "count": count}
-            for (type, reason, location), count in others.items()
+            {"type": key[0], "reason": key[1], "of": place(key[2]), "count": count, "ops": inside[key]}
+            for key, count in others.items()
         ],
     }
+
+
+def _ops(op: Op) -> int:
+    """How many ops `op` is, with those in its blocks."""
+    return 1 + sum(_ops(each) for _, inner in inner_blocks(op) for each in inner.ops)
 
 
 def _arrays(step: Block, parts: list[Op], trips: int) -> int:

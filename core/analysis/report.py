@@ -13,6 +13,7 @@ from core.backward import Backward, Budget
 from core.compile import GradientQuery, bound, differentiate, gradient_step
 from core.cost import count_work, predict_memory
 from core.cost.step import Step
+from core.errors import CoreError
 from core.headroom import headroom
 from core.hooks import block_index
 from core.ir import Block, Op, Program, StackType, inner_blocks
@@ -20,9 +21,6 @@ from core.ops.control import LoopMemory
 from core.ops.types import byte_size
 
 __all__ = ["analyse"]
-
-LARGEST = 4000
-"""Ops of a step up to which its machine code is planned to be told about; planning takes longer than all the rest."""
 
 
 def analyse(
@@ -38,7 +36,7 @@ def analyse(
     shapes:   of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
     trips:    how often every loop is taken to run.
     backward: the answer to `query`, if it is known already.
-    compiled: whether the step is to run as machine code; of a very large one nothing is told about that.
+    compiled: whether the step is to run as machine code, and that is to be told about.
     """
     with headroom():
         sized = bound(program, shapes)
@@ -47,16 +45,22 @@ def analyse(
         known = backward if sized is program else differentiate(sized, query)[0]
         step = gradient_step(known, query)
         report = _report(program, backward, query, shapes or {}, trips, sized, known, step)
-        small = sum(len(block.ops) for block in _all_blocks(step)) <= LARGEST
-        return report | {"machine_code": machine_code(step, trips) if compiled and small else None}
+        whole = _closed(sized, query, step) if compiled else None
+        return report | {"machine_code": whole and machine_code(whole, trips)}
 
 
-def _all_blocks(root: Block) -> list[Block]:
-    """`root` and all blocks inside it."""
-    found = [root]
-    for block in found:
-        found.extend(inner for op in block.ops for _, inner in inner_blocks(op))
-    return found
+def _closed(sized: Program, query: GradientQuery, step: Block) -> Block | None:
+    """`step`, which is that of `sized`, with 1 for every size of a feed that is open; None if the program has no such.
+
+    A step that runs knows all these sizes; with them open little of it would seem to be machine code.
+    """
+    ones = {v.name: [max(n, 1) for n in v.type.shape] for v in sized.feeds if not v.type.is_static}
+    if not ones:
+        return step
+    try:
+        return gradient_step(differentiate(bound(sized, ones), query)[0], query)
+    except CoreError:  # it has a size of its own, as where it is reshaped
+        return None
 
 
 def _report(

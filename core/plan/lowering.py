@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.errors import Location
-from core.ir import HOLE, Block, Op, TensorType
+from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
 from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Group, Member
 from core.plan.interpreted import interpret
@@ -30,12 +30,21 @@ LOOKBACK = 24
 
 
 class Unsupported(Exception):
-    """An op that machine code does not take; the reference executor runs it. op: its position in the block."""
+    """An op that machine code does not take; the reference executor runs it.
 
-    def __init__(self, reason: str, index: int | None = None) -> None:
+    index: its position in the block.
+    place: the client's op that the reason is about; inside of that at `index`, if that is a loop or a branch.
+    """
+
+    def __init__(self, reason: str, index: int | None = None, place: Location | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.index = index
+        self.place = place
+
+    def why(self, op: Op) -> str:
+        """The reason, as one why `op` is not taken."""
+        return self.reason if self.place in (None, op.location) else f"{self.place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,7 @@ class Lowering:
             try:
                 self._lower(op)
             except Unsupported as refusal:
-                raise Unsupported(refusal.reason, index) from None
+                raise Unsupported(refusal.reason, index, refusal.place or op.location) from None
 
     def _lower(self, op: Op) -> None:
         placed, interpreted = set(self.placed), len(self.shared.interpreted)
@@ -142,7 +151,10 @@ class Lowering:
         except Unsupported as refusal:
             self.placed = placed
             del self.shared.interpreted[interpreted:]
-            interpret(self, op, refusal.reason)
+            try:
+                interpret(self, op, refusal.why(op))
+            except Unsupported as uncallable:  # for a loop it tells no more than that there is something inside
+                raise refusal if any(inner_blocks(op)) else uncallable from None
 
     def _lower_natively(self, op: Op) -> None:
         lowering = LOWERINGS.get(op.type)
@@ -187,7 +199,9 @@ class Lowering:
     def type(self, name: str) -> TensorType:
         """The type of a variable, which must be an array of known size and native dtype, and not empty."""
         type = self.types[name]
-        if not isinstance(type, TensorType) or not type.is_static:
+        if isinstance(type, StackType):
+            raise Unsupported("tensor arrays that grow")
+        if not type.is_static:
             raise Unsupported(f"the size of {name} is known only when it runs")
         if type.dtype not in self.shared.target.dtypes:
             raise Unsupported(f"no machine code for {type.dtype}")

@@ -34,6 +34,7 @@ from core.runtime.stop import watched
 
 __all__ = [
     "LINE",
+    "SHARES",
     "Given",
     "Region",
     "compile_region",
@@ -312,7 +313,7 @@ def refusals(block: Block) -> dict[int, str]:
             if crossing:  # a stack stays in one region
                 for i, op in enumerate(block.ops):
                     if crossing.intersection((*op.inputs, *op.outputs)):
-                        refused[i] = "stacks"
+                        refused[i] = SHARES
                 again = True
                 break
             try:
@@ -320,11 +321,14 @@ def refusals(block: Block) -> dict[int, str]:
             except Unsupported as refusal:
                 assert refusal.index is not None, refusal.reason
                 at = next(i for i, op in enumerate(block.ops) if op is part.ops[refusal.index])
-                refused[at] = refusal.reason
+                refused[at] = refusal.why(block.ops[at])
                 again = True
         if not again:
             return refused
 
+
+SHARES = "shares a stack with an op that has no machine code"
+"""Why an op is left to the reference executor that machine code could take: stacks do not leave a region."""
 
 STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
 """Ops of which machine code handles the stacks."""
@@ -335,7 +339,7 @@ def _unfit(block: Block, op: Op) -> str | None:
     for name in (*op.inputs, *op.outputs):
         type = block.types[name] if name else None
         if isinstance(type, StackType) and op.type not in STACKING:
-            return "stacks"
+            return "tensor arrays that grow"
         if isinstance(type, TensorType):
             if not type.is_static:
                 return f"the size of {name} is known only when it runs"

@@ -45,7 +45,7 @@ Place = Annotated[
 class Region(Strict):
     """A part of the step that is one piece of machine code."""
 
-    ops: int = Field(description="How many ops it does.")
+    ops: int = Field(description="How many ops it does, those in loops and branches among them.")
     arena_bytes: int = Field(description="Its memory beside arguments, results and what loops record.")
     stacks: int = Field(description="Values that loops record; their memory grows with the trips.")
     record_bytes: int = Field(description="What loops record has so much memory when each makes `trips` trips.")
@@ -57,15 +57,16 @@ class Interpreted(Strict):
     """Ops of one type that are not machine code, and run one by one."""
 
     type: str
-    reason: str
+    reason: str = Field(description="Of a loop or branch, the op inside is named that it is about.")
     of: Place
     count: int
+    ops: int = Field(description="The same with those inside of them, where they are loops or branches.")
 
 
 class MachineCode(Strict):
     """Which parts of the step are machine code, in the order they run, and which ops are not, and why."""
 
-    ops: dict[str, int] = Field(description="How many are `compiled` and how many `interpreted`.")
+    ops: dict[str, int] = Field(description="How many are `compiled` and how many `interpreted`, in all blocks.")
     peak_bytes: int = Field(
         description="Most memory of a step: what its regions hold, their results, and the arrays of ops between them."
     )
@@ -91,7 +92,8 @@ class Analysis(Strict):
         description="Tables with sparse lookups whose gradient cannot stay rows. What an optimizer needs, steps tell."
     )
     machine_code: MachineCode | None = Field(
-        description="What runs as machine code; null where programs are never compiled, and for very large steps."
+        description="What runs as machine code. Null where programs are never compiled, and where sizes are open "
+        "that cannot be 1."
     )
 
 
