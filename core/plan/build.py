@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import control, einsum, indexing, linear, reduce, shapes, windows
+from core.plan import control, convolution, einsum, indexing, linear, pooling, reduce, shapes
 from core.plan.data import Plan, Root, Sequence, View, bytes_of, contiguous
 from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared, Target, Unsupported
 
 __all__ = ["plan_block"]
 
-_ = (control, einsum, indexing, linear, reduce, shapes, windows)  # they register their lowerings
+_ = (control, convolution, einsum, indexing, linear, pooling, reduce, shapes)  # they register their lowerings
 
 
 def plan_block(block: Block, target: Target) -> Plan:

@@ -20,7 +20,7 @@ from core.codegen.machine import load
 from core.codegen.step import CONTROL, Module, write_step
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
-from core.plan import arrange, plan_block, windows
+from core.plan import arrange, convolution, plan_block
 from core.plan.data import Kernel
 from core.runtime.native import CPU, refusals
 from core.wire import read
@@ -102,11 +102,11 @@ def agree(block: Block, values: list[np.ndarray]) -> None:
 @pytest.fixture(params=["direct", "columns", "columns of few"])
 def form(request, monkeypatch):
     """All ways to compute a convolution, whatever its sizes."""
-    monkeypatch.setattr(windows, "_by_columns", lambda kind, spec: request.param != "direct")
+    monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec: request.param != "direct")
     if request.param == "columns of few":
-        monkeypatch.setattr(windows, "WIDE", dict.fromkeys(windows.WIDE, 4))
-        monkeypatch.setattr(windows, "SHARE", 4)
-        monkeypatch.setattr(windows, "NEAR", 32)
+        monkeypatch.setattr(convolution, "WIDE", dict.fromkeys(convolution.WIDE, 4))
+        monkeypatch.setattr(convolution, "SHARE", 4)
+        monkeypatch.setattr(convolution, "NEAR", 32)
 
 
 @QUIET

@@ -1,0 +1,199 @@
+"""Convolution and its adjoints: which kernels they become, directly or as products of matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from core.ir import Op
+from core.plan.data import Kernel, View, contiguous
+from core.plan.geometry import Correlation, Room
+from core.plan.lowering import Lowering, lowers
+from core.plan.windows import Windows, in_room, triple, windows_of
+
+__all__ = ["correlation", "to_input"]
+
+
+@lowers("correlate")
+def lower_correlate(low: Lowering, op: Op) -> None:
+    x, filter = op.inputs
+    windows, spec = _convolution(low, op, x, filter, op.outputs[0])
+    image, weights = in_room(low, op, low.entry(x), _image_room(windows, spec)), low.dense(low.entry(filter))
+    out = low.place(op.outputs[0])
+    _correlated(low, op, "correlate", spec, image, weights, out)
+    low.define(op.outputs[0], out)
+
+
+@lowers("correlate_input_adjoint")
+def lower_input_adjoint(low: Lowering, op: Op) -> None:
+    """Windows that move by 1 give a convolution again, of the padded cotangent with the filters turned round."""
+    ct, filter, like = op.inputs
+    windows, spec = _convolution(low, op, like, filter, ct)
+    given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
+    back = _turned_round(windows)
+    if back is None or _vectors(back) > _vectors(windows) * (1 + ADDING / spec.out):
+        to_input(low, op, windows, spec, given, weights)
+        return
+    spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
+    image = in_room(low, op, given, _image_room(back, spec))
+    out = low.place(op.outputs[0])
+    _correlated(low, op, "correlate", spec, image, _filters_turned_round(low, spec, weights), out)
+    low.define(op.outputs[0], out)
+
+
+@lowers("correlate_filter_adjoint")
+def lower_filter_adjoint(low: Lowering, op: Op) -> None:
+    ct, x, like = op.inputs
+    windows, spec = _convolution(low, op, x, like, ct)
+    given, image = low.dense(low.entry(ct)), in_room(low, op, low.entry(x), _image_room(windows, spec))
+    out = low.place(op.outputs[0])
+    _correlated(low, op, "filter_adjoint", spec, given, image, out)
+    low.define(op.outputs[0], out)
+
+
+def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
+    """The adjoint of a convolution to its input, left in a room where the input needs one, and then brought out."""
+    name, room = op.outputs[0], _image_room(windows, spec)
+    if not _by_columns("input_adjoint", spec):
+        weights = _by_element(low, spec, weights)
+    target = low.place(name)
+    inside = low.room((room.planes, room.plane), room.dtype) if room else target
+    _correlated(low, op, "input_adjoint", spec, given, weights, inside)
+    if room:
+        low.add(Kernel("leave_room", room, (inside, target), location=op.location))
+    low.define(name, target)
+
+
+def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
+    """One kernel, of one of the two forms."""
+    if _by_columns(kind, spec):
+        spec, kind = _parted(spec, kind), f"{kind}_columns"
+    low.add(Kernel(kind, spec, (first, second, out), location=op.location))
+
+
+# --- as a convolution of which windows ---------------------------------------------------------------------------
+
+
+def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
+    """The windows of a convolution of `x` with `filter` to `out`, and its kernel's spec."""
+    image, weights, result = low.type(x), low.type(filter), low.type(out)
+    attrs = op.attrs
+    windows = windows_of(
+        image.shape, result.shape, weights.shape[2:], attrs["strides"], attrs["dilations"], attrs["paddings"]
+    )
+    groups = attrs["groups"]
+    spec = correlation(windows, image.dtype, image.shape[0], groups, weights.shape[1], weights.shape[0] // groups)
+    return windows, spec
+
+
+def correlation(windows: Windows, dtype: str, batch: int, groups: int, channels: int, out: int) -> Correlation:
+    """The spec of a convolution; channels in and out are those of each group."""
+    room = _room(windows, dtype, batch * groups * channels)
+    height, row = (room.rows[1], room.row) if room else windows.size[1:]
+    taps = range(0, windows.kernel[2] * windows.dilations[2], windows.dilations[2])
+    return Correlation(
+        dtype,
+        batch,
+        groups,
+        channels,
+        out,
+        windows.kernel,
+        windows.counts,
+        room.plane if room else math.prod(windows.size),
+        (windows.strides[0] * height * row, windows.strides[1] * row),
+        (windows.dilations[0] * height * row, windows.dilations[1] * row),
+        tuple(room.along(t) if room else t for t in taps),
+    )
+
+
+def _room(windows: Windows, dtype: str, planes: int) -> Room | None:
+    """The room that images need for a convolution; None where windows can meet them as they are."""
+    phases = windows.strides[2] if windows.counts[2] > 1 else 1
+    return None if windows.inside and phases == 1 else windows.room(dtype, planes, phases)
+
+
+def _image_room(windows: Windows, spec: Correlation) -> Room | None:
+    return _room(windows, spec.dtype, spec.batch * spec.groups * spec.channels)
+
+
+ADDING = 4
+"""Multiplications that take as long as adding a sum to what memory holds."""
+
+
+def _vectors(windows: Windows) -> int:
+    """A measure of the time that the elements of a result take in registers."""
+    *rows, width = windows.counts
+    return math.prod(rows) * -(-width // 8)
+
+
+def _turned_round(windows: Windows) -> Windows | None:
+    """The windows over the result, padded, whose convolution is the adjoint; None if there are none."""
+    before = [(k - 1) * d - b for k, d, b in zip(windows.kernel, windows.dilations, windows.before, strict=True)]
+    if windows.strides != (1, 1, 1) or min(before) < 0:
+        return None
+    return replace(windows, size=windows.counts, before=triple(before, 0), counts=windows.size)
+
+
+def _filters_turned_round(low: Lowering, spec: Correlation, weights: View) -> View:
+    """The filters [group, in, out, kernel] for those that are given as [group, out, in, kernel], each back to front."""
+    steps = contiguous((spec.groups, spec.channels, spec.out, *spec.kernel))
+    shape = (spec.groups, spec.out, spec.channels, *spec.kernel)
+    strides = (steps[0], steps[2], steps[1], *(-n for n in steps[3:]))
+    return low.dense(View(weights.root, weights.dtype, shape, strides, weights.offset + spec.size - 1))
+
+
+def _by_element(low: Lowering, spec: Correlation, weights: View) -> View:
+    """Filters as [group, kernel, channel, out]."""
+    shape = (spec.groups, spec.size, spec.channels, spec.out)
+    strides = (spec.out * spec.depth, 1, spec.size, spec.depth)
+    return low.dense(View(weights.root, weights.dtype, shape, strides, weights.offset))
+
+
+# --- direct, or by products of matrices --------------------------------------------------------------------------
+
+
+MANY = {"correlate": 2**12, "input_adjoint": 2**12, "filter_adjoint": 2**15}
+"""Channels in times channels out from which products of matrices are faster."""
+
+LONGEST = 16
+"""Elements of a filter's row that are straight code."""
+
+
+def _by_columns(kind: str, spec: Correlation) -> bool:
+    """Whether products of matrices are faster than the direct form: measured, with rows of 1 to 7 elements."""
+    row = spec.counts[2] * np.dtype(spec.dtype).itemsize
+    channels = spec.out * spec.channels
+    return (
+        channels >= MANY[kind]
+        or (channels >= 64 and row <= 16)  # a register would be half empty
+        or (channels >= 256 and kind == "filter_adjoint" and spec.kernel[2] == 1)  # nothing loaded is used twice
+        or (spec.kernel[2] > LONGEST and kind != "input_adjoint")
+    )
+
+
+WIDE = {"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256}
+"""Pixels that a product of matrices has at least, where there are so many."""
+
+SHARE = 256
+"""Elements of a filter that a share of them has at least."""
+
+NEAR = 2**18
+"""Elements of columns made at once, where that leaves so many pixels."""
+
+
+def _parted(spec: Correlation, kind: str) -> Correlation:
+    """`spec` with the windows, and the filters, that one product takes."""
+    wide = WIDE[kind]
+    if kind == "filter_adjoint":
+        shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * SHARE)
+        spec = replace(spec, shares=next(shares, 1))
+    if spec.pixels < wide:
+        wanted = -(-wide // spec.pixels)
+        fitting = (n for n in range(wanted, spec.batch) if spec.batch % n == 0)
+        return replace(spec, together=next(fitting, spec.batch))
+    count = max(wide, NEAR // spec.depth)
+    if count >= spec.pixels:
+        return spec
+    return replace(spec, rows=min(spec.counts[1], -(-count // spec.counts[2])))

@@ -1,0 +1,168 @@
+"""Pooling and its adjoints: which kernels they become; where windows overlap, those of a convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from core.ir import Op
+from core.ops.windows import few_windows
+from core.plan.convolution import correlation, to_input
+from core.plan.data import Kernel, View, contiguous
+from core.plan.geometry import Pool, Scattered, Tiles
+from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.windows import Windows, in_room, triple, windows_of
+
+__all__: list[str] = []
+
+
+def _pooling(low: Lowering, op: Op, x: str, out: str) -> Windows:
+    attrs = op.attrs
+    strides = attrs["strides"] or attrs["kernel_size"]
+    return windows_of(low.type(x).shape, low.type(out).shape, attrs["kernel_size"], strides, (1,), attrs["paddings"])
+
+
+def _pool(low: Lowering, op: Op, windows: Windows, pool: Pool, fill: float, targets: Sequence[View]) -> None:
+    """One reduction of the windows of the op's input."""
+    entry = low.entry(op.inputs[0])
+    height, width = windows.size[1:]
+    if windows.inside:
+        image = low.dense(entry)
+        plane = math.prod(windows.size)
+    else:
+        room = windows.room(pool.dtype, pool.planes, 1, fill)
+        image = in_room(low, op, entry, room)
+        (_, height), width, plane = room.rows, room.row, room.plane
+    pool = replace(pool, plane=plane, steps=(height * width, width))
+    low.add(Kernel("pool", pool, (image, *targets), written=len(targets), location=op.location))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Positions that a pooling never wrote, because those who read them want the number of each within its window."""
+
+    numbers: View
+    windows: Windows
+
+
+LARGEST_TILE = 64
+"""Elements of a window that straight code visits."""
+
+
+def _tiling(windows: Windows) -> bool:
+    """Whether the windows lie side by side within the planes."""
+    small = math.prod(windows.kernel) <= LARGEST_TILE and windows.kernel[2] <= 4
+    return small and windows.inside and windows.strides == windows.kernel
+
+
+@lowers("max_pool")
+def lower_max_pool(low: Lowering, op: Op) -> None:
+    out, index = op.outputs
+    type = low.type(out)
+    low.type(index)
+    (x,) = op.inputs
+    if math.prod(low.type(x).shape[2:]) >= 2**31:
+        raise Unsupported("positions beyond 32 bits")
+    windows = _pooling(low, op, x, out)
+    kernel, counts = windows.kernel, windows.counts
+    shape = low.type(x).shape
+    pool = Pool(
+        "max", type.dtype, math.prod(type.shape[:2]), 0, (0, 0), kernel, windows.strides, counts,
+        before=windows.before, last=not few_windows(kernel, counts),
+    )  # fmt: skip
+    readers = low.readers(index)
+    target = low.place(out)
+    if not readers:
+        _pool(low, op, windows, pool, -math.inf, [target])
+        low.define(out, target)
+        return
+    unpools = all(r and r.type == "unpool_like" and r.inputs[1] == index and index not in (r.inputs[0], r.inputs[2]) and
+                  low.type(r.inputs[2]).shape == shape for r in readers)  # fmt: skip
+    if unpools and _tiling(windows):
+        numbers = low.room(type.shape, "uint8")
+        steps = (kernel[1] * kernel[2], kernel[2], 1)
+        _pool(low, op, windows, replace(pool, numbers=steps, index="uint8"), -math.inf, [target, numbers])
+        low.define(index, Chosen(numbers, windows))
+    else:
+        positions = low.place(index)
+        steps = triple(contiguous(windows.size), 1)
+        corner = triple([s * n for s, n in zip(windows.strides, steps, strict=True)], 1)
+        first = -sum(b * n for b, n in zip(windows.before, steps, strict=True))
+        pool = replace(pool, numbers=steps, corner=corner, first=first, index="int64")
+        _pool(low, op, windows, pool, -math.inf, [target, positions])
+        low.define(index, positions)
+    low.define(out, target)
+
+
+@lowers("unpool_like")
+def lower_unpool(low: Lowering, op: Op) -> None:
+    x, index, _ = op.inputs
+    name = op.outputs[0]
+    type = low.type(name)
+    entry = low.entry(index)
+    given = low.dense(low.entry(x))
+    planes = math.prod(type.shape[:2])
+    if isinstance(entry, Chosen):
+        windows = entry.windows
+        target = low.place(name)
+        spec = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, True)
+        low.add(Kernel("chosen_tiles", spec, (given, entry.numbers, target), location=op.location))
+    else:
+        target = _scattered(low, op, "unpool", given, entry, type.shape, low.type(x).shape)
+    low.define(name, target)
+
+
+@lowers("pick")
+def lower_pick(low: Lowering, op: Op) -> None:
+    x, index = op.inputs
+    given = low.dense(low.entry(x))
+    picked = _scattered(low, op, "pick", given, low.entry(index), low.type(x).shape, low.type(index).shape)
+    low.define(op.outputs[0], picked)
+
+
+def _scattered(
+    low: Lowering, op: Op, kind: str, given: View, index: Entry, plane: tuple[int, ...], elements: tuple[int, ...]
+) -> View:
+    """A kernel that reads or adds to planes like those of the shape `plane`, at as many positions as `elements`."""
+    at = low.dense(index)
+    size, count = math.prod(plane[2:]), math.prod(elements[2:])
+    message = f"an index is out of range for an axis of size {size}"
+    number = low.shared.check("index_out_of_range", message, op.location)
+    spec = Scattered(given.dtype, at.dtype, math.prod(plane[:2]), size, count)
+    target = low.place(op.outputs[0])
+    low.add(Kernel(kind, spec, (given, at, target), check=number, location=op.location))
+    return target
+
+
+@lowers("window_sum")
+def lower_window_sum(low: Lowering, op: Op) -> None:
+    (x,), (out,) = op.inputs, op.outputs
+    type = low.type(out)
+    windows = _pooling(low, op, x, out)
+    pool = Pool(
+        "sum", type.dtype, math.prod(type.shape[:2]), 0, (0, 0), windows.kernel, windows.strides, windows.counts
+    )
+    target = low.place(out)
+    _pool(low, op, windows, pool, 0.0, [target])
+    low.define(out, target)
+
+
+@lowers("window_sum_adjoint")
+def lower_window_sum_adjoint(low: Lowering, op: Op) -> None:
+    """Where windows overlap, a convolution's adjoint with a filter of ones."""
+    ct, like = op.inputs
+    name = op.outputs[0]
+    type = low.type(name)
+    windows = _pooling(low, op, like, ct)
+    planes = math.prod(type.shape[:2])
+    given = low.dense(low.entry(ct))
+    if _tiling(windows):
+        target = low.place(name)
+        tiles = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, False)
+        low.add(Kernel("tiles", tiles, (given, target), location=op.location))
+        low.define(op.outputs[0], target)
+        return
+    spec = correlation(windows, type.dtype, planes, 1, 1, 1)
+    ones = low.dense(Uniform(1.0, type.dtype, (math.prod(windows.kernel),)))
+    to_input(low, op, windows, spec, given, ones)
