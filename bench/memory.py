@@ -112,12 +112,13 @@ def allocated(executable: Executable, values: Mapping[str, np.ndarray]) -> tuple
     assert first.machine is not None
     regions = [each.call for each in first.machine.instructions if isinstance(each.call, Region)]
     used = sum(each.size for each in traces) + sum(each.stack_bytes for each in regions)
+    del first, regions, outputs  # whose memory would be lent
     second = executable.compiled()  # its code is there already
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is not to be taken again unseen
     before = memory_of_process()["resident"]
     again = second.step(values)
     touched = memory_of_process()["resident"] - before
-    del outputs, again
+    del again
     return used, touched
 
 

@@ -10,7 +10,8 @@ from core.analysis.records import record_bytes
 from core.cost.memory import lives
 from core.ir import Block, Op, inner_blocks
 from core.ops.types import byte_size
-from core.runtime.native import LINE, SHARES, keeps_result, parts_of, refusals, written
+from core.runtime.memory import LINE, keeps_result
+from core.runtime.native import SHARES, parts_of, refusals, written
 from core.runtime.reference import NATIVE
 
 __all__ = ["machine_code"]
@@ -20,7 +21,8 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     """Of a block whose composites are expanded: its regions of machine code, in the order they run, and the other ops.
 
     arena_bytes of a region is what it needs beside arguments, results and what loops record; record_bytes is the memory
-    of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last.
+    of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last;
+    a large arena is lent to other steps meanwhile.
     peak_bytes is the most that is there at once of those and of all arrays of a step, but for what it is given and what
     ops without machine code need for themselves. Ops that have no machine code, be they between regions or called from
     inside one, are counted by type, reason and the client's op they come from. Ops in loops and branches count too.

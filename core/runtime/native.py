@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -26,19 +24,18 @@ from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
-from core.plan.data import Instruction, stack_room
+from core.plan.data import Instruction
 from core.plan.partition import partition
 from core.runtime.callback import Callback
+from core.runtime.memory import Arenas, Rooms, Stacks
 from core.runtime.reference import NATIVE, Plan, Run, plan
 from core.runtime.stop import watched
 
 __all__ = [
-    "LINE",
     "SHARES",
     "Given",
     "Region",
     "compile_region",
-    "keeps_result",
     "native_plan",
     "parts_of",
     "plain",
@@ -54,9 +51,6 @@ assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value
 CALLBACK = CONTROL.index("callback")
 
 CPU = Target(NATIVE_DTYPES, traceable)
-
-LINE = 64
-"""Bytes of a line of the cache: arenas begin at one, for which they have so much more room."""
 
 
 @dataclass(eq=False)
@@ -74,24 +68,23 @@ class Region:
     arena_bytes: int
     _entry: Callable[[int], int] = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _arena: np.ndarray = field(init=False)
     _reference: Plan | None = None
     timed: tuple[Instruction, ...] = ()
     polls: bool = False
 
     def __post_init__(self) -> None:
         self._entry = self.library.function("enter", ctypes.c_void_p, returns=ctypes.c_int64)
-        room = np.empty(self.arena_bytes + LINE, np.uint8)
-        self._arena = room[-room.ctypes.data % LINE :]
-        self._stacks = _Stacks([s.slot_bytes for s in self.plan.stacks])
+        self._arenas = Arenas(self.arena_bytes)
+        self._stacks = Stacks([s.slot_bytes for s in self.plan.stacks])
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
-        self._limited = self.polls or self._callback is not None
+        self._plain = self._arenas.is_small and not self.polls and self._callback is None
         self._shapes = [v.shape for v in self.plan.params]
-        self._results = [_Room(v.shape, np.dtype(v.dtype)) for v in self.plan.results]
+        self._results = Rooms((v.shape, np.dtype(v.dtype)) for v in self.plan.results)
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
         times = (ctypes.addressof(self._times),) if self.timed else ()
-        self._words = (self._arena.ctypes.data, ctypes.addressof(self._control), self._stacks.address, *times)
+        arena = self._arenas.small.address if self._arenas.is_small else 0
+        self._words = (arena, ctypes.addressof(self._control), self._stacks.address, *times)
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
         if run.xp is not np:
@@ -105,7 +98,7 @@ class Region:
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results, which nobody holds."""
-        return [each.array() for each in self._results]
+        return self._results.arrays()
 
     def given(self, arrays: Sequence[Any]) -> Given:
         """What to run on: arrays as the plan has them, arguments then results; None for one that is put there later."""
@@ -114,14 +107,14 @@ class Region:
     def run(self, given: Given, run: Run) -> None:
         """Run on `given`, which must be complete.
 
-        One call at a time runs, as there is one arena. Raises ExecutionError.
+        One call at a time runs, as it records and fails in one place. Raises ExecutionError.
         """
         self._lock.acquire()  # `with` takes a tenth of a microsecond longer, and the smallest steps only a few
         try:
-            if self._limited or run.times is not None:
-                failed = self._watched(given, run)
-            else:
+            if self._plain and run.times is None:
                 failed = self._entry(given.address)
+            else:
+                failed = self._watched(given, run)
         finally:
             self._lock.release()
         if failed:
@@ -136,7 +129,7 @@ class Region:
         return ExecutionError(check.message, check.code, location=check.location)
 
     def _watched(self, given: Given, run: Run) -> int:
-        """Enter code that knows limits, calls back or takes times; the error word."""
+        """Enter code that is lent its arena, knows limits, calls back or takes times; the error word."""
         control, limits = self._control, run.limits
         if run.times is not None:
             ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
@@ -144,7 +137,8 @@ class Region:
         if self._callback is not None:
             self._callback.run, control[CALLBACK] = run, self._callback.address
         may_stop = self.polls and (limits.deadline is not None or limits.should_stop is not None)
-        with watched(control, run) if may_stop else nullcontext():
+        with self._arenas.lent() as arena, watched(control, run) if may_stop else nullcontext():
+            given.put_arena(arena.address)
             failed = self._entry(given.address)
         if run.times is not None:
             run.times.add(self.timed, list(self._times))
@@ -180,68 +174,12 @@ class Given:
     def put(self, i: int, array: np.ndarray) -> None:
         self.arrays[i], self._table[i] = array, id(array)
 
+    def put_arena(self, address: int) -> None:
+        self._words[1] = address
+
     def drop(self, i: int) -> None:
         """Let go of an array; another must be put there before the next run."""
         self.arrays[i] = None
-
-
-LARGE = 1 << 15
-
-
-def keeps_result(nbytes: int) -> bool:
-    """Whether the memory of a result of so many bytes is kept when nobody holds it any more."""
-    return nbytes >= LARGE
-
-
-class _Room:
-    """Where a result goes: new memory, or, where it is large, memory of an earlier one that nobody holds any more.
-
-    The system gives new memory page by page, at the first touch, which costs more than writing it.
-    """
-
-    KEPT = 2
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._shape, self._dtype = shape, dtype
-        self._large = keeps_result(math.prod(shape) * dtype.itemsize)
-        self._kept: list[np.ndarray] = []
-
-    def array(self) -> np.ndarray:
-        if self._large:
-            for i in range(len(self._kept)):
-                if sys.getrefcount(self._kept[i]) == 2:  # the list, and the question
-                    return self._kept[i]
-        fresh = np.empty(self._shape, self._dtype)
-        if self._large and len(self._kept) < self.KEPT:
-            self._kept.append(fresh)
-        return fresh
-
-
-class _Stacks:
-    """The table of a region's stacks: (address, bytes) of each. Machine code lets them grow; they are freed here."""
-
-    def __init__(self, slots: list[int]) -> None:
-        self._libc = ctypes.CDLL(None)
-        self._libc.aligned_alloc.restype = ctypes.c_void_p
-        self._libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
-        self._libc.free.argtypes = [ctypes.c_void_p]
-        self._table = (ctypes.c_int64 * (2 * len(slots)))()
-        for i, size in enumerate(slots):
-            room = stack_room(size)
-            address = self._libc.aligned_alloc(LINE, room)
-            if address is None:
-                raise ExecutionError("out of memory", "out_of_memory")
-            self._table[2 * i], self._table[2 * i + 1] = address, room
-        self.address = ctypes.addressof(self._table)
-
-    @property
-    def room(self) -> int:
-        """The bytes of all of them."""
-        return sum(self._table[1::2])
-
-    def __del__(self) -> None:
-        for address in self._table[::2]:
-            self._libc.free(address)
 
 
 def compile_region(block: Block, timed: bool = False) -> Region:

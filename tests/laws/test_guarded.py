@@ -11,8 +11,8 @@ from core.codegen.machine import lanes
 from core.compile import optimize
 from core.errors import ExecutionError
 from core.ir import TensorType
-from core.runtime import native
-from core.runtime.native import Region, native_plan
+from core.runtime import memory
+from core.runtime.native import native_plan
 from core.runtime.reference import Run, plan
 from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.test_native import same
@@ -50,17 +50,13 @@ def guards(monkeypatch):
         held.append(Guarded(self._shape, self._dtype))
         return held[-1].array
 
-    monkeypatch.setattr(native._Room, "array", room)
-    made = Region.__post_init__
+    def arena(self, size):
+        held.append(Guarded((-(-size // 64) * 64,), np.dtype(np.uint8)))
+        self.address = held[-1].array.ctypes.data
 
-    def guarded(self):
-        made(self)
-        arena = Guarded((-(-self._arena.size // 64) * 64,), np.dtype(np.uint8))
-        self._arena = arena.array
-        self._words = (self._arena.ctypes.data, *self._words[1:])
-        held.append(arena)
-
-    monkeypatch.setattr(Region, "__post_init__", guarded)
+    monkeypatch.setattr(memory._Room, "array", room)
+    monkeypatch.setattr(memory.Arena, "__init__", arena)
+    monkeypatch.setattr(memory, "LENT", 2**62)
     return held
 
 

@@ -1,0 +1,127 @@
+"""Steps that take turns with their memory: little of it, and no step writes into what another gave."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from bench.workloads import mlp
+from core.compile import GradientQuery, compile_gradient
+from core.runtime import memory
+from core.runtime.memory import Arena, Arenas
+from core.wire import read
+
+BATCHES = (40, 70, 10, 130, 100, 20, 90)
+
+
+@pytest.fixture(autouse=True)
+def lent_soon(monkeypatch):
+    gc.collect()  # arenas of earlier tests
+    monkeypatch.setattr(memory, "LENT", 1)
+    monkeypatch.setattr(memory, "LARGE", 1)
+
+
+def models():
+    """Networks of one architecture, by batch, with their values: all gradients have the same types."""
+    for batch in BATCHES:
+        workload = mlp("mlp", batch, (30, 40, 10))
+        yield compile_gradient(read(workload.program), GradientQuery(loss="loss")), workload
+
+
+def arena_bytes():
+    return sum(each._own.size for each in Arenas._ALL if each._own is not None)
+
+
+def test_arenas_take_what_the_largest_needs_and_go_with_it():
+    compiled = [(executable.compiled(), workload) for executable, workload in models()]
+    sizes = [executable.machine.direct.arena_bytes for executable, _ in compiled]
+
+    for executable, workload in compiled:
+        executable.step({**workload.feeds, **workload.parameters})
+
+    assert arena_bytes() == max(sizes) < sum(sizes) / 2
+    del compiled[BATCHES.index(max(BATCHES))], executable
+    assert arena_bytes() == 0
+    for executable, workload in compiled:
+        executable.step({**workload.feeds, **workload.parameters})
+    assert arena_bytes() == sorted(sizes)[-2]
+
+
+def test_what_a_step_gave_stays_while_others_run():
+    compiled = [(executable.compiled(), executable, workload) for executable, workload in models()]
+    held = []
+    for turn in range(6):
+        for native, reference, workload in compiled:
+            values = {**workload.feeds, **{n: p * (1 + turn) for n, p in workload.parameters.items()}}
+            held.append((native.step(values).gradients, reference.step(values).gradients))
+        if turn % 3 == 2:  # their memory is used again
+            held = held[::2]
+        for found, wanted in held:
+            for name in wanted:
+                np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5)
+
+
+def test_equal_steps_share_the_memory_that_is_kept_for_results():
+    def numpy_bytes():
+        found = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
+        return sum(each.size for each in found.traces)
+
+    compiled = [(executable.compiled(), workload) for executable, workload in models()]
+    gradients = sum(p.nbytes for p in compiled[0][1].parameters.values())
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for executable, workload in compiled:
+                executable.step({**workload.feeds, **workload.parameters})
+        kept = numpy_bytes() - arena_bytes()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 3 * gradients  # with a set or two for each of them it would be seven or more
+
+
+def test_steps_of_two_threads_have_an_arena_each():
+    compiled = [(executable.compiled(), executable, workload) for executable, workload in models()][:4]
+    wrong: list[str] = []
+
+    def train(native, reference, workload):
+        values = {**workload.feeds, **workload.parameters}
+        wanted = reference.step(values).gradients
+        for _ in range(200):
+            found = native.step(values).gradients
+            if any(not np.allclose(found[n], wanted[n], rtol=1e-4, atol=1e-5) for n in wanted):
+                wrong.append(workload.name)
+
+    threads = [threading.Thread(target=train, args=each) for each in compiled]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert not wrong
+    assert arena_bytes() <= sum(each.machine.direct.arena_bytes for each, *_ in compiled)
+
+
+def test_an_arena_that_is_lent_is_lent_to_nobody_else():
+    one, other = Arenas(1000), Arenas(500)
+    with one.lent() as first, other.lent() as second:
+        assert first is not second
+        assert {first.size, second.size} == {1000, 500}
+    with other.lent() as found:
+        assert found.size == 1000
+    assert arena_bytes() == 1500
+    with Arenas(2000).lent():
+        assert arena_bytes() == 2000
+    assert arena_bytes() == 0
+
+
+def test_an_arena_begins_at_a_line_and_holds_what_it_should():
+    for size in (1, 63, 64, 1000):
+        arena = Arena(size)
+        assert arena.address % memory.LINE == 0
+        assert arena._memory.ctypes.data <= arena.address
+        assert arena.address + size <= arena._memory.ctypes.data + arena._memory.size
