@@ -116,7 +116,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
     type = program.block.types.get(name)
     if not isinstance(type, TensorType) or not type.is_float:
         return None
-    limit = min(2.0 ** math.floor(math.log2(largest(type.dtype))), 2.0**126)
+    limit = min(2.0 ** (math.frexp(largest(type.dtype))[1] - 1), 2.0**126)
     if scale.interval is None and scale.initial > limit:
         raise ProgramError(f"a loss that is {type} cannot be multiplied by {scale.initial:g}", "bad_query")
     b = BlockBuilder.like(program.block)

@@ -46,12 +46,13 @@ def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_mov
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("clip", [None, "global_norm"])
-def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip, dtype):
     from core.compile import Clip
 
     s = Sketch()
-    s.param("w", [[0.5, -1.0], [0.25, 2.0]], "float32")
-    s.feed("x", [[1.0, 2.0], [3.0, -1.0]], "float32")
+    s.param("w", [[0.5, -1.0], [0.25, 2.0]], dtype)
+    s.feed("x", [[1.0, 2.0], [3.0, -1.0]], dtype)
     s.op("matmul", "x", "w", out="h")
     s.op("mean", s.op("square", "h"), out="loss")
     given = (read(s.document), QUERY, Optimizer(optimizer), Clip(clip, max_norm=0.1) if clip else None)
