@@ -18,7 +18,7 @@ from core.cotangents import Cotangents, Densified
 from core.dependence import Dependence
 from core.errors import CoreError, Location, NotDifferentiable
 from core.hooks import Hooks
-from core.ir import HOLE, Block, Op, StackType, live
+from core.ir import HOLE, Block, Op, StackType, TensorType, live
 from core.registry import OpSpec, lookup
 from core.rule import apply_rule
 
@@ -119,6 +119,14 @@ class Adjoint:
     def seed(self, name: str) -> Value:
         """A new parameter that takes the cotangent of `name`."""
         return self.b.param(self.b.types[name])
+
+    def ones(self, name: str) -> Value:
+        """The cotangent of a target by default. A constant where the shape is known, else shaped like the target."""
+        type = self.b.types[name]
+        assert isinstance(type, TensorType)
+        if type.is_static:
+            return self.b.constant(1.0, type.dtype, type.shape)
+        return self.b.emit("full_like", self.b.value(name), value=1.0)
 
     def run(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Value]:
         """Append the adjoint ops. The cotangent of each name in `wrt` that has one; the others are structural zeros.

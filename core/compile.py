@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.backward import Backward, Budget, Choice, Options, append_backward, gradients
+from core.answer import Backward
+from core.backward import append_backward, gradients
 from core.build import BlockBuilder, Cotangent, SparseRows, Value, widened
 from core.clipping import Clip
+from core.cost.budget import Budget, Choice
 from core.cotangents import Densified
 from core.errors import ProgramError
 from core.executable import Executable, Outputs, Result, Update, key_of
@@ -18,6 +20,7 @@ from core.headroom import headroom
 from core.ir import Block, Program, TensorType, Variable
 from core.loss_scale import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
 from core.optim import STEPS, Optimizer, needs_whole, state_types
+from core.options import Options
 from core.passes import optimize
 from core.passes.bind import bind
 from core.query import GradientQuery

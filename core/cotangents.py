@@ -16,8 +16,9 @@ from typing import Any
 
 from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.errors import Location
-from core.hooks import Hooks, When, block_index, plain
+from core.hooks import Hooks, When
 from core.ir import Block, Op
+from core.names import block_index, plain
 from core.registry import lookup
 
 __all__ = ["Cotangents", "Densified", "gradient_name"]
@@ -259,7 +260,7 @@ class Cotangents:
             self.recorded[f"{at}:{name}"] = ct
 
     def _tell(self, name: str, reason: str, location: Location | None) -> None:
-        told = Densified(f"{self._index}:{name.split('@VER@')[0]}", reason, location)
+        told = Densified(f"{self._index}:{plain(name)}", reason, location)
         if told not in self.densified:
             self.densified.append(told)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.backward import Choice
+from core.cost.budget import Choice
 from core.cotangents import Densified
 from core.errors import ExecutionError, ProgramError
 from core.headroom import headroom

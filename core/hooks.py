@@ -14,9 +14,10 @@ from typing import Any, Literal
 from core.build import BlockBuilder
 from core.errors import Location, ProgramError
 from core.ir import Block, Op, StackType
+from core.names import block_index, called, inner_name
 from core.registry import REGISTRY, convert
 
-__all__ = ["Hook", "Hooks", "When", "block_index", "called", "inner_name", "plain"]
+__all__ = ["Hook", "Hooks", "When"]
 
 Do = Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
 When = Literal["after_accumulation", "each_contribution"]
@@ -125,35 +126,3 @@ class Hooks:
                 if block.types[name].is_float and not isinstance(block.types[name], StackType):
                     found.setdefault(name, []).append(number)
         return found
-
-
-def inner_name(name: str) -> tuple[int, str]:
-    """(1, "h") for ``"1:h"``; a name without a number is one of block 0."""
-    index, colon, rest = name.partition(":")
-    return (int(index), rest) if colon and index.isdecimal() else (0, name)
-
-
-def called(block: Block, index: int | None, number: int, name: str) -> list[str]:
-    """The variables of `block`, the client's block `index`, that the client's block `number` calls `name`.
-
-    These are all versions, the last one last. The two are different blocks where one was read into the other; then a
-    variable that is some such block's own is called after that block, whoever writes it (core.wire.versions).
-    """
-    versions = [n for n in block.types if plain(n) == name or plain(n).startswith(f"{name}@IN@")]
-    if number == index:
-        return [n for n in versions if plain(n) == name]
-    ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
-    there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
-    return [n for n in versions if plain(n) == f"{name}@IN@{number}" or n in there]
-
-
-def plain(variable: str) -> str:
-    """The client's name of a version."""
-    return variable.split("@VER@")[0]
-
-
-def block_index(block: Block) -> int | None:
-    """The index that the client gave to `block`; None if no op of it is the client's."""
-    if block.index is not None:
-        return block.index
-    return next((op.location.block for op in block.ops if op.location and not op.location.adjoint), None)

@@ -26,6 +26,7 @@ __all__ = [
     "TensorType",
     "Type",
     "Variable",
+    "blocks_inside",
     "inner_blocks",
     "live",
     "reads",
@@ -181,6 +182,14 @@ def inner_blocks(op: Op) -> Iterator[tuple[str, Block]]:
     for name, value in op.attrs.items():
         if isinstance(value, Block):
             yield name, value
+
+
+def blocks_inside(ops: Iterable[Op]) -> list[Block]:
+    """Every block inside `ops`, at any depth, outer ones first."""
+    found = [inner for op in ops for _, inner in inner_blocks(op)]
+    for each in found:  # grows while it is walked
+        found.extend(inner for op in each.ops for _, inner in inner_blocks(op))
+    return found
 
 
 def with_inner(op: Op, change: Callable[[Block], Block]) -> Op:

@@ -18,7 +18,6 @@ def reason_for(
     variable: str,
     targets: Sequence[str],
     cut: Collection[str],
-    named: Collection[str],
     depends: Dependence,
 ) -> tuple[str, Location | None]:
     """A machine-readable reason, most telling first, and the op at which the path ends, if it is one op.

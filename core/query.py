@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.backward import Budget, Options, Unconnected
+from core.cost.budget import Budget
 from core.errors import ProgramError
 from core.hooks import Hook
 from core.ops.control import LoopMemory
+from core.options import Options, Unconnected
 
 __all__ = ["GradientQuery"]
 

@@ -9,14 +9,15 @@ from typing import Any, get_args
 
 from core.analysis.compiled import machine_code
 from core.analysis.place import place
-from core.backward import Backward, Budget
+from core.answer import Backward
 from core.compile import GradientQuery, bound, differentiate, gradient_step
 from core.cost import count_work, predict_memory
+from core.cost.budget import Budget
 from core.cost.step import Step
 from core.errors import CoreError
 from core.headroom import headroom
-from core.hooks import block_index
 from core.ir import Block, Op, Program, StackType, inner_blocks
+from core.names import block_index
 from core.ops.control import LoopMemory
 from core.ops.types import byte_size
 

@@ -88,7 +88,7 @@ class Choice:
 
 
 class Differentiated(Protocol):
-    """What is needed of an answer to a question for gradients: see core.backward.Backward."""
+    """What is needed of an answer to a question for gradients: see core.answer.Backward."""
 
     @property
     def forward(self) -> Block: ...

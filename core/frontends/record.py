@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from core.autodiff import Adjoint
-from core.build import Value
 from core.dependence import Dependence
 from core.errors import Location
 from core.frontends.trace import Change, Trace
-from core.ir import Op, Program, TensorType, Type, live
+from core.ir import Op, Program, Type, live
 from core.missing import reason_for
 
 __all__ = ["record", "why_missing"]
@@ -27,7 +26,7 @@ def record(
     given = dict.fromkeys([*(n for op in ops for n in op.inputs if n), target, *([seed] if seed else ())])
     block = trace.block(ops, [name for name in given if name not in written])
     a = Adjoint(block)
-    ct = _ones(a, target) if seed is None else a.b.value(seed)
+    ct = a.ones(target) if seed is None else a.b.value(seed)
     found = a.run([(target, ct)], [name for name in dict.fromkeys(wrt) if name in block.types])
     result_of = {a.final(ct.name): name for name, ct in found.items()}
     adjoint = live(a.ops(), result_of)
@@ -47,7 +46,7 @@ def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequenc
         if not trace.is_float(name):
             why[name] = "integer_dtype"
         elif name in read:
-            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), (), depends)
+            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), depends)
         else:
             why[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
     return why
@@ -71,11 +70,3 @@ def _add(
         inputs, outputs = (tuple(named.get(n, n) for n in names) for names in (op.inputs, op.outputs))
         trace.add(change, Op(op.type, inputs, outputs, op.attrs, Location(0, trace.next, op.type)))
     return found
-
-
-def _ones(a: Adjoint, target: str) -> Value:
-    type = a.b.types[target]
-    assert isinstance(type, TensorType)
-    if type.is_static:
-        return a.b.constant(1.0, type.dtype, type.shape)
-    return a.b.emit("full_like", a.b.value(target), value=1.0)

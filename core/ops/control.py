@@ -9,8 +9,8 @@ from typing import Literal
 from core.autodiff import Adjoint
 from core.build import BlockBuilder, Value
 from core.errors import ProgramError
-from core.hooks import plain
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
+from core.names import plain
 from core.registry import lookup
 
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent"]

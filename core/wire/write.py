@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.headroom import headroom
-from core.hooks import block_index
 from core.ir import HOLE, Block, Op, Program, StackType, Type, inner_blocks
+from core.names import block_index
 from core.registry import OpSpec, lookup, plain
 
 __all__ = ["write"]

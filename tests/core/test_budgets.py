@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.backward import Budget, Options, append_backward
-from core.compile import Executable, GradientQuery, Optimizer, compile_gradient, compile_training
+from core.backward import Options, append_backward
+from core.compile import Budget, Executable, GradientQuery, Optimizer, compile_gradient, compile_training
 from core.cost import count_work, predict_memory
 from core.errors import ProgramError
 from core.wire import read

@@ -1,0 +1,140 @@
+"""The answer to a question for gradients: the program with its backward pass, and tables about it.
+
+The tables say as data what nobody should have to parse from names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.autodiff import Asked
+from core.cost.budget import Choice
+from core.cotangents import Densified, gradient_name
+from core.errors import Location
+from core.headroom import headroom
+from core.ir import Block, Program
+from core.passes.recompute import Recomputed
+from core.wire.write import write
+
+__all__ = ["Backward", "rewrites", "roles"]
+
+EMPTY = Block((), (), (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """A program that computes gradients, and what there is to know about them.
+
+    program:        forward ops, then backward ops.
+    params_grads:   (requested name, gradient variable or None), in the order of the request.
+    grad_to_var:    gradient variable -> forward variable, partial gradients and those inside loops included.
+    grad_info_map:  forward variable -> (gradient variable, index of its block).
+    forward_of:     for each op of the backward pass, its position in block 0 and the client's op it comes from.
+    roles:          of each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
+    ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
+    missing:        requested name -> why it has no gradient; see core.missing.
+    cut_at:         requested name -> the op at which its path to the targets ends, where that is one op.
+    rewrites:       what had to change in the forward part, in sentences.
+    recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.
+    hooked:         (number of the hook, "block:name" whose gradient it acts on), in the order of the ops.
+    checkpoints:    variables of the forward part that are kept where it is cut.
+    sparse:         requested name -> (variable of the rows, variable of their values) of a gradient that is there both
+                    ways; the gradient variable itself is the whole table.
+    densified:      tables whose gradient could have stayed rows, and what needed it whole.
+    choice:         what was chosen for a budget.
+    forward:        the block that was differentiated; asked: what the rules of its control flow were asked.
+    """
+
+    program: Program
+    params_grads: tuple[tuple[str, str | None], ...]
+    grad_to_var: Mapping[str, str] = field(default_factory=dict)
+    grad_info_map: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    forward_of: tuple[tuple[int, Location | None], ...] = ()
+    roles: tuple[int, ...] = ()
+    ready_at: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    cut_at: Mapping[str, Location] = field(default_factory=dict)
+    rewrites: tuple[str, ...] = ()
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    hooked: tuple[tuple[int, str], ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    sparse: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    densified: tuple[Densified, ...] = ()
+    choice: Choice | None = None
+    forward: Block = field(default=EMPTY, repr=False)
+    asked: Mapping[int, Asked] = field(default_factory=dict, repr=False)
+
+    @property
+    def gradients(self) -> dict[str, str]:
+        """Requested name -> gradient variable, for those that exist."""
+        return {name: grad for name, grad in self.params_grads if grad is not None}
+
+    @property
+    def role_vars(self) -> tuple[tuple[str, ...], ...]:
+        """For each op of block 0 the pairs (parameter, gradient) it makes final, one after the other: Fluid's
+        ``op_role_var``, which tells an optimiser or a collective where to step in."""
+        parameters = {v.name for v in self.program.parameters}
+        found: list[list[str]] = [[] for _ in self.program.block.ops]
+        for name, grad in dict(self.params_grads).items():
+            if grad is not None and name in parameters and name in self.ready_at:
+                found[self.ready_at[name]] += [name, grad]
+        return tuple(map(tuple, found))
+
+    def as_document(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        with headroom():
+            return self._as_document()
+
+    def _as_document(self) -> dict[str, Any]:
+        return {
+            "program": write(self.program),
+            "params_grads": [list(pair) for pair in self.params_grads],
+            "grad_to_var": dict(self.grad_to_var),
+            "grad_info_map": {name: list(info) for name, info in self.grad_info_map.items()},
+            "backward_ops": [
+                {"op": i, "forward_block": at.block, "forward_op": at.op, "forward_type": at.type}
+                if at is not None
+                else {"op": i}
+                for i, at in self.forward_of
+            ],
+            "op_roles": list(self.roles),
+            "op_role_vars": [list(pairs) for pairs in self.role_vars],
+            "ready_at": dict(self.ready_at),
+            "missing": dict(self.missing),
+            "rewrites": list(self.rewrites),
+            "recorded": dict(self.recorded),
+            "hooked": [list(pair) for pair in self.hooked],
+            "checkpoints": list(self.checkpoints),
+            "sparse": {name: {"rows": rows, "values": values} for name, (rows, values) in self.sparse.items()},
+            "densified": [each.as_document() for each in self.densified],
+            "memory": self.choice.as_document() if self.choice else None,
+        }
+
+
+def roles(block: Block, forward: int, targets: Collection[str]) -> tuple[int, ...]:
+    """`Backward.roles` of `block`, whose first `forward` ops are the forward ones."""
+    found = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
+    seeds = set(map(gradient_name, targets))
+    found += [
+        257 if op.type in ("fill_constant", "full_like") and seeds & set(op.outputs) else 1
+        for op in block.ops[forward:]
+    ]
+    return tuple(found)
+
+
+def rewrites(before: Block, after: Block, again: Recomputed | None) -> tuple[str, ...]:
+    """What a reader should know: extra outputs of loops and branches, renamed versions, and what runs again."""
+    said = []
+    if again is not None:
+        said.append(f"{again.again} ops of the forward part run again in the backward pass")
+    for old, new in zip(before.ops, after.ops, strict=False):
+        extra = new.outputs[len(old.outputs) :]
+        if extra:
+            place = f"block {old.location.block}, op {old.location.op}" if old.location else old.type
+            said.append(f"{place} ({old.type}) also returns {', '.join(extra)}, which the backward pass reads")
+    versions = [m for n in before.types if (m := re.fullmatch(r"(.+)@VER@\d+", n))]
+    said.extend(f"{m[1]!r} is written more than once: {m[0]!r} is one of its versions" for m in versions)
+    return tuple(said)
