@@ -19,12 +19,13 @@ from core.ir import Variable
 from core.loss_scale import LossScale
 from core.ops.types import as_dtype
 from core.optim import STEPS, Optimizer, state_types
+from core.results import Result
 from core.runtime.native import native_plan
 from core.runtime.reference import Message, Plan, Run, RunLimits
 from core.runtime.times import Times
 from core.sparse import RowArray
 
-__all__ = ["Executable", "Outputs", "Result", "Update", "checked", "key_of"]
+__all__ = ["Executable", "Outputs", "Update", "checked", "key_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +50,6 @@ class Outputs:
     densified: tuple[Densified, ...] = ()
     messages: tuple[Message, ...] = ()
     unsaid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
-
-    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
-    """
-
-    place: str
-    name: str
-    table: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

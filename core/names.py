@@ -9,9 +9,18 @@ from collections.abc import Collection
 from typing import Any
 
 from core.errors import ProgramError
-from core.ir import Block, Program, blocks_inside
+from core.ir import Block, Program, TensorType, blocks_inside
 
-__all__ = ["block_index", "called", "check_places", "inner_name", "list_of_names", "plain", "root_variable"]
+__all__ = [
+    "block_index",
+    "called",
+    "check_places",
+    "inner_name",
+    "list_of_names",
+    "plain",
+    "root_array",
+    "root_variable",
+]
 
 
 def root_variable(program: Program, name: str, elsewhere: str, entry: bool = False) -> str:
@@ -33,6 +42,16 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
             suggestion="let the block write it to a variable that exists outside",
         )
     raise ProgramError(f"there is no variable {name!r}", "unknown_variable")
+
+
+def root_array(program: Program, name: str) -> str:
+    """The array that `name` means in block 0: its last version. Raises ProgramError (unknown_variable)."""
+    variable = program.latest.get(name, name)
+    if variable not in program.block.types:
+        raise ProgramError(f"there is no variable {name!r} in block 0", "unknown_variable")
+    if not isinstance(program.block.types[variable], TensorType):
+        raise ProgramError(f"{name!r} is a {program.block.types[variable]}, not an array", "unknown_variable")
+    return variable
 
 
 def inner_name(name: str) -> tuple[int, str]:

@@ -10,16 +10,18 @@ from typing import Any, get_args
 from core.analysis.compiled import machine_code
 from core.analysis.place import place
 from core.answer import Backward
-from core.compile import GradientQuery, bound, differentiate, gradient_step
+from core.compile import GradientQuery, bound
 from core.cost import count_work, predict_memory
 from core.cost.budget import Budget
 from core.cost.step import Step
+from core.differentiate import differentiate
 from core.errors import CoreError
 from core.headroom import headroom
 from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.names import block_index
 from core.ops.control import LoopMemory
 from core.ops.types import byte_size
+from core.results import gradient_step
 
 __all__ = ["analyse"]
 

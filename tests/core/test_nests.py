@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 
 from core.analysis import analyse
 from core.backward import append_backward
-from core.compile import GradientQuery, compile_gradient, gradient_step
+from core.compile import GradientQuery, compile_gradient
 from core.cost import predict_memory
 from core.cost.step import Step
+from core.results import gradient_step
 from core.wire import read
 from tests.core.test_constructs import array_in_a_loop, cases, elman
 from tests.core.test_hooks import in_a_loop

@@ -1,0 +1,68 @@
+"""What a step returns: results of a block, and what each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from core.answer import Backward
+from core.ir import Block, Program
+from core.names import root_array
+from core.passes import optimize
+from core.query import GradientQuery
+
+__all__ = ["Result", "Wanted", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
+
+    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
+    """
+
+    place: str
+    name: str
+    table: tuple[int, ...] | None = None
+
+
+Wanted = list[tuple[Result, str]]
+"""What is wanted, and the variable that is it."""
+
+
+def gradient_step(backward: Backward, query: GradientQuery, fetch: Sequence[str] = ()) -> Block:
+    """The optimised block that the step of `query` runs."""
+    return step_block(backward.program, wanted_by(backward, query, fetch))
+
+
+def wanted_by(backward: Backward, query: GradientQuery, fetch: Sequence[str], gives_gradients: bool = True) -> Wanted:
+    """The results of the step of `query`. gives_gradients: whether the gradients are among them."""
+    program = backward.program
+    wanted: Wanted = []
+    for name, grad in backward.gradients.items() if gives_gradients else ():
+        if name in backward.sparse:
+            wanted += rows_of("gradients", name, backward.sparse[name], program.block.types[grad])
+        else:
+            wanted.append((Result("gradients", name), grad))
+    if query.loss is not None:
+        wanted.append((Result("loss", query.loss), root_array(program, query.loss)))
+    wanted += [(Result("fetched", name), root_array(program, name)) for name in fetch]
+    wanted += [(Result("recorded", key), variable) for key, variable in backward.recorded.items()]
+    return wanted + states_of(program)
+
+
+def rows_of(place: str, name: str, variables: tuple[str, str], table: Any) -> Wanted:
+    """Rows of a table as a result: their numbers, then their values."""
+    rows, values = variables
+    return [(Result("rows", name), rows), (Result(place, name, table.shape), values)]
+
+
+def states_of(program: Program) -> Wanted:
+    """The states that the program writes."""
+    return [(Result("states", v.name), program.latest[v.name]) for v in program.states if v.name in program.latest]
+
+
+def step_block(program: Program, wanted: Wanted) -> Block:
+    """The optimised block that returns what is wanted."""
+    return optimize(replace(program.block, results=tuple(variable for _, variable in wanted)))
