@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from core.cost import nested_runs
 from core.errors import Location
-from core.plan.data import Branch, Loop, Plan, Recording, Sequence, Stack, stack_room
+from core.plan.data import Plan, Sequence, Stack, stack_room
+from core.plan.flow import Branch, Loop, Recording
 
 __all__ = ["record_bytes"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import PAGE, Ahead, Branch, Elements, Gemm, Hoisted, Loop, Recording, Root, Sequence, Stack
+from core.plan.data import PAGE, Gemm, Root, Sequence, Stack
+from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step

@@ -21,15 +21,12 @@ from core.codegen.rows import identity, row_function
 from core.codegen.timer import Timer
 from core.plan.arena import Arena
 from core.plan.data import (
-    Branch,
     Gather,
     Gemm,
     Instruction,
     Interpreted,
     Kernel,
-    Loop,
     Plan,
-    Recording,
     Root,
     RowKernel,
     Rows,
@@ -38,6 +35,7 @@ from core.plan.data import (
     Stack,
     View,
 )
+from core.plan.flow import Branch, Loop, Recording
 from core.plan.work import work_of
 
 __all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from core.plan.data import Branch, Instruction, Loop, Root, Sequence
+from core.plan.data import Instruction, Root, Sequence
+from core.plan.flow import Branch, Loop
 
 __all__ = ["Arena", "arrange"]
 

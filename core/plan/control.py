@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from core.ir import Block, Op, StackType, TensorType
-from core.plan.data import (
-    Branch,
-    Elements,
-    Instruction,
-    Loop,
-    Recording,
-    Root,
-    Sequence,
-    Stack,
-    State,
-    View,
-    bytes_of,
-    contiguous,
-)
+from core.plan.data import Instruction, Root, Sequence, Stack, View, bytes_of, contiguous
+from core.plan.flow import Branch, Elements, Loop, Recording, State
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, Uniform, Unsupported, lowers
 

@@ -1,7 +1,8 @@
 """A plan, as data: what a code generator reads, for a CPU or a GPU.
 
 A plan is a list of instructions over views of buffers. Nothing in it holds an address; a `Root` says how its address is
-found, and where it is `Arena`, the arena map gives the offset.
+found, and where that is in the arena, the arena map gives the offset. The instructions that hold others, loops and
+branches, are in `flow`.
 """
 
 from __future__ import annotations
@@ -15,37 +16,72 @@ import numpy as np
 
 from core.errors import Location
 from core.ir import Block
-from core.plan.geometry import is_packed
 
 __all__ = [
-    "Ahead",
-    "Branch",
+    "PAGE",
     "Check",
-    "Elements",
     "Gather",
     "Gemm",
-    "Hoisted",
     "Instr",
     "Instruction",
     "Interpreted",
     "Kernel",
-    "Loop",
     "Operand",
     "Place",
     "Plan",
-    "Recording",
     "Root",
     "RowKernel",
     "Rows",
     "ScatterAdd",
     "Sequence",
     "Stack",
-    "State",
     "View",
     "bytes_of",
     "contiguous",
+    "is_packed",
     "stack_room",
 ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A block, ready to become machine code.
+
+    params, results: the arrays that the caller passes, as the block has them.
+    error:           where the number of a check that failed is written, a scalar.
+    checks:          what can go wrong, by number; 0 is nothing.
+    stacks:          what its loops record in memory that grows.
+    interpreted:     ops that have no machine code, by number.
+    """
+
+    body: Sequence
+    params: tuple[View, ...]
+    results: tuple[View, ...]
+    error: View
+    checks: tuple[Check, ...]
+    stacks: tuple[Stack, ...] = ()
+    interpreted: tuple[Interpreted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """Instructions in the order they run. kept: roots that are read after the last of them."""
+
+    instructions: tuple[Instruction, ...]
+    kept: tuple[Root, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that generated code asks: what is said if it does not hold, and of which op of the client's."""
+
+    code: str
+    message: str
+    location: Location | None
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
 
 Place = Literal["arena", "given", "carried", "element"]
 
@@ -59,7 +95,9 @@ class Root:
     """A piece of memory, of `nbytes` bytes.
 
     place: "arena", where the arena map puts it; "given", an array that the caller passes; "carried", one of a loop's
-    states, whose address changes from trip to trip; "element", one element of a stack that a loop records or reads.
+    states, whose address changes from trip to trip; "element", what belongs to one trip: an element of a stack that a
+    loop records or reads, or a trip's part of what is made for several.
+    name: of the variable, for people.
     """
 
     nbytes: int
@@ -93,7 +131,27 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-# --- fused rows --------------------------------------------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Stack:
+    """Memory for what a loop records of one value: slots of equal size, as many as it turns out to need.
+
+    kept: whether what one run of the loop recorded outlives the next one, because an outer loop records it.
+    """
+
+    slot_bytes: int
+    kept: bool = False
+
+
+PAGE = 4096
+"""The least room of a stack, in bytes."""
+
+
+def stack_room(nbytes: int) -> int:
+    """The room of a stack that holds so many bytes: a power of two, whatever sizes it had before."""
+    return max(PAGE, 1 << (nbytes - 1).bit_length())
+
+
+# --- row kernels -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +233,10 @@ class Rows(Instruction):
         return (v.root for v, o in zip(self.views, self.kernel.operands, strict=True) if o.written)
 
 
+PACKED = 64
+"""Rows and columns from which on the second operand of a product is copied in pieces, each number used often."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gemm(Instruction):
     """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n].
@@ -207,6 +269,11 @@ class Gemm(Instruction):
         yield self.c.root
         if self.then:
             yield from self.then.writes()
+
+
+def is_packed(rows: int, columns: int) -> bool:
+    """Whether a product of so many rows and columns copies its second operand, which may lie either way round then."""
+    return min(rows, columns) >= PACKED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,7 +326,7 @@ class Kernel(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interpreted(Instruction):
-    """An op that the reference executor runs, called from inside a loop or branch.
+    """An op that the reference executor runs, called from where it stands.
 
     number: among those of the plan. block: the op alone. views: dense arrays, its parameters and then its results.
     reason: why it has no machine code.
@@ -275,198 +342,3 @@ class Interpreted(Instruction):
 
     def writes(self) -> Iterator[Root]:
         return (v.root for v in self.views[len(self.block.params) :])
-
-
-@dataclass(slots=True, eq=False)
-class Stack:
-    """Memory for what a loop records of one value: slots of equal size, as many as it turns out to need.
-
-    kept: whether what one run of the loop recorded outlives the next one, because an outer loop records it.
-    """
-
-    slot_bytes: int
-    kept: bool = False
-
-
-PAGE = 4096
-"""The least room of a stack, in bytes."""
-
-
-def stack_room(nbytes: int) -> int:
-    """The room of a stack that holds so many bytes: a power of two, whatever sizes it had before."""
-    return max(PAGE, 1 << (nbytes - 1).bit_length())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
-    """A stack value: the slots that one run of a loop filled.
-
-    element: one of them, where they are stacks. length: how many they are, where that is known.
-    """
-
-    stack: Stack
-    element: Recording | Elements | None = None
-    length: int | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Elements:
-    """A stack value whose length is known: what `view` holds, a dense array, along its first axis."""
-
-    view: View
-
-    @property
-    def length(self) -> int:
-        return self.view.shape[0]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """A carried value of a loop.
-
-    now:       where a trip reads it; one of the two `buffers`.
-    following: where a trip writes it, the other one; the same root where it is updated in place.
-    """
-
-    now: Root
-    following: Root
-    buffers: tuple[Root, ...]
-    initial: View
-    final: View
-
-    @property
-    def nbytes(self) -> int:
-        return self.now.nbytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hoisted:
-    """A product that trips add to a state, made for `trips` of them at once; what is left at the end, one by one.
-
-    one, many: for a trip, and for `trips` that lie one behind the other.
-    kept:      the operands that a trip computes: what they are called in the body, and room for those of `trips`.
-    """
-
-    one: Gemm
-    many: Gemm
-    trips: int
-    kept: tuple[tuple[Root, Root], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ahead:
-    """A product of a row of an array, the next one in each trip, with what no trip changes: made for `trips` at once.
-
-    rows, index: the array [1, size, row], and which row a trip takes, a scalar that grows by one from trip to trip.
-    row:         what the row is called.
-    one, many:   for a trip, and for `trips` of them, if there are so many rows left.
-    kept:        the result: what it is called in the body, and room for those of `trips`.
-    """
-
-    rows: View
-    index: View
-    row: Root
-    one: Gemm
-    many: Gemm
-    trips: int
-    kept: tuple[tuple[Root, Root], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Loop(Instruction):
-    """Trips of `body`.
-
-    condition: whether the first state, a bool, is asked before each trip; else there are as many trips as `over` has
-               elements.
-    over:      each stack it reads, and what an element is called in the body.
-    records:   each stack that it writes, and what the body leaves there.
-    reverse:   from the last element to the first; what is recorded stands where the element stood.
-    ops:       of the client's, in one trip.
-    limits:    numbers of the checks for too many trips and too many ops.
-    outside:   roots that the body reads and that are not its own.
-    hoisted:   products that are made every few trips, behind the body.
-    ahead:     products that are made every few trips, before the body.
-    """
-
-    body: Sequence
-    states: tuple[State, ...]
-    condition: bool
-    over: tuple[tuple[Recording | Elements, Root | Recording], ...]
-    records: tuple[tuple[Recording | Elements, Root | Recording], ...]
-    reverse: bool
-    ops: int
-    limits: tuple[int, int]
-    outside: tuple[Root, ...] = ()
-    hoisted: tuple[Hoisted, ...] = ()
-    ahead: tuple[Ahead, ...] = ()
-
-    @property
-    def length(self) -> int | None:
-        """The number of trips, if it is known."""
-        return next((stack.length for stack, _ in self.over), None)
-
-    def reads(self) -> Iterator[Root]:
-        yield from (s.initial.root for s in self.states)
-        yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
-        yield from self.outside
-
-    def writes(self) -> Iterator[Root]:
-        for state in self.states:
-            yield state.final.root
-            yield from state.buffers
-        yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
-        for kept in (*(each.kept for each in self.hoisted), *(each.kept for each in self.ahead)):
-            yield from (room for _, room in kept)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Branch(Instruction):
-    """One of two lists of instructions, by a bool. results: the roots that both write."""
-
-    condition: View
-    yes: Sequence
-    no: Sequence
-    results: tuple[Root, ...] = ()
-    outside: tuple[Root, ...] = ()
-
-    def reads(self) -> Iterator[Root]:
-        yield self.condition.root
-        yield from self.outside
-
-    def writes(self) -> Iterator[Root]:
-        yield from self.results
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
-    """Instructions in the order they run. kept: roots that are read after the last of them."""
-
-    instructions: tuple[Instruction, ...]
-    kept: tuple[Root, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A condition that generated code asks: what is said if it does not hold, and of which op of the client's."""
-
-    code: str
-    message: str
-    location: Location | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """A block, ready to become machine code.
-
-    given:   the arrays that the caller passes: parameters of the block, then results.
-    checks:  what can go wrong, by number; 0 is nothing.
-    interpreted: ops inside loops and branches that have no machine code, by number.
-    """
-
-    body: Sequence
-    params: tuple[View, ...]
-    results: tuple[View, ...]
-    error: View
-    checks: tuple[Check, ...]
-    stacks: tuple[Stack, ...] = ()
-    interpreted: tuple[Interpreted, ...] = ()

@@ -1,4 +1,4 @@
-"""Windows that slide over images, as code generators see them.
+"""What kernels must know beside their arrays: windows that slide over images, and a matrix that is laid out anew.
 
 Every image has three spatial axes here; those it lacks are of size 1. Windows never hang over the end of an image:
 where they would, the image is first copied into a room that holds the padding.
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correlation", "Pool", "Room", "Scattered", "Tiles", "Triple", "is_packed"]
+__all__ = ["Correlation", "Pool", "Room", "Scattered", "Tiles", "Triple", "Turned"]
 
 Triple = tuple[int, int, int]
 
@@ -210,12 +210,3 @@ class Turned:
     @property
     def work(self) -> int:
         return self.rows * self.columns * 4
-
-
-PACKED = 64
-"""Rows and columns from which on the second operand of a product is copied in pieces, each number used often."""
-
-
-def is_packed(rows: int, columns: int) -> bool:
-    """Whether a product of so many rows and columns copies its second operand, which may lie either way round then."""
-    return min(rows, columns) >= PACKED

@@ -15,16 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from core.plan.data import (
-    Ahead,
-    Branch,
-    Elements,
     Gather,
     Gemm,
-    Hoisted,
     Instruction,
     Interpreted,
     Kernel,
-    Loop,
     Root,
     Rows,
     ScatterAdd,
@@ -32,6 +27,7 @@ from core.plan.data import (
     bytes_of,
     contiguous,
 )
+from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop
 
 __all__ = ["hoist_products", "hoist_rows"]
 

@@ -1,4 +1,4 @@
-"""Ops without machine code inside loops and branches: the step calls the reference executor for them."""
+"""Ops without machine code: the step calls the reference executor for them, from where they stand."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.plan.data import Gemm, Kernel, View
-from core.plan.geometry import Turned, is_packed
+from core.plan.data import Gemm, Kernel, View, is_packed
+from core.plan.geometry import Turned
 from core.plan.lowering import Lowering, Unsupported, lowers
 from core.plan.shapes import reshaped_view
 

@@ -15,7 +15,7 @@ from core.build import BlockBuilder
 from core.codegen import fork
 from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
-from core.plan import build, geometry, plan_block
+from core.plan import build, data, plan_block
 from core.plan.data import Gemm, Rows
 from core.plan.epilogue import fuse_epilogues
 from core.runtime import native
@@ -192,7 +192,7 @@ def test_an_update_is_part_of_its_product_and_the_gradient_is_nowhere():
 
 @pytest.fixture
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(geometry, "PACKED", 1)
+    monkeypatch.setattr(data, "PACKED", 1)
 
 
 MADE_OF_PRODUCTS = ("matmul", "einsum", "addmm", "bmm", "scaled_dot_product_attention", "bilinear_tensor_product")

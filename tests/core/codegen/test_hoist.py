@@ -13,7 +13,7 @@ from core.compile import GradientQuery, compile_gradient
 from core.executable import Executable
 from core.ir import Block
 from core.plan import plan_block
-from core.plan.data import Ahead, Hoisted, Loop
+from core.plan.flow import Ahead, Hoisted, Loop
 from core.plan.hoist import DEPTH
 from core.runtime.native import CPU
 from core.wire import read

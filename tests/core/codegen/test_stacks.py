@@ -10,7 +10,7 @@ import pytest
 from core.autodiff import vjp
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.plan import plan_block
-from core.plan.data import Elements, Loop
+from core.plan.flow import Elements, Loop
 from core.runtime.native import CPU, refusals
 from core.wire import read
 from tests.laws.test_native import both
