@@ -39,9 +39,6 @@ def _place(body: Sequence, base: int, offsets: dict[Root, int]) -> int:
         for root in _touched(each):
             if root.place == "arena" and root not in offsets:
                 spans.setdefault(root, [at, at])[1] = at
-    for root in body.kept:
-        if root in spans:
-            spans[root][1] = len(body.instructions)
     end = _fit(spans, base, offsets)
     for each in body.instructions:
         for inner in _inside(each):

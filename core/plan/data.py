@@ -65,10 +65,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequence:
-    """Instructions in the order they run. kept: roots that are read after the last of them."""
+    """Instructions in the order they run."""
 
     instructions: tuple[Instruction, ...]
-    kept: tuple[Root, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +116,6 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-
-    @property
-    def is_contiguous(self) -> bool:
-        return self.offset == 0 and self.strides == contiguous(self.shape)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
