@@ -53,7 +53,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
             m *= n
         flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
         if flat and flat_c:
-            a, c = flat, flat_c
+            a, c = matrix(low, flat), flat_c  # single rows with gaps are not yet rows of one matrix
     _gemm(low, op, a, b, c, added)
     low.define(op.outputs[0], out)
 

@@ -85,6 +85,18 @@ def test_a_product_of_matrices_that_lie_in_any_way(m, k, n, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "k", "n"), [(2, 4, 5), (2, 47, 48), (5, 80, 1), (66, 9, 67)])
+def test_a_product_of_single_rows_that_lie_in_any_way(m, k, n, dtype):
+    """Matrices [m, 1, k], which together may be one of m rows, and may not."""
+
+    def rows(make: Callable[..., Value]) -> Callable[..., Value]:
+        return lambda x, m, k: lookup("reshape")(make(x, m, k), shape=(m, 1, k))
+
+    alone = [(given, rows(make)) for given, make in MATRICES.values()]
+    compare(dtype, [((a, (m, k)), (b, (k, n))) for a in alone for b in MATRICES.values()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 4), (80, 7), (5, 1)])
 def test_a_product_with_a_vector_that_lies_in_any_way(k, n, dtype):
     front = [((v, (k,)), (m, (k, n))) for v in VECTORS.values() for m in MATRICES.values()]
