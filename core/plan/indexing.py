@@ -6,7 +6,8 @@ import math
 
 from core.ir import Op, TensorType
 from core.plan.data import Gather, ScatterAdd, View
-from core.plan.group import Member
+from core.plan.group import Group, Member
+from core.plan.interpreted import interpret
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import reshaped
@@ -87,8 +88,24 @@ def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]
     return positions, shape
 
 
-def _hits(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
-    """A bool of `shape`: whether the position along the row is the wanted one. The position is checked."""
+def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entry, index: str) -> Member | None:
+    """A bool of the shape of the rows: whether the position along the row is the wanted one, which is checked.
+
+    None where no group can tell; then the positions `index` have been computed.
+    """
+    positions, shape = picked
+    try:
+        return _compared(low, op, positions, shape, other)
+    except Unsupported as refusal:
+        if isinstance(low.entry(index), _Positions):
+            interpret(low, positions, refusal.reason)
+        return None
+
+
+def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
+    """As `_hits`. Raises Unsupported."""
+    if not Group(shape, 0).can_reduce(frozenset({len(shape) - 1})):
+        raise Unsupported(f"picking from rows of {shape[-1]}")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])
     size = shape[-1]
@@ -107,8 +124,6 @@ def _hits(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: E
         group = low.new_group(shape)
         axes = tuple(range(len(shape)))
         last, row = len(shape) - 1, frozenset({len(shape) - 1})
-        if not group.can_reduce(row):
-            raise Unsupported(f"picking from rows of {shape[-1]}")
     group.row = max(group.row or 0, len(group.shape) - min(row))
     position = group.iota(last)
     wanted = low.argument(group, at, shape, axes)
@@ -124,16 +139,16 @@ def lower_gather(low: Lowering, op: Op) -> None:
     source, index = op.inputs
     picked = _picked(low, source, index) if op.attrs["axis"] == 0 else None
     if picked:
-        positions, shape = picked
-        assert shape is not None
         values = low.entry(low.producers[source].inputs[0])
-        hit = _hits(low, op, positions, shape, values)
-        type = TensorType(shape, out.dtype)
-        zero = Uniform(0, out.dtype, ())
-        only = low.apply("where", {}, [hit, values, zero], ["bool", out.dtype, out.dtype], type)
-        result = reduced(low, "sum", only, frozenset({len(shape) - 1}), TensorType((*shape[:-1], 1), out.dtype))
-        low.define(op.outputs[0], reshaped(low, result, out.shape))
-        return
+        hit = _hits(low, op, picked, values, index)
+        if hit:
+            shape = hit.shape
+            type = TensorType(shape, out.dtype)
+            zero = Uniform(0, out.dtype, ())
+            only = low.apply("where", {}, [hit, values, zero], ["bool", out.dtype, out.dtype], type)
+            result = reduced(low, "sum", only, frozenset({len(shape) - 1}), TensorType((*shape[:-1], 1), out.dtype))
+            low.define(op.outputs[0], reshaped(low, result, out.shape))
+            return
     if isinstance(low.entry(index), _Positions):
         raise Unsupported("positions of several elements in a row")
     x = low.type(source)
@@ -162,14 +177,15 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     given, index, like = op.inputs
     picked = _picked(low, like, index) if op.attrs["axis"] == 0 else None
     if picked:
-        positions, shape = picked
-        value = reshaped(low, low.entry(given), (*shape[:-1], 1))
-        hit = _hits(low, op, positions, shape, value)
-        zero = Uniform(0, out.dtype, ())
-        whole = low.apply("where", {}, [hit, value, zero], ["bool", out.dtype, out.dtype], TensorType(shape, out.dtype))
-        only_reshaped = all(reader and reader.type == "reshape" for reader in low.readers(op.outputs[0]))
-        low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
-        return
+        value = reshaped(low, low.entry(given), (*picked[1][:-1], 1))
+        hit = _hits(low, op, picked, value, index)
+        if hit:
+            shape, zero = hit.shape, Uniform(0, out.dtype, ())
+            type = TensorType(shape, out.dtype)
+            whole = low.apply("where", {}, [hit, value, zero], ["bool", out.dtype, out.dtype], type)
+            only_reshaped = all(reader and reader.type == "reshape" for reader in low.readers(op.outputs[0]))
+            low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
+            return
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
         raise Unsupported("positions of several elements in a row")
     axis = op.attrs["axis"] % len(out.shape)

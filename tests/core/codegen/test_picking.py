@@ -1,0 +1,51 @@
+"""One element of each row, at positions that are data: compared with the positions along the row, or computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.autodiff import vjp
+from core.build import BlockBuilder
+from core.compile import optimize
+from core.ir import TensorType
+from core.plan.group import LONGEST_ROW
+from core.registry import as_tuple, lookup
+from tests.laws.test_native import both
+
+SHAPES = [(1, 1), (1, 7), (3, 1), (4, 33), (1, 4096), (1, 4097), (2, LONGEST_ROW), (2, LONGEST_ROW + 1), (2, 3, 20_000)]
+"""Around the longest rows that one pass goes along, and single ones, which it leaves sooner."""
+
+
+def picked(shape: tuple[int, ...], index_dtype: str, constant: bool, name: str) -> None:
+    """The picked elements and what their cotangents give, which a loss over many classes is made of."""
+    b, rng = BlockBuilder(), np.random.default_rng(0)
+    column = (*shape[:-1], 1)
+    values = [rng.standard_normal(shape).astype("float32")]
+    x = b.param(TensorType(shape, "float32"))
+    if constant:
+        index = b.constant(shape[-1] - 1, index_dtype, column)
+    else:
+        values.append(rng.integers(0, shape[-1], column).astype(index_dtype))
+        index = b.param(TensorType(column, index_dtype))
+    out = as_tuple(lookup(name)(x, index))[0]
+    block = vjp(b.build([out]), [x.name])
+    both(optimize(block), [*values, rng.standard_normal(out.shape).astype("float32")])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("name", ["take_along_axis", "softmax_with_cross_entropy"])
+def test_rows_of_any_length_at_positions_of_any_kind(shape, index_dtype, constant, name):
+    picked(shape, index_dtype, constant, name)
+
+
+@pytest.mark.parametrize("size", [5, LONGEST_ROW + 1])
+@pytest.mark.parametrize("below", [False, True])
+def test_a_position_that_is_not_there_is_an_error_for_rows_of_any_length(size, below):
+    b = BlockBuilder()
+    x, index = b.param(TensorType((3, size), "float32")), b.param(TensorType((3, 1), "int64"))
+    block = optimize(b.build([lookup("take_along_axis")(x, index)]))
+    at = -size - 1 if below else size
+    both(block, [np.ones((3, size), "float32"), np.array([[0], [-size], [at]])])
