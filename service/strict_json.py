@@ -35,7 +35,8 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
     except orjson.JSONDecodeError as error:
         if "depth" in error.msg or "recursion" in error.msg.lower():
             raise _too_deep(max_depth) from None
-        raise HttpProblem("invalid-json", f"{error.msg}, at character {error.pos}", offset=error.pos) from None
+        wrong, at = _not_utf8(data) or (error.msg, error.pos)
+        raise HttpProblem("invalid-json", f"{wrong}, at character {at}", offset=at) from None
     if not isinstance(document, dict):
         raise HttpProblem("invalid-json", "the outermost value is not an object")
     if _is_short(data, max_depth) and orjson.dumps(document) == data.rstrip(b" "):
@@ -44,6 +45,15 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
     if data.count(b":") != colons or any(escaped in data for escaped in ESCAPED_COLON):
         json.loads(data, object_pairs_hook=_without_repeats)
     return document
+
+
+def _not_utf8(data: bytes | bytearray) -> tuple[str, int] | None:
+    """That, and the character at which `data` ceases to be UTF-8; None if it is."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return "this is not UTF-8", len(data[: error.start].decode())
+    return None
 
 
 def _is_short(data: bytes | bytearray, max_depth: int) -> bool:

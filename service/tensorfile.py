@@ -115,13 +115,22 @@ def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview
     if LENGTH.size + size > len(raw):
         raise _broken("the header is longer than the file")
     start = LENGTH.size + size
-    return parse_json(bytes(raw[LENGTH.size : start]), max_depth=max_depth), raw[start:]
+    return _object(bytes(raw[LENGTH.size : start]), max_depth, "the file's header"), raw[start:]
 
 
 def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise _broken("__metadata__ is not an object of strings")
-    return parse_json(metadata[key].encode(), max_depth=max_depth) if key in metadata else {}
+    return _object(metadata[key].encode(), max_depth, f"`{key}` of the file's metadata") if key in metadata else {}
+
+
+def _object(text: bytes, max_depth: int, where: str) -> dict[str, Any]:
+    """The JSON object in `text`. Raises as `parse_json` does, with the place."""
+    try:
+        return parse_json(text, max_depth=max_depth)
+    except HttpProblem as problem:
+        detail = f"{problem.detail}, in {where}"
+        raise HttpProblem(problem.code, detail, status=problem.status, **problem.extensions) from None
 
 
 def _entry(name: str, entry: Any, size: int, limits: TensorLimits) -> tuple[np.dtype, tuple[int, ...], int, int]:

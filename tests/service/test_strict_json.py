@@ -67,6 +67,14 @@ def test_what_is_not_a_json_object_is_refused(name: str):
     assert len(caught.value.detail) < 300
 
 
+def test_text_in_another_encoding_is_refused_with_its_place():
+    with pytest.raises(HttpProblem) as caught:
+        parse_json('{"ö":"ä"}'.encode()[:-3] + b'\xe4"}')
+
+    assert caught.value.detail == "this is not UTF-8, at character 6"
+    assert caught.value.extensions == {"offset": 6}
+
+
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 @pytest.mark.parametrize("levels", [64, 1000, 100_000, 1_000_000])
 def test_nesting_beyond_the_limit_is_refused_at_any_depth(opening: str, levels: int):

@@ -218,6 +218,19 @@ def test_a_wrong_file_is_refused(name: str):
     assert (caught.value.status, caught.value.code) == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("request is a list", "in `request` of the file's metadata"),
+        ("request is no JSON", "in `request` of the file's metadata"),
+        ("header is no JSON", "in the file's header"),
+    ],
+)
+def test_wrong_json_in_a_file_is_refused_with_its_place(name: str, place: str):
+    with pytest.raises(HttpProblem, match=f", {place}$"):
+        unpack(BAD_FILES[name][0])
+
+
 @settings(max_examples=200, deadline=None)
 @given(cut=st.integers(0, 200), place=st.integers(0, 200), byte=st.integers(0, 255))
 def test_a_damaged_file_is_either_read_or_a_problem(cut: int, place: int, byte: int):
