@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service import __version__, middleware, problems
 from service.direct import Direct
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.metrics import Metrics
+from service.queries import known_parameters
 from service.routes import (
     gradients,
     graph,
@@ -70,6 +71,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         lifespan=_lifespan,
         # an unknown path is a 404, not a redirect: a POST that is redirected loses its body in some clients
         redirect_slashes=False,
+        dependencies=[Depends(known_parameters)],
         telemetry={"tracing": False, "metrics": False, "logs": False},  # we have our own, at a tenth of the cost
     )
     app.state.settings = settings

@@ -8,12 +8,13 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from service.problems import HttpProblem
+from service.problems import HttpProblem, from_validation
 from service.settings import Settings
 from service.strict_json import parse_json
 from service.tensorfile import unpack
@@ -23,6 +24,7 @@ __all__ = ["JSON", "NDJSON", "SAFETENSORS", "Body", "parse_json", "read_body", "
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 NDJSON = "application/x-ndjson"
+Asked = TypeVar("Asked", bound=BaseModel)
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 
 THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing is long enough for other requests to notice
@@ -44,6 +46,13 @@ class Body:
     tensors: dict[str, np.ndarray]
     media_type: str
     raw: bytes | bytearray
+
+    def read_as(self, model: type[Asked]) -> Asked:
+        """The document as `model` has it. Raises HttpProblem 422."""
+        try:
+            return model.model_validate(self.document)
+        except ValidationError as error:
+            raise from_validation(error, self.document) from None
 
     @cached_property
     def digest(self) -> str:

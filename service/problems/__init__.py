@@ -6,7 +6,7 @@ Below a route anyone may raise `HttpProblem`, or let an error of the engine, the
 
 from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response
 from service.problems.install import EXPECTED, answer, install, responses
-from service.problems.translate import from_exception, from_remote
+from service.problems.translate import from_exception, from_remote, from_validation
 from service.problems.types import CODES, ProblemType
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "answer",
     "from_exception",
     "from_remote",
+    "from_validation",
     "install",
     "new_request_id",
     "problem_body",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import logging
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -137,7 +137,12 @@ async def _index() -> JSONResponse:
     return JSONResponse({"problems": [_facts(kind) for kind in CODES.values()]}, headers=CACHED)
 
 
-async def _page(request: Request, code: str) -> Response:
+Code = Annotated[
+    str, Path(max_length=64, description="The code of a problem.", openapi_examples={"gone": {"value": "gone"}})
+]
+
+
+async def _page(request: Request, code: Code) -> Response:
     kind = CODES.get(code)
     if kind is None:
         raise HttpProblem("not-found", "There is no problem with this code.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import singledispatch
 from http import HTTPStatus
@@ -155,28 +155,54 @@ def _from_core(
     return HttpProblem(kind, message, errors=errors, **extensions)
 
 
-@from_exception.register(ValidationError)
-@from_exception.register(RequestValidationError)
-def from_validation(error: ValidationError | RequestValidationError) -> HttpProblem:
-    """The problem for values that pydantic refused; where each was, and what was wanted, never what was sent."""
-    if isinstance(error, ValidationError):
-        mistakes: Iterable[Any] = error.errors(include_input=False, include_url=False, include_context=False)
-    else:
-        mistakes = error.errors()
-    fields = [_field(mistake) for mistake in mistakes]
-    if fields and fields[0].code == "json_invalid":
-        return HttpProblem("invalid-json", "The body is not valid JSON.")
-    count = "one value is" if len(fields) == 1 else f"{len(fields)} values are"
+@from_exception.register
+def from_validation(error: ValidationError, document: Any = None) -> HttpProblem:
+    """The problem for values that pydantic refused; where each was, and what was wanted, never what was sent.
+
+    document: the body, if it is at hand: then every pointer leads to something in it, or to what is missing.
+    """
+    mistakes = error.errors(include_input=False, include_url=False, include_context=False)
+    return _refused([_member(mistake["loc"], mistake, document) for mistake in mistakes])
+
+
+@from_exception.register
+def _(error: RequestValidationError) -> HttpProblem:
+    """The same for what FastAPI reads: parameters, named by where they are."""
+    fields = []
+    for mistake in error.errors():
+        source, *where = mistake["loc"]
+        if mistake["type"] == "json_invalid":
+            return HttpProblem("invalid-json", "The body is not valid JSON.")
+        if source == "body":
+            fields.append(_member(where, mistake))
+        else:
+            name = "/".join(map(str, where))
+            fields.append(FieldError("", mistake["type"], mistake["msg"], parameter=f"{source}: {name}"))
+    return _refused(fields)
+
+
+def _refused(fields: Sequence[FieldError]) -> HttpProblem:
+    values = len({(field.pointer, field.parameter) for field in fields})  # of one there may be several things to say
+    count = "one value is" if values == 1 else f"{values} values are"
     return HttpProblem("invalid-request", f"{count} not as the schema asks", errors=fields)
 
 
-def _field(mistake: Mapping[str, Any]) -> FieldError:
-    where = [str(part) for part in mistake["loc"]]
-    source = where[0] if where else "body"
-    if source in ("query", "path", "header", "cookie"):
-        return FieldError("", mistake["type"], mistake["msg"], parameter=f"{source}: {'/'.join(where[1:])}")
-    parts = where[1:] if source == "body" else where
-    pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+def _member(where: Sequence[str | int], mistake: Mapping[str, Any], document: Any = None) -> FieldError:
+    parts = where if document is None else _inside(document, where, mistake["type"] == "missing")
+    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
     # The one message of pydantic's that quotes what was sent.
     message = "unknown tag of a union" if mistake["type"] == "union_tag_invalid" else mistake["msg"]
     return FieldError(pointer, mistake["type"], message)
+
+
+def _inside(document: Any, where: Sequence[str | int], missing: bool) -> list[str | int]:
+    """The parts of `where` that lead into `document`; pydantic also names the choices that it tried on the way."""
+    at, found = document, []
+    for i, part in enumerate(where):
+        there = part in at if isinstance(at, dict) else isinstance(at, list) and part in range(len(at))
+        if there:
+            at = at[part]
+        elif not (missing and i == len(where) - 1):
+            continue
+        found.append(part)
+    return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import Path, Query, Request, Response
+from fastapi.openapi.models import Example
 
 from service import tensors as wire
 from service.body import JSON
@@ -14,6 +15,7 @@ from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.metrics import Metrics
 from service.problems import FieldError, HttpProblem, from_remote
+from service.samples import REGRESSION_ID, WHILE_ID
 from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
 
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from service.sessions import SessionRegistry
 
 __all__ = [
+    "LOSS",
     "Profiled",
     "ProgramId",
+    "UnshownProgramId",
     "call",
     "engine",
     "lease_of",
@@ -35,11 +39,28 @@ __all__ = [
     "tapes",
 ]
 
-ProgramId = Annotated[str, Path(pattern=r"^prg_[a-z2-7]{26}$", description="Id of a registered program.")]
+PROGRAM_ID = r"^prg_[a-z2-7]{26}$"
+ProgramId = Annotated[
+    str,
+    Path(
+        pattern=PROGRAM_ID,
+        description="Id of a registered program.",
+        openapi_examples={
+            "regression": {"summary": "Linear regression", "value": REGRESSION_ID},
+            "while": {"summary": "A loop whose number of trips is fed", "value": WHILE_ID},
+        },
+    ),
+]
+"""Forms that are filled in with a program of the documentation."""
+UnshownProgramId = Annotated[str, Path(pattern=PROGRAM_ID, description="Id of a registered program.")]
+"""The same without, for what a reader should not try on it."""
 
 Profiled = Annotated[
     bool, Query(description="Tell where the time goes, kernel by kernel. Timing them takes a little time of its own.")
 ]
+
+LOSS: dict[str, Example] = {"loss": {"value": "loss"}}
+"""What forms have in them for the variable to differentiate."""
 
 
 def settings(request: Request) -> Settings:

@@ -67,7 +67,7 @@ async def post_gradients(request: Request, profile: Profiled = False) -> Respons
     """
     form = wanted_form(request, NDJSON)
     body = await read_body(request, settings(request))
-    asked = InlineGradientsRequest.model_validate(body.document)
+    asked = body.read_as(InlineGradientsRequest)
     if asked.program is not None:
         return await _gradients(request, body, asked, id_of(asked.program), asked.program, form, profile)
     stored = await program(request, asked.program_id or "")
@@ -85,7 +85,7 @@ async def post_program_gradients(request: Request, program_id: ProgramId, profil
     form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
-    asked = GradientsRequest.model_validate(body.document)
+    asked = body.read_as(GradientsRequest)
     return await _gradients(request, body, asked, stored.id, stored.document, form, profile)
 
 

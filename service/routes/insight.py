@@ -12,7 +12,7 @@ from service.body import JSON, read_body
 from service.calls import Calls
 from service.exchange import given_tensors
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import ProgramId, call, engine, metrics, program, settings
+from service.routes.common import LOSS, ProgramId, call, engine, metrics, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import WORKER_PROBLEMS, Names
@@ -106,7 +106,7 @@ class Analysis(Strict):
 async def get_analysis(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str, Query(description="A variable of one element.", examples=["loss"])],
+    loss: Annotated[str, Query(description="A variable of one element.", openapi_examples=LOSS)],
     parameter_list: Annotated[Names, Query(description="Parameters; all trainable ones by default.")] = None,
     no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
     checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
@@ -138,7 +138,8 @@ def _shapes(given: list[str]) -> dict[str, list[int]]:
         name, colon, sizes = each.rpartition(":")
         parts = sizes.split(",") if sizes else []
         if not colon or not name or not all(p.isascii() and p.isdigit() and len(p) < 12 for p in parts):
-            place = FieldError(f"/query/shape/{i}", "bad_shape", "must be a name, a colon, and sizes, as in x:32,64")
+            wanted = "must be a name, a colon, and sizes, as in x:32,64"
+            place = FieldError("", "bad_shape", wanted, parameter=f"query: shape/{i}")
             raise HttpProblem("invalid-request", "a shape cannot be read", errors=[place])
         found[name] = [int(p) for p in parts]
     return found
@@ -199,7 +200,7 @@ async def check(request: Request, program_id: ProgramId) -> Response:
     """
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
-    asked = CheckRequest.model_validate(body.document)
+    asked = body.read_as(CheckRequest)
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
     values = await given_tensors(body, settings(request), members)
     args = {

@@ -14,7 +14,7 @@ from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.exchange import Answer, given_tensors, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import said, settings, tapes
+from service.routes.common import LOSS, said, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
@@ -73,7 +73,7 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
     With a `seq` it can be sent again safely: it is done once, and answered the same.
     """
     as_file, body, tape = await received(request, tapes(request), tape_id)
-    asked = schemas.AppendOps.model_validate(body.document)
+    asked = body.read_as(schemas.AppendOps)
     given = await _leaves(request, body, asked)
     args = {"ops": asked.ops, "renew": asked.renew, "release": asked.release, "returned": asked.return_values}
     write = Write("tape.append", args, given, asked.seq, "ops", body)
@@ -102,7 +102,7 @@ async def delete_ops(request: Request, tape_id: TapeId) -> Response:
 async def get_value(
     request: Request,
     tape_id: TapeId,
-    name: Annotated[str, Path(max_length=256, description="A variable on the tape.", examples=["loss"])],
+    name: Annotated[str, Path(max_length=256, description="A variable on the tape.", openapi_examples=LOSS)],
 ) -> Response:
     """The value of a variable. A lazy tape runs what is needed for it, and has not run yet."""
     as_file = wants_tensorfile(request)
@@ -129,7 +129,7 @@ async def get_value(
 async def post_backward(request: Request, tape_id: TapeId) -> Response:
     """Gradients of a variable. Only ops that reach it are played back, in reverse order of the tape."""
     as_file, body, tape = await received(request, tapes(request), tape_id)
-    asked = schemas.BackwardRequest.model_validate(body.document)
+    asked = body.read_as(schemas.BackwardRequest)
     named = asked.target_gradient if isinstance(asked.target_gradient, str) else None
     given = {} if named is not None or asked.target_gradient is None else {"target_gradient": asked.target_gradient}
     seed = await given_tensors(body, settings(request), {"": given})

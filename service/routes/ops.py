@@ -121,7 +121,9 @@ async def list_ops(
     "/{type}", summary="Look at one op", response_model=OpDetail, responses=responses("not-found", "invalid-request")
 )
 async def get_op(
-    type: Annotated[str, Path(max_length=64, description="Name of the op.", examples=["matmul"])],
+    type: Annotated[
+        str, Path(max_length=64, description="Name of the op.", openapi_examples={"matmul": {"value": "matmul"}})
+    ],
 ) -> Response:
     """Its slots, attributes, documentation and examples."""
     spec = CATALOGUE.get(type)

@@ -84,7 +84,7 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
     as_file, body, session = await received(request, sessions(request), session_id)
     if "if-match" not in request.headers:
         raise HttpProblem("precondition-required", "PUT needs If-Match, with an ETag or *", **session.position)
-    asked = schemas.PutParameters.model_validate(body.document)
+    asked = body.read_as(schemas.PutParameters)
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await given_tensors(body, settings(request), members)
     deadline = settings(request).step_deadline

@@ -10,7 +10,7 @@ from pydantic import Field
 from service import tensors
 from service.body import JSON, read_body
 from service.problems import HttpProblem, responses
-from service.routes.common import ProgramId, call, program, programs, sessions, settings
+from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
 from service.routes.documented import accepts
 from service.samples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
@@ -197,7 +197,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     """Register the program without its backward pass, and, `for_test`, with every op as it is in evaluation."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
-    args = {"document": stored.document, "for_test": CloneRequest.model_validate(body.document).for_test}
+    args = {"document": stored.document, "for_test": body.read_as(CloneRequest).for_test}
     document = (await call(request, "clone", args)).result["program"]
     return await _registered(request, document)
 
@@ -208,7 +208,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     status_code=204,
     responses={204: {"description": "It is gone."}, **responses("not-found", "in-use", "invalid-request")},
 )
-async def delete_program(request: Request, program_id: ProgramId) -> Response:
+async def delete_program(request: Request, program_id: UnshownProgramId) -> Response:
     """Forget a program that no session uses."""
     await program(request, program_id)
     if used := sessions(request).uses_program(program_id):
@@ -238,7 +238,7 @@ async def backward_of(request: Request, stored: StoredProgram, question: Questio
 async def get_backward(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str | None, Query(description="A variable of one element.", examples=["loss"])] = None,
+    loss: Annotated[str | None, Query(description="A variable of one element.", openapi_examples=LOSS)] = None,
     parameter_list: Annotated[Names, Query(description="Parameters; all trainable ones by default.")] = None,
     targets: Annotated[Names, Query(description="In place of a loss: variables of any shape.")] = None,
     inputs: Annotated[Names, Query(description="With targets: what to differentiate by.")] = None,
@@ -283,7 +283,7 @@ async def post_backward(request: Request, program_id: ProgramId) -> Response:
     """The same as the GET, for a question that does not fit into a query string."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
-    return _json(await backward_of(request, stored, Question.model_validate(body.document)))
+    return _json(await backward_of(request, stored, body.read_as(Question)))
 
 
 EXAMPLE_IDS = {"regression": {"value": REGRESSION_ID}, "while": {"value": WHILE_ID}}

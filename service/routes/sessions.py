@@ -67,7 +67,7 @@ VIEW = {
 async def create_session(request: Request) -> Response:
     """Put a program with its parameters into a worker, where they stay. Read its `id` in the answer."""
     body = await read_body(request, settings(request))
-    asked = schemas.CreateSession.model_validate(body.document)
+    asked = body.read_as(schemas.CreateSession)
     optimizer = _optimizer(asked.optimizer)
     given = await given_tensors(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:

@@ -66,7 +66,7 @@ OPENING = (
 async def create_tape(request: Request) -> Response:
     """An empty tape in a worker, where it stays. Read its `id` in the answer."""
     body = await read_body(request, settings(request), binary=False)
-    asked = schemas.CreateTape.model_validate(body.document)
+    asked = body.read_as(schemas.CreateTape)
     about = {"mode": asked.mode, "seed": asked.seed}
     tape = await tapes(request).open(
         about,

@@ -70,7 +70,7 @@ GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "record
 async def post_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward, backward, update. With a `seq` it can be sent again safely: it is done once, and answered the same."""
     as_file, body, session = await received(request, sessions(request), session_id)
-    asked = schemas.StepRequest.model_validate(body.document)
+    asked = body.read_as(schemas.StepRequest)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
     args["profile"] = profile
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
@@ -94,7 +94,7 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
 async def post_update(request: Request, session_id: SessionId) -> Response:
     """Let the optimizer apply gradients that were computed elsewhere, or summed over several workers."""
     as_file, body, session = await received(request, sessions(request), session_id)
-    asked = schemas.UpdateRequest.model_validate(body.document)
+    asked = body.read_as(schemas.UpdateRequest)
     given, tables = await given_gradients(body, settings(request), asked.gradients)
     args = {"require_finite": asked.require_finite, "tables": tables}
     write = Write("session.update", args, given, asked.seq, "updates", body)
@@ -119,7 +119,7 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     call of a session goes on to its end when the connection is closed.
     """
     form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
-    asked = schemas.SessionGradientsRequest.model_validate(body.document)
+    asked = body.read_as(schemas.SessionGradientsRequest)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON, "profile": profile}
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
@@ -146,7 +146,7 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
 async def post_evaluation(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward only. Feeds that the fetched values do not depend on may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
-    asked = schemas.EvaluationRequest.model_validate(body.document)
+    asked = body.read_as(schemas.EvaluationRequest)
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
     args = {"fetch": asked.fetch or [session.about["loss"]], "profile": profile}

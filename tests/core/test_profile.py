@@ -11,7 +11,8 @@ from core.compile import GradientQuery, compile_gradient, compile_training
 from core.optim import Optimizer
 from core.runtime.times import Times
 from core.wire import read
-from tests.core.test_analysis import mlp, sorting_between
+from tests.core.test_analysis import mlp
+from tests.core.test_analysis_compiled import sorting_between
 from tests.core.test_memory import tanh_loop
 from tests.programs import Sketch
 

@@ -56,18 +56,65 @@ def test_every_reference_points_somewhere():
             at = at[step]
 
 
-POSTS = [
-    (path, name, example["value"])
+SENT = [
+    (path, method, name, example["value"])
     for path, method, operation in OPERATIONS
-    if method == "post" and "{session_id}" not in path and "{tape_id}" not in path
+    if "requestBody" in operation
     for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
 ]
+BODIES = {(path, method, name): value for path, method, name, value in SENT}
 
 
-@pytest.mark.parametrize(("path", "name", "value"), POSTS, ids=[f"{p} {n}" for p, n, _ in POSTS])
-def test_every_example_can_be_sent_as_it_stands(client, path, name, value):
-    from service.samples import REGRESSION_ID
+def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
+    """A request as the page of the API has it when it is opened: `url`, `params` and `headers`."""
+    parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
+    for each in DOCUMENT["paths"][path][method].get("parameters", ()):
+        shown = [
+            *(e["value"] for e in each.get("examples", {}).values()),
+            *([each["example"]] if "example" in each else []),
+        ]
+        if each["name"] in given:
+            parts["path"][each["name"]] = given[each["name"]]
+        elif shown:
+            parts[each["in"]][each["name"]] = shown[0]
+        else:
+            assert not each.get("required"), each["name"]
+    return {"url": path.format(**parts["path"]), "params": parts["query"], "headers": parts["header"]}
 
-    answer = client.post(path.replace("{program_id}", REGRESSION_ID), json=value)
+
+@pytest.fixture
+def opened(client) -> Iterator[dict[str, str]]:
+    """A session and a tape, opened and begun by the examples, and the id of a program that is not there."""
+    found = {"program_id": "prg_" + "a" * 26}
+    for member, kind, example in (("session_id", "sessions", "regression"), ("tape_id", "tapes", "immediate")):
+        answer = client.post(f"/v1/{kind}", json=BODIES[f"/v1/{kind}", "post", example])
+        assert answer.status_code == 201, answer.text
+        found[member] = answer.json()["id"]
+    yield found
+    client.delete(f"/v1/sessions/{found['session_id']}")
+    client.delete(f"/v1/tapes/{found['tape_id']}")
+
+
+@pytest.mark.parametrize(("path", "method", "name", "value"), SENT, ids=[f"{m} {p} {n}" for p, m, n, _ in SENT])
+def test_every_example_can_be_sent_as_it_stands(client, opened, path, method, name, value):
+    at = {each: id for each, id in opened.items() if each != "program_id"}
+    if path.endswith("/backward") and "tape_id" in path:
+        client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
+    answer = client.request(method, **filled(client, path, method, **at), json=value)
 
     assert answer.status_code in (200, 201), answer.text
+
+
+ASKED = [(path, method) for path, method, operation in OPERATIONS if "requestBody" not in operation]
+
+
+@pytest.mark.parametrize(("path", "method"), ASKED, ids=[f"{m} {p}" for p, m in ASKED])
+def test_every_form_without_a_body_can_be_sent_as_it_is_filled_in(client, opened, path, method):
+    at = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
+    client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
+    answer = client.request(method, **filled(client, path, method, **at))
+
+    if (path, method) == ("/v1/programs/{program_id}", "delete"):  # has no example: the samples are to stay
+        assert answer.status_code == 404
+    else:
+        assert answer.status_code in (200, 204), answer.text

@@ -1,0 +1,99 @@
+"""Every mistake in a request is told with its place: a pointer that leads somewhere in the body, or a parameter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+
+GRADIENTS: dict[str, Any] = {
+    "program": REGRESSION,
+    "loss": "loss",
+    "feeds": REGRESSION_FEEDS,
+    "parameters": REGRESSION_PARAMETERS,
+}
+SESSION: dict[str, Any] = {"program_id": REGRESSION_ID, "loss": "loss", "optimizer": {"type": "sgd"}}
+
+
+def leads_somewhere(pointer: str, body: Any) -> bool:
+    at = body
+    for part in pointer.split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, list) and part.isdigit() and int(part) < len(at):
+            at = at[int(part)]
+        elif isinstance(at, dict) and part in at:
+            at = at[part]
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "pointer"),
+    [
+        ("/v1/gradients", {"return_gradients": "sum"}, "/return_gradients"),
+        ("/v1/gradients", {"return_gradients": ["w", 1]}, "/return_gradients/1"),
+        ("/v1/gradients", {"return_gradients": {"list[constrained-str]": 1}}, "/return_gradients"),
+        ("/v1/gradients", {"loop_memory": {"bytes": 0}}, "/loop_memory/bytes"),
+        ("/v1/gradients", {"checkpoints": ["h", ""]}, "/checkpoints/1"),
+        ("/v1/gradients", {"feeds": {"a/b~c": 1}}, "/feeds/a~1b~0c"),
+        ("/v1/sessions", {"loss_scale": -1}, "/loss_scale"),
+        ("/v1/sessions", {"loss_scale": {"growth": "2"}}, "/loss_scale/growth"),
+        ("/v1/sessions", {"init": {"seed": -1}}, "/init/seed"),
+    ],
+)
+def test_a_value_that_is_not_as_the_schema_asks_is_told_with_its_place(client, path, wrong, pointer):
+    body = (GRADIENTS if path == "/v1/gradients" else SESSION) | wrong
+    answer = client.post(path, json=body)
+    problem = answer.json()
+    pointers = [error["pointer"] for error in problem["errors"]]
+
+    assert answer.status_code == 422
+    assert pointer in pointers
+    assert all(leads_somewhere(each, body) for each in pointers), pointers
+    assert problem["detail"].startswith("one ") or len(set(pointers)) > 1
+
+
+def test_what_is_missing_is_told_where_it_should_be(client):
+    answer = client.post("/v1/sessions", json={"program_id": REGRESSION_ID, "optimizer": {"type": "sgd"}})
+
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/loss"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/v1/programs/{REGRESSION_ID}/analysis?loss=loss&shpe=x:3,2",
+        f"/v1/programs/{REGRESSION_ID}/backward?los=loss",
+        "/v1/ops?shpe=1",
+        "/v1/sessions?shpe=",
+        "/problems?shpe=1",
+    ],
+)
+def test_a_query_parameter_that_there_is_not_is_refused(client, path):
+    answer = client.get(path)
+    (error, *_) = [each for each in answer.json()["errors"] if each["code"] == "extra-forbidden"]
+
+    assert answer.status_code == 422
+    assert error["parameter"] == ("query: los" if "los=" in path and "shpe" not in path else "query: shpe")
+
+
+def test_a_step_with_a_misspelt_query_is_not_done(client):
+    session = client.post("/v1/sessions", json=SESSION).json()["id"]
+    step = json.dumps({"feeds": REGRESSION_FEEDS})
+    headers = {"content-type": "application/json"}
+    answer = client.post(f"/v1/sessions/{session}/steps?profil=true", content=step, headers=headers)
+
+    assert answer.status_code == 422
+    assert client.get(f"/v1/sessions/{session}").json()["step"] == 0
+    client.delete(f"/v1/sessions/{session}")
+
+
+def test_a_shape_that_cannot_be_read_is_told_as_a_parameter(client):
+    answer = client.get(f"/v1/programs/{REGRESSION_ID}/analysis?loss=loss&shape=x:3,2&shape=y")
+
+    (error,) = answer.json()["errors"]
+    assert (error["parameter"], error["pointer"]) == ("query: shape/1", "")
