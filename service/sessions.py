@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from base64 import b32encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -202,13 +202,12 @@ class SessionRegistry:
     ) -> Reply:
         """Run a call that leaves the session as it is. on_part: as of `Engine.call`."""
 
-        async def running() -> Reply:
-            async with self._turn(session, deadline) as left:
-                reply = await self._call(session, op, args, tensors, left(), on_part)
-                session.adopt(reply.result)
-                return reply
+        async def running(give_up: float) -> Reply:
+            reply = await self._call(session, op, args, tensors, give_up, on_part)
+            session.adopt(reply.result)
+            return reply
 
-        return await self._kept_running(running())
+        return await self._kept_running(self._in_turn(session, deadline, running))
 
     async def write(self, session: Session, write: Write, deadline: float, render: Render) -> tuple[Answer, bool]:
         """Run a call that changes the session, once for each seq; the second value says whether this is a replay.
@@ -217,43 +216,41 @@ class SessionRegistry:
         A call that fails leaves session and seq as they were.
         """
 
-        async def running() -> tuple[Answer, bool]:
-            async with self._turn(session, deadline) as left:
-                seq = session.seq + 1 if write.seq is None else write.seq
-                replayed = self._replayed(session, seq, write)
-                if replayed is not None:
-                    return replayed, True
-                await write.hash()
-                session.unsure = (seq, "")
-                try:
-                    reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, left())
-                except Exception:
-                    if session.unsure is not None:
-                        session.unsure = (seq, write.digest)
-                    raise
-                session.adopt(reply.result)
-                answer = await render(reply)
-                session.history.add(seq, write.digest, answer)
-                return answer, False
+        async def running(give_up: float) -> tuple[Answer, bool]:
+            seq = session.seq + 1 if write.seq is None else write.seq
+            replayed = self._replayed(session, seq, write)
+            if replayed is not None:
+                return replayed, True
+            await write.hash()
+            session.unsure = (seq, "")
+            try:
+                reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, give_up)
+            except Exception:
+                if session.unsure is not None:
+                    session.unsure = (seq, write.digest)
+                raise
+            session.adopt(reply.result)
+            answer = await render(reply)
+            session.history.add(seq, write.digest, answer)
+            return answer, False
 
-        return await self._kept_running(running())
+        return await self._kept_running(self._in_turn(session, deadline, running))
 
     async def replace(
         self, session: Session, tensors: Tensors, allowed: Callable[[str], bool], deadline: float
     ) -> Reply:
         """Put parameters in place, if the present ETag is `allowed`. Raises HttpProblem 412."""
 
-        async def running() -> Reply:
-            async with self._turn(session, deadline) as left:
-                if not allowed(session.etag):
-                    detail = "the parameters have changed since the version in If-Match"
-                    raise HttpProblem("precondition-failed", detail, **session.position)
-                session.unsure = (0, "")
-                reply = await self._call(session, "session.put_parameters", {}, tensors, left())
-                session.adopt(reply.result)
-                return reply
+        async def running(give_up: float) -> Reply:
+            if not allowed(session.etag):
+                detail = "the parameters have changed since the version in If-Match"
+                raise HttpProblem("precondition-failed", detail, **session.position)
+            session.unsure = (0, "")
+            reply = await self._call(session, "session.put_parameters", {}, tensors, give_up)
+            session.adopt(reply.result)
+            return reply
 
-        return await self._kept_running(running())
+        return await self._kept_running(self._in_turn(session, deadline, running))
 
     def _replayed(self, session: Session, seq: int, write: Write) -> Answer | None:
         """The stored answer to a repeated request; None for the next one in order. Raises HttpProblem 409."""
@@ -272,9 +269,9 @@ class SessionRegistry:
             detail = f"seq {seq} is too long ago to compare its body"
         raise HttpProblem("sequence-conflict", detail, **session.position)
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, session: Session, deadline: float) -> AsyncIterator[Callable[[], float]]:
-        """Wait for the session; gives a function that tells how many seconds are left."""
+    async def _in_turn(self, session: Session, deadline: float, work: Callable[[float], Awaitable[T]]) -> T:
+        """What `work` returns, once the session is free for it; it is given the value of time.monotonic() at which
+        `deadline` seconds are over."""
         give_up = time.monotonic() + deadline
         if session.waiting > self._settings.session_pipeline:
             raise QueueFull(f"{session.waiting - 1} calls of this {self._kind.name} are waiting already")
@@ -300,8 +297,9 @@ class SessionRegistry:
                     state="lost",
                     **session.position,
                 )
-            await self._make_sure(session)
-            yield lambda: max(0.0, give_up - time.monotonic())
+            if session.unsure is not None:
+                await self._make_sure(session, *session.unsure)
+            return await work(give_up)
         finally:
             session.waiting -= 1
             session.turn.release()
@@ -313,13 +311,17 @@ class SessionRegistry:
         op: str,
         args: dict[str, Any],
         tensors: Tensors,
-        deadline: float,
+        give_up: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """Run `op` in the worker of the session; on failure note whether it may have taken effect all the same."""
+        """Run `op` in the worker of the session; on failure note whether it may have taken effect all the same.
+
+        give_up: a value of time.monotonic().
+        """
         args = {**args, "id": session.id}
+        left = max(0.0, give_up - time.monotonic())
         try:
-            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=deadline, on_part=on_part)
+            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=left, on_part=on_part)
         except WorkerLost as error:
             self._lose(session, error.reason)
             problem = from_exception(error)
@@ -336,12 +338,10 @@ class SessionRegistry:
         session.unsure = None
         return reply
 
-    async def _make_sure(self, session: Session) -> None:
-        """Ask the worker how far it came, if the last call left that open."""
-        if session.unsure is None:
-            return
-        (seq, digest), before = session.unsure, session.seq
-        reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, self._settings.step_deadline)
+    async def _make_sure(self, session: Session, seq: int, digest: str) -> None:
+        """Ask the worker how far it came, because the last call, of that seq and digest, left that open."""
+        before, give_up = session.seq, time.monotonic() + self._settings.step_deadline
+        reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
         session.adopt(reply.result)
         if session.seq != before:
             session.history.add(seq, digest, None)

@@ -40,7 +40,7 @@ class Slot:
     failures: int = 0  # starts or lives without a single answer, in a row
     last_fatal: str | None = None
     waiting: deque[Ticket] = field(default_factory=deque)
-    exchange: asyncio.Future | None = None  # the call that is running, until the worker has answered
+    over: asyncio.Future[bool] | None = None  # of the call that is running: done when the worker has answered
 
     @property
     def is_idle(self) -> bool:

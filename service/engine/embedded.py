@@ -142,18 +142,18 @@ class EmbeddedPool:
         assert process is not None, "a slot that was handed out has a process"
         started = time.monotonic()
         exchange = process.call(op, args, tensors, give_up, on_part)
-        slot.exchange = exchange
-        exchange.add_done_callback(lambda _: self._over(slot, process, exchange, started))
+        slot.over = exchange.over
+        exchange.over.add_done_callback(lambda over: self._over(slot, process, over, started))
+        patience = max(0.0, give_up - started) + OWN_ANSWER_S
+        timer = asyncio.get_running_loop().call_later(patience, exchange.time_out)
         try:
-            await asyncio.wait({exchange}, timeout=max(0.0, give_up - time.monotonic()) + OWN_ANSWER_S)
+            return await exchange.reply
         except asyncio.CancelledError:
-            self._make_stop(process, exchange, "cancel")
+            self._make_stop(process, exchange.over, "cancel")
             raise
-        if not exchange.done():
-            self._make_stop(process, exchange, "deadline")
-            raise TimeoutError
-        try:
-            return exchange.result()
+        except TimeoutError:
+            self._make_stop(process, exchange.over, "deadline")
+            raise
         except RemoteError as error:
             if error.code in ("deadline_exceeded", "canceled"):  # nobody cancelled: it was the deadline that said stop
                 self.events["stopped", "deadline"] += 1
@@ -161,6 +161,8 @@ class EmbeddedPool:
             raise
         except MemoryError as error:
             raise NoCapacity(f"the service has no room for the tensors: {error}") from error
+        finally:
+            timer.cancel()
 
     async def _compiled(self, waiting: Waiting, give_up: float) -> None:
         """Wait until the call can be made again; meanwhile its worker serves others."""
@@ -175,24 +177,23 @@ class EmbeddedPool:
             self.events["stopped", "deadline"] += 1
             raise DeadlineExceeded("the deadline passed before the program was compiled", waited=True) from None
 
-    def _over(self, slot: Slot, process: WorkerProcess, exchange: asyncio.Future[Reply], started: float) -> None:
-        failed = exchange.exception() is not None  # looked at here, because the caller may have gone
-        slot.exchange = None
+    def _over(self, slot: Slot, process: WorkerProcess, over: asyncio.Future[bool], started: float) -> None:
+        slot.over = None
         if slot.process is process and not process.lost.done():
-            self._dispatcher.release(slot, None if failed else time.monotonic() - started)
+            self._dispatcher.release(slot, time.monotonic() - started if over.result() else None)
 
-    def _make_stop(self, process: WorkerProcess, exchange: asyncio.Future[Reply], cause: str) -> None:
+    def _make_stop(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
         """Stop a call that nobody waits for; its slot stays busy until the worker confirms or is replaced."""
         self.events["stopped", cause] += 1
         process.cancel()
-        stopper = asyncio.create_task(self._stop_or_lose(process, exchange, cause))
+        stopper = asyncio.create_task(self._stop_or_lose(process, over, cause))
         self._stoppers.add(stopper)
         stopper.add_done_callback(self._stoppers.discard)
 
-    async def _stop_or_lose(self, process: WorkerProcess, exchange: asyncio.Future[Reply], cause: str) -> None:
+    async def _stop_or_lose(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
         grace = self._settings.cancel_grace
-        await asyncio.wait({exchange}, timeout=grace)
-        if not exchange.done():
+        await asyncio.wait({over}, timeout=grace)
+        if not over.done():
             process.mark_lost(f"a call did not stop within {grace:g} s of its {cause}", cause)
 
     async def _supervise(self, slot: Slot, tried: asyncio.Event) -> None:
@@ -215,8 +216,8 @@ class EmbeddedPool:
             finally:
                 slot.status = "restarting"
                 process.kill()
-                if slot.exchange is not None:
-                    await asyncio.wait({slot.exchange})
+                if slot.over is not None:
+                    await asyncio.wait({slot.over})
                 await process.close()
             self._replaced(slot, process, reason)
             tried.set()

@@ -47,6 +47,8 @@ class Exchange:
 
     It is held while a thread works on its arrays; what ends it meanwhile takes effect when it is released.
 
+    reply:   for who called, and may be cancelled: the exchange goes on without.
+    over:    whether it went well; until it is done the arenas are in use.
     lacking: why there was no room for a part of the answer.
     """
 
@@ -60,7 +62,9 @@ class Exchange:
     ) -> None:
         """stop: asks the worker to stop. last: called with what ends the call; it says to us how: `succeed`, `fail`."""
         self.number = number
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.reply: asyncio.Future[Reply] = loop.create_future()
+        self.over: asyncio.Future[bool] = loop.create_future()
         self.lacking: MemoryError | None = None
         self._arenas = arenas
         self._on_part, self._stop, self._last = on_part, stop, last
@@ -147,6 +151,11 @@ class Exchange:
     def fail(self, error: BaseException) -> None:
         self._end(error)
 
+    def time_out(self) -> None:
+        """Have the caller wait no longer."""
+        if not self.reply.done():
+            self.reply.set_exception(TimeoutError())
+
     def _hold(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, before which this is not over, whatever happens meanwhile."""
 
@@ -169,13 +178,18 @@ class Exchange:
         self._settle()
 
     def _settle(self) -> None:
-        if self._ended is None or self._holders or self.reply.done():
+        ended = self._ended
+        if ended is None or self._holders or self.over.done():
             return
         self._drop_inbox()
-        if isinstance(self._ended, Reply):
-            self.reply.set_result(self._ended)
+        self.over.set_result(isinstance(ended, Reply))  # first: what waits for it comes before the caller goes on
+        if self.reply.done():
+            return
+        if isinstance(ended, Reply):
+            self.reply.set_result(ended)
         else:
-            self.reply.set_exception(self._ended)
+            self.reply.set_exception(ended)
+            self.reply.exception()  # looked at here, because the caller may go in this very moment
 
     def _drop_inbox(self) -> None:
         while self._inbox:

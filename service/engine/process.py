@@ -150,23 +150,23 @@ class WorkerProcess:
         tensors: Mapping[str, np.ndarray],
         deadline: float,
         on_part: PartCallback | None = None,
-    ) -> asyncio.Future[Reply]:
-        """Run one call; one at a time. deadline is a value of time.monotonic() that only the worker looks at.
+    ) -> Exchange:
+        """Start one call; one at a time. deadline is a value of time.monotonic() that only the worker looks at.
 
         on_part is called with each part of the answer that comes before the last.
-        Never cancel the future: the arenas are in use until it is done.
-        It raises Waiting, WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this side.
+        Its reply raises Waiting, WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this
+        side.
         """
         assert self._exchange is None, "one call at a time"
         self._number += 1
         exchange = self._exchange = Exchange(self._number, self._arenas, on_part, self.cancel, self._last)
-        exchange.reply.add_done_callback(self._over)
+        exchange.over.add_done_callback(self._over)
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
         if self.lost.done():
             exchange.fail(WorkerLost(self.id, self.lost.result()))
         else:
             exchange.place(arrays, partial(self._send, exchange.number, op, args, deadline))
-        return exchange.reply
+        return exchange
 
     @property
     def parked(self) -> int:
@@ -241,7 +241,7 @@ class WorkerProcess:
         else:
             exchange.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
 
-    def _over(self, _: asyncio.Future[Reply]) -> None:
+    def _over(self, _: asyncio.Future[bool]) -> None:
         self._exchange = None
 
     def _ended(self, error: Exception) -> None:
