@@ -132,7 +132,7 @@ def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = 
 
 def timing_of(reply: Reply) -> dict[str, float]:
     """Milliseconds by phase, as answers tell them."""
-    return {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
+    return {phase: round(ms * 1e3) / 1e3 for phase, ms in reply.timing_ms.items()}  # which is faster than round(ms, 3)
 
 
 async def render(
@@ -155,7 +155,7 @@ async def render(
             return tensorfile.pack(reply.tensors, said)
         return tensors.dumps({**(members or {}), **grouped(reply.tensors, said.get("sparse", {})), **said})
 
-    large = sum(array.nbytes for array in reply.tensors.values()) > THREAD_BYTES
+    large = sum([array.nbytes for array in reply.tensors.values()]) > THREAD_BYTES
     content = await asyncio.to_thread(written) if large else written()
-    phases = ", ".join(f"{phase};dur={ms}" for phase, ms in timing.items())
+    phases = ", ".join([f"{phase};dur={ms}" for phase, ms in timing.items()])
     return Answer(content, SAFETENSORS if as_file else JSON, {"Server-Timing": phases, **headers})
