@@ -41,6 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._header_fields = 0
+        self._in_header = False
         self._refusal: HttpProblem | None = None
         self._deaf = False
 
@@ -59,6 +60,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._deaf and not self.transport.is_closing():  # after a refusal the rest means nothing
             super().data_received(data)
+            if self._in_header and not self.transport.is_closing():
+                self._expect_header()  # the rest of it; most come in one piece, and need no timer
 
     def pause_writing(self) -> None:
         self._watch_reader()
@@ -85,6 +88,7 @@ class GuardedProtocol(HttpToolsProtocol):
     # The header
 
     def _disarm_header(self) -> None:
+        self._in_header = False
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
@@ -100,7 +104,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._header_bytes = self._header_fields = 0
-        self._expect_header()  # also for the next request of a connection that is kept alive
+        self._in_header = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
