@@ -149,12 +149,12 @@ def encode(message: ToWorker | FromWorker) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_from_worker(payload: bytes | bytearray) -> FromWorker:
+def decode_from_worker(payload: bytes | memoryview) -> FromWorker:
     """The message in `payload`. Raises msgspec.DecodeError (or its ValidationError) when it is not one."""
     return _from_worker.decode(payload)
 
 
-def decode_to_worker(payload: bytes | bytearray) -> ToWorker:
+def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
     """The message in `payload`. Raises msgspec.DecodeError (or its ValidationError) when it is not one."""
     return _to_worker.decode(payload)
 
@@ -185,7 +185,7 @@ class Frames:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._data = bytearray()
+        self._data: bytes | bytearray = b""
         self._descriptors: deque[int] = deque()
 
     def read(self) -> None:
@@ -198,9 +198,14 @@ class Frames:
             self._descriptors += array("i", descriptors)
         if not data:
             raise EOFError("the other side closed the connection")
+        if not self._data:
+            self._data = data  # as a rule it is one whole frame, which nobody needs to copy
+            return
+        if isinstance(self._data, bytes):
+            self._data = bytearray(self._data)
         self._data += data
 
-    def take(self) -> tuple[bytearray, list[int]] | None:
+    def take(self) -> tuple[memoryview, list[int]] | None:
         """The payload of the next frame, if it is whole, and its descriptors, which the caller must close."""
         data = self._data
         if len(data) < HEADER.size:
@@ -209,12 +214,8 @@ class Frames:
         end = HEADER.size + length
         if len(data) < end:
             return None
-        payload = data[HEADER.size : end]
-        if len(data) == end:
-            self._data = bytearray()
-        else:
-            del data[:end]
-        return payload, [self._descriptors.popleft() for _ in range(count)]
+        self._data = data[end:]
+        return memoryview(data)[HEADER.size : end], [self._descriptors.popleft() for _ in range(count)]
 
     def close(self) -> None:
         """Close the descriptors that nobody has taken."""
