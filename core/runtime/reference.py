@@ -7,7 +7,6 @@ is freed right after its last use, so the peak memory of a run is the widest mom
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,7 +72,7 @@ class Run:
     messages: list[Message] = field(default_factory=list)
     unsaid: int = 0
     times: Times | None = None
-    _reports: Counter[int] = field(default_factory=Counter)
+    _reports: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ops_left = self.limits.max_ops
@@ -91,8 +90,8 @@ class Run:
 
     def report(self, op: Op, x: Any) -> None:
         """Take a note of x, unless `op` has said enough."""
-        self._reports[id(op)] += 1
-        if 0 <= op.attrs["first_n"] < self._reports[id(op)]:
+        times = self._reports[id(op)] = self._reports.get(id(op), 0) + 1
+        if 0 <= op.attrs["first_n"] < times:
             return
         if len(self.messages) >= self.limits.messages:
             self.unsaid += 1

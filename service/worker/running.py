@@ -201,14 +201,11 @@ def _square_sum(array: np.ndarray) -> float:
 
 def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
     """Whether no element of any is NaN or infinite, told by a sum of squares where that is the faster way."""
-    with np.errstate(all="ignore"):
-        for array in arrays:
-            if array.dtype in SUMMED:
-                flat = array.reshape(-1)
-                if math.isfinite(flat.dot(flat)):
-                    continue  # otherwise it may have overflowed
-            if not np.isfinite(array).all():
-                return False
+    for array in arrays:
+        if array.dtype in SUMMED and math.isfinite(np.vdot(array, array)):
+            continue  # otherwise it may have overflowed, of which vdot says nothing
+        if not np.isfinite(array).all():
+            return False
     return True
 
 
