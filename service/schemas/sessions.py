@@ -38,6 +38,15 @@ __all__ = [
 ]
 
 Number = bool | int | float
+
+
+def none_given(kind: type[dict] | type[list]) -> Any:
+    """The default of a member that may be left out. `Field({})` says the same, but is copied with `copy.deepcopy` for
+    each request, which takes longer than all the rest of the validation.
+    """
+    return Field(default_factory=kind, json_schema_extra={"default": kind()})
+
+
 Seq = Annotated[
     int | None,
     Field(ge=1, le=2**53, description="1, 2, 3, ...; sent again with the same body, it is answered again, not done."),
@@ -144,8 +153,8 @@ class StepRequest(Strict):
     """Feeds for one step. In a safetensors body they are the tensors of the file."""
 
     seq: Seq = None
-    feeds: Tensors = Field({})
-    fetch: Fetch = Field([])
+    feeds: Tensors = none_given(dict)
+    fetch: Fetch = none_given(list)
     return_gradients: Returned = "none"
     require_finite: bool = Field(
         False,
@@ -158,8 +167,8 @@ class StepRequest(Strict):
 class SessionGradientsRequest(Strict):
     """Feeds; gradients at the present parameters come back, and nothing changes."""
 
-    feeds: Tensors = Field({})
-    fetch: Fetch = Field([])
+    feeds: Tensors = none_given(dict)
+    fetch: Fetch = none_given(list)
     return_gradients: Returned = "all"
     deadline_s: Deadline = None
 
@@ -171,7 +180,7 @@ class UpdateRequest(Strict):
     """
 
     seq: Seq = None
-    gradients: Gradients = Field({})
+    gradients: Gradients = none_given(dict)
     require_finite: bool = Field(False, description="Refuse gradients with NaN or infinity.")
     deadline_s: Deadline = None
 
@@ -179,8 +188,8 @@ class UpdateRequest(Strict):
 class EvaluationRequest(Strict):
     """Feeds that the fetched values need; the loss is fetched when nothing is named."""
 
-    feeds: Tensors = Field({})
-    fetch: Fetch = Field([])
+    feeds: Tensors = none_given(dict)
+    fetch: Fetch = none_given(list)
     deadline_s: Deadline = None
 
 
