@@ -49,6 +49,10 @@ SHARE = 50_000
 PATIENCE = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
 
+PIECE = 64
+"""Kernels of straight code that are a function of their own where there are many: the time that LLVM takes for a
+function grows with the square of its length."""
+
 CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes", "callback")
 """The words of `control`, int64 each.
 
@@ -157,26 +161,54 @@ class _Step:
         self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
         self.recordings: dict[Recording, tuple[Value, Value]] = {}
         self.cursors: dict[Stack, Value] = {}
-        for i, view in enumerate((*plan.params, *plan.results)):
-            slot = f.at(f.param("given"), I64(i), "ptr")
-            header = f.load(slot, "ptr")  # of a numpy array, which holds the address of its data
-            self.roots[view.root] = f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")
+        self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
 
     def sequence(self, body: Sequence) -> None:
         """All instructions of `body`. Behind some milliseconds of them the step asks whether it should stop."""
         spent = 0
+        waiting: list[Instruction] = []
+        many = len(body.instructions) > 2 * PIECE
         for each in body.instructions:
+            if isinstance(each, Loop | Branch):
+                self.straight(waiting)
+                self.instruction(each)
+                continue
             if spent > PATIENCE:
+                self.straight(waiting)
                 self.poll()
                 spent = 0
-            if not isinstance(each, Loop | Branch):
-                work = work_of(each)
-                spent += work.flops + work.nbytes
-            if self.timer is None or isinstance(each, Loop | Branch):
+            work = work_of(each)
+            spent += work.flops + work.nbytes
+            waiting.append(each)
+            if many and len(waiting) == PIECE:
+                self.piece(waiting)
+        self.straight(waiting)
+
+    def straight(self, waiting: list[Instruction]) -> None:
+        """Instructions without control flow, which wait no longer."""
+        for each in waiting:
+            if self.timer is None:
                 self.instruction(each)
             else:
                 with self.timer.around(self.f, each):
                     self.instruction(each)
+        waiting.clear()
+
+    def piece(self, waiting: list[Instruction]) -> None:
+        """The same in a function of its own: its parameters are those of the step, and addresses that only we know."""
+        outer, roots = self.f, self.roots
+        error = self.plan.error.root
+        used = dict.fromkeys(root for each in waiting for root in (*each.reads(), *each.writes()) if root in roots)
+        used.pop(error, None)
+        arguments = [*outer.params, *(roots[root] for root in used)]
+        names = [p.name.removeprefix("%") for p in outer.params] + [f"root{i}" for i in range(len(used))]
+        name = f"piece{len(self.module.functions)}"
+        self.f = f = Function(name, [(each, "ptr") for each in names], noalias=False)
+        self.roots = dict(zip(used, f.params[len(outer.params) :], strict=True)) | {error: f.param("control")}
+        self.straight(waiting)
+        self.module.functions.append(f)
+        self.f, self.roots = outer, roots
+        outer.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
     def poll(self) -> None:
         """If the step should stop, leave it."""
@@ -220,9 +252,13 @@ class _Step:
     # --- addresses -----------------------------------------------------------------------------------------------
 
     def base(self, root: Root) -> Value:
-        if root.place == "arena":
-            return self.f.at(self.f.param("arena"), I64(self.arena.offsets[root]), "uint8")
-        return self.roots[root]
+        f = self.f
+        if root in self.roots:
+            return self.roots[root]
+        if root in self.given:
+            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")  # of a numpy array,
+            return f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")  # which holds the address of its data
+        return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
 
     def address(self, view: View) -> Value:
         base = self.base(view.root)

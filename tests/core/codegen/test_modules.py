@@ -1,4 +1,4 @@
-"""The code of one plan, as one module or as several."""
+"""The code of one plan, as one module or as several, its straight parts as functions of their own or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from bench.workloads import WORKLOADS
 from core.codegen import step
 from core.compile import GradientQuery, compile_gradient
 from core.runtime import native
+from core.runtime.times import Times
 from core.wire import read
+from tests.programs import Sketch
 
 
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch"])
@@ -33,6 +35,39 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
     assert loaded == [1, 5]
     for wanted, found in zip(one.gradients.values(), several.gradients.values(), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])
+def test_pieces_of_straight_code_give_the_bits_of_the_whole(name, timed, monkeypatch):
+    workload = WORKLOADS[name]()
+    executable = compile_gradient(read(workload.program), GradientQuery(loss="loss"))
+    values = {**workload.feeds, **workload.parameters}
+    whole = Times()
+    wanted = executable.compiled(timed).step(values, times=whole).gradients
+    for length in (1, 3):
+        monkeypatch.setattr(step, "PIECE", length)
+        pieces = Times()
+        found = executable.compiled(timed).step(values, times=pieces).gradients
+        for each in wanted:
+            np.testing.assert_array_equal(found[each], wanted[each])
+        assert [spent.calls for spent in pieces.kernels.values()] == [spent.calls for spent in whole.kernels.values()]
+
+
+def longest_function(layers):
+    sketch = Sketch()
+    sketch.param("w", np.eye(4))
+    h = "w"
+    for _ in range(layers):
+        h = sketch.op("tanh", sketch.op("matmul", h, "w"))
+    sketch.total(h)
+    executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"))
+    _, module, _ = native.written(executable.plan.block)
+    return max(len(f.text()) for f in module.functions)
+
+
+def test_functions_do_not_grow_with_the_program():
+    assert longest_function(400) < 1.2 * longest_function(200)
 
 
 def test_a_short_module_stays_one_and_a_long_one_is_shared_evenly():
