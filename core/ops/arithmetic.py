@@ -9,6 +9,7 @@ import numpy as np
 
 from core.errors import ProgramError
 from core.ir import TensorType
+from core.ops.creation import check_fits
 from core.ops.logic import kept_where
 from core.ops.types import as_dtype, broadcast, floating, same, working_dtype
 from core.registry import Dtype, Example, lookup, op
@@ -176,6 +177,8 @@ def scale_infer(x, *, scale, bias):
         raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
     if not x.is_float and not (float(scale).is_integer() and float(bias).is_integer()):
         raise ProgramError(f"scale {scale} and bias {bias} must be whole numbers for {x}", "bad_attr")
+    for number in (scale, bias):
+        check_fits(number, x.dtype)
     return x
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from core.errors import ExecutionError
 from core.ir import Block, Op, TensorType, with_inner
 from core.registry import lookup
 
@@ -64,8 +65,11 @@ def _folded(op: Op, block: Block, values: dict[str, float]) -> Op:
     else:
         dtypes = [t.dtype for n in op.inputs if isinstance(t := block.types[n], TensorType)]
         arrays = [np.full((1,), values[n], dtype=d) for n, d in zip(op.inputs, dtypes, strict=True)]
-        with np.errstate(all="ignore"):
-            value = float(spec.body(np, *arrays, **op.attrs)[0])
+        try:
+            with np.errstate(all="ignore"):
+                value = float(spec.body(np, *arrays, **op.attrs)[0])
+        except ExecutionError:  # a division by zero, say: an error of the run, if it comes to that
+            return op
     if not np.isfinite(value) or abs(value) > 2**53 or (np.signbit(value) and value == 0):
         return op
     constant = {"shape": out.shape, "value": value, "dtype": out.dtype}

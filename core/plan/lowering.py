@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import Location
+from core.errors import ExecutionError, Location
 from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
 from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Group, Member
@@ -404,9 +404,12 @@ class Lowering:
         """The value of elementwise op `op` on `entries`."""
         uniforms = [e for e in entries if isinstance(e, Uniform)]
         if len(uniforms) == len(entries):
-            with np.errstate(all="ignore"):
-                numbers = [np.asarray(e.number, e.dtype) for e in uniforms]
-                result = np.asarray(lookup(op).body(np, *numbers, **attrs))
+            try:
+                with np.errstate(all="ignore"):
+                    numbers = [np.asarray(e.number, e.dtype) for e in uniforms]
+                    result = np.asarray(lookup(op).body(np, *numbers, **attrs))
+            except ExecutionError as error:  # of the run, if it comes to that
+                raise Unsupported(str(error)) from None
             return Uniform(result[()], type.dtype, type.shape)
         if not self.shared.target.computes(op, attrs, dtypes, type.dtype):
             raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code")

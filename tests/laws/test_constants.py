@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from core.build import BlockBuilder
-from core.compile import optimize
-from core.errors import CoreError
+from core.compile import GradientQuery, compile_gradient, optimize
+from core.errors import CoreError, ExecutionError, ProgramError
 from core.ir import INTEGERS, Block, TensorType
 from core.registry import lookup
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, plan
+from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import OPS
+from tests.programs import Sketch
 
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf, np.nan)
 BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(spec.inputs) == 2)
@@ -87,3 +89,40 @@ def test_a_product_of_one_number_repeated_is_its_power(times, dtype):
 
     np.testing.assert_array_equal(each, powers)
     assert whole == 0
+
+
+REFUSED = {"mod": 0, "floor_div": 0, "bitwise_left_shift": -1}
+"""Ops of whole numbers, and a second operand that they refuse."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("native", [False, True])
+def test_constants_that_an_op_refuses_are_an_error_of_the_run_that_comes_to_it(name, native):
+    s = Sketch()
+    s.param("w", [0.5, 0.25])
+    s.feed("refuse", True, "bool")
+    s.op("sin", "w", out="h")
+    with s.block() as refused:
+        number = s.op(name, s.const(5, [2], "int64"), s.const(REFUSED[name], [2], "int64"))
+        s.op("mul", "h", s.op("cast", number, dtype="float64"), out="h")
+    s.branch("refuse", refused, None)
+    s.total("h")
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    executable = executable.compiled() if native else executable
+
+    found = executable.step(s.values | {"refuse": np.array(False)}).gradients["w"]
+
+    np.testing.assert_allclose(found, np.cos([0.5, 0.25]), rtol=1e-15)
+    with pytest.raises(ExecutionError, match=rf"block 1, op 2 \({name}\)"):
+        executable.step(s.values)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("attrs", [{"scale": 2.0**64}, {"bias": -(2.0**64)}])
+def test_a_number_that_is_none_of_its_operand_s_dtype_is_refused(dtype, attrs):
+    b = BlockBuilder()
+    x = b.param(TensorType((2,), dtype))
+    with pytest.raises(ProgramError, match=f"is no {dtype}"):
+        lookup("scale")(x, **attrs)
+    with pytest.raises(ProgramError, match=f"is no {dtype}"):
+        lookup("increment")(x, step=next(iter(attrs.values())))
