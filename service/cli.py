@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
@@ -56,9 +58,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("program", type=Path, help="JSON file: a program, or the body of a request with one")
     profile.add_argument("--loss", help="variable to differentiate; `loss` by default")
-    profile.add_argument("--shape", action="append", default=[], metavar="NAME:SIZES", help="of a feed, as x:32,64")
+    profile.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME:SIZES",
+        help="of a feed that leaves sizes open, as x:32,64",
+    )
     profile.add_argument("--optimizer", metavar="TYPE", help="profile a training step with sgd, adam, ...")
-    profile.add_argument("--steps", type=int, default=10, help="how many are added up; 10 by default")
+    profile.add_argument(
+        "--steps", type=int, default=10, help="how many are taken the mean of, or, as data, added up; 10 by default"
+    )
+    profile.add_argument("--threads", type=int, help="BACKPASS_THREADS; one for each core by default")
     profile.add_argument("--interpret", action="store_true", help="without machine code")
     profile.add_argument("--json", action="store_true", help="the profile as data")
     openapi = commands.add_parser("openapi", help="write the OpenAPI document")
@@ -71,12 +82,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(chosen: argparse.Namespace) -> int:
     given = {name: getattr(chosen, name) for name in OPTIONS if getattr(chosen, name) is not None}
-    try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        for mistake in error.errors(include_url=False):
-            name = "_".join(str(part) for part in mistake["loc"])
-            print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
+    settings = _settings(given)
+    if settings is None:
         return 2
     from service.app import create_app  # not at the top: `version` and a wrong option need no application
 
@@ -103,28 +110,49 @@ def _serve(chosen: argparse.Namespace) -> int:
     return 0 if server.started else 1
 
 
+def _settings(given: Mapping[str, Any]) -> Settings | None:
+    """The settings, of which some are given here. None, with what is wrong with them on standard error."""
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            name = "_".join(str(part) for part in mistake["loc"])
+            print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
+        return None
+
+
 def _profile(chosen: argparse.Namespace) -> int:
     from core.analysis.profile import as_text
     from core.errors import CoreError
     from service.problems import HttpProblem
     from service.profile import profile_file
 
-    try:
-        shapes = {}
-        for each in chosen.shape:
-            name, _, sizes = each.rpartition(":")
+    settings = _settings({} if chosen.threads is None else {"threads": chosen.threads})
+    if settings is None:
+        return 2
+    if settings.threads is not None:
+        os.environ["BACKPASS_THREADS"] = str(settings.threads)  # as in a worker
+    shapes, steps = {}, max(1, chosen.steps)
+    for each in chosen.shape:
+        name, _, sizes = each.rpartition(":")
+        try:
             shapes[name] = [int(size) for size in sizes.split(",") if size]
-        found = profile_file(
-            chosen.program, chosen.loss, shapes, chosen.optimizer, max(1, chosen.steps), chosen.interpret
-        )
+        except ValueError:
+            name = ""
+        if not name:
+            print(f"--shape {each}: must be a name, a colon, and sizes, as in x:32,64", file=sys.stderr)
+            return 2
+    try:
+        found = profile_file(chosen.program, chosen.loss, shapes, chosen.optimizer, steps, chosen.interpret)
     except CoreError as error:
         said = [f"{p.location}: {p.message}" if p.location else p.message for p in error.problems]
         print("\n".join(said or [str(error)]), file=sys.stderr)
         return 1
     except (OSError, ValueError, HttpProblem) as error:
-        print(f"{chosen.program}: {error}", file=sys.stderr)
+        wrong = error.strerror if isinstance(error, OSError) else str(error)
+        print(f"{chosen.program}: {wrong}", file=sys.stderr)
         return 2
-    print(json.dumps(found, indent=2) if chosen.json else as_text(found))
+    print(json.dumps(found, indent=2) if chosen.json else as_text(found, steps))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from core.analysis.numeric import random_values
 from core.analysis.profile import profile_of
 from core.compile import GradientQuery, bound, compile_gradient, compile_training
+from core.errors import ProgramError
 from core.optim import Optimizer
 from core.runtime.times import Times
 from core.wire import read
@@ -34,7 +35,10 @@ def profile_file(
     interpret: without machine code.
     Raises OSError or ValueError for a file that is no such thing, HttpProblem for tensors that are none, and CoreError.
     """
-    body = json.loads(path.read_text())
+    try:
+        body = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ValueError("the file holds no JSON object")
     program = read(body.get("program", body))
@@ -42,8 +46,16 @@ def profile_file(
     for member in ("feeds", "parameters", "states"):
         given |= tensors.decode_all(body.get(member, {}), pointer=f"/{member}")
     known = {v.name for v in program.feeds}
+    if unknown := sorted(set(shapes or ()) - known):
+        raise ProgramError(f"{unknown[0]!r} is no feed of the program", "feed_unknown")
     sizes = {**{n: a.shape for n, a in given.items() if n in known}, **(shapes or {})}
-    values = random_values(bound(program, sizes), given, seed=0)
+    sized = bound(program, sizes)
+    for v in sized.feeds:
+        if not v.type.is_static and v.name not in given:
+            raise ProgramError(
+                f"{v.name!r} is {v.type}, which leaves a size open: give it as --shape {v.name}:...", "feed_missing"
+            )
+    values = random_values(sized, given, seed=0)
     query = GradientQuery(loss=loss or body.get("loss", "loss"))
     if optimizer is None:
         executable = compile_gradient(program, query, shapes=sizes)

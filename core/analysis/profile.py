@@ -73,18 +73,18 @@ def _shown(best: Peak) -> dict[str, Any]:
     }
 
 
-def as_text(profile: Mapping[str, Any]) -> str:
-    """The profile as a table that people can read."""
-    head = ("ms", "time", "calls", "GFLOP/s", "GB/s", "of peak", "kernel", "op of the program")
+def as_text(profile: Mapping[str, Any], steps: int = 1) -> str:
+    """The profile of so many steps as a table that people can read: one step, the mean of them."""
+    head = ("us", "time", "calls", "GFLOP/s", "GB/s", "of peak", "kernel", "block:op of the program")
     lines = [head]
     for each in profile["kernels"]:
         seconds = each["ms"] / 1e3
         share = each["share_of_peak"]
         lines.append(
             (
-                f"{each['ms']:.3f}",
+                _us(each["ms"], steps),
                 f"{each['share_of_time']:.1%}",
-                str(each["calls"]),
+                f"{each['calls'] / steps:g}",
                 f"{each['flops'] / seconds / 1e9:.1f}" if seconds and each["flops"] else "",
                 f"{each['bytes'] / seconds / 1e9:.1f}" if seconds else "",
                 "" if share is None else f"{share:.0%}",
@@ -92,20 +92,31 @@ def as_text(profile: Mapping[str, Any]) -> str:
                 _where(each),
             )
         )
-    lines.append((f"{profile['outside_ms']:.3f}", "", "", "", "", "", "outside kernels", ""))
+    outside = profile["outside_ms"]
+    share = f"{outside / max(profile['ms'], 1e-9):.1%}"
+    lines.append((_us(outside, steps), share, "", "", "", "", "outside kernels", ""))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = []
     for line in lines:
         cells = zip(line, widths, strict=True)
         shown.append("  ".join(c.rjust(w) if i < 6 else c.ljust(w) for i, (c, w) in enumerate(cells)))
-    return "\n".join([line.rstrip() for line in shown] + [f"{profile['ms']:.3f} ms in all"])
+    mean = f", the mean of {steps}" if steps > 1 else ""
+    peak = profile["peak"]
+    where = "" if peak is None else f", on {peak['threads']} thread{'s' * (peak['threads'] > 1)}"
+    return "\n".join([*(line.rstrip() for line in shown), f"{_us(profile['ms'], steps)} us a step{mean}{where}"])
+
+
+def _us(ms: float, steps: int) -> str:
+    """Microseconds of one of `steps` steps that took so many milliseconds in all."""
+    us = ms * 1e3 / steps
+    return f"{us:.2f}" if us < 1000 else f"{us:.0f}"
 
 
 def _where(each: Mapping[str, Any]) -> str:
     fused = list(dict.fromkeys(each["ops"]))
     of = each["of"]
     if of is None:
-        return ", ".join(fused)
+        return f"optimizer [{', '.join(fused)}]" if fused else ""
     backward = "backward of " if of["backward"] else ""
     inside = f" [{', '.join(fused)}]" if fused and fused != [of["type"]] else ""
     return f"{backward}{of['block']}:{of['op']} {of['type']}{inside}"

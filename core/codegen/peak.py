@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -20,9 +19,12 @@ __all__ = ["Peak", "peak"]
 ROOMS = (2**14, 2**18, 2**22, 2**26)
 """Bytes of the arrays that are copied: about what the first, second and last caches hold, and more than any does."""
 
-TRIES = 5
 SECONDS = 0.002
-"""Of one measurement. The best of `TRIES` counts, as whatever else goes on can only slow it down."""
+"""Of one measurement at least."""
+TRIES, MOST_TRIES, ALIKE = 5, 15, 0.95
+"""The best of `TRIES` counts, as whatever else goes on can only slow it down; where a lot goes on, which shows in no
+two of them being `ALIKE`, of more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Peak:
 
 @cache
 def peak(threads: int) -> Peak:
-    """Of so many threads at once; measured when first asked for, in about a quarter of a second."""
+    """Of so many threads at once; measured when first asked for, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
     return Peak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ROOMS))
@@ -100,21 +102,23 @@ def _bandwidth(library: Library, room: int, threads: int) -> float:
 def _rate(run: Callable[[int, int], None], threads: int) -> float:
     """How often `run(thread, times)` does its work in a second, on all threads together."""
     times = 1
-    while True:
-        before = time.perf_counter()
-        run(0, times)
-        spent = time.perf_counter() - before
-        if spent > SECONDS / 4:
-            break
-        times *= 4
-    times = max(1, math.ceil(times * SECONDS / spent))
-    best = 0.0
-    for _ in range(TRIES):
+    while min(_seconds(partial(run, 0, times)) for _ in range(3)) < SECONDS:
+        times *= 2
+    rates: list[float] = []
+    while len(rates) < TRIES or (len(rates) < MOST_TRIES and sorted(rates)[-2] < ALIKE * max(rates)):
         workers = [threading.Thread(target=run, args=(i, times)) for i in range(threads)]
-        before = time.perf_counter()
-        for each in workers:
-            each.start()
-        for each in workers:
-            each.join()
-        best = max(best, threads * times / (time.perf_counter() - before))
-    return best
+        rates.append(threads * times / _seconds(partial(_together, workers)))
+    return max(rates)
+
+
+def _together(workers: list[threading.Thread]) -> None:
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    before = time.perf_counter()
+    run()
+    return time.perf_counter() - before

@@ -73,15 +73,19 @@ def test_a_session_trains_the_same_with_and_without_a_profile(client):
     assert losses[0] == losses[1]
 
 
-def test_the_command_prints_a_table(tmp_path, capsys):
+def test_the_command_prints_a_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("BACKPASS_THREADS", "")
     (tmp_path / "request.json").write_text(json.dumps(GIVEN))
 
-    assert cli.main(["profile", str(tmp_path / "request.json"), "--steps", "2", "--optimizer", "adam"]) == 0
+    assert (
+        cli.main(["profile", str(tmp_path / "request.json"), "--steps", "2", "--optimizer", "adam", "--threads", "3"])
+        == 0
+    )
 
     table = capsys.readouterr().out
     assert "of peak" in table
     assert "matmul" in table
-    assert "ms in all" in table
+    assert "the mean of 2, on 3 threads" in table
 
 
 def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
@@ -98,14 +102,16 @@ def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "more", "status", "said"),
     [
-        (REGRESSION, [], 1, "leaves a size open"),
+        (REGRESSION, [], 1, "leaves a size open: give it as --shape x:..."),
         (GIVEN, ["--loss", "nobody"], 1, "nobody"),
         ({"blocks": []}, [], 1, ""),
-        (GIVEN, ["--shape", "x:a"], 2, "invalid literal"),
+        (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: must be a name, a colon, and sizes, as in x:32,64"),
+        (GIVEN, ["--shape", "z:3"], 1, "'z' is no feed of the program"),
+        (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: Input should be greater than or equal to 1"),
         ([], [], 2, "no JSON object"),
         ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor is an object"),
     ],
-    ids=["open size", "loss", "program", "shape", "list", "tensor"],
+    ids=["open size", "loss", "program", "shape", "feed", "threads", "list", "tensor"],
 )
 def test_what_is_wrong_is_said_and_is_no_traceback(tmp_path, capsys, content, more, status, said):
     (tmp_path / "file.json").write_text(json.dumps(content))
@@ -115,3 +121,14 @@ def test_what_is_wrong_is_said_and_is_no_traceback(tmp_path, capsys, content, mo
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(("name", "said"), [("none.json", "No such file"), ("text.json", "not JSON: Expecting value")])
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path, capsys, name, said):
+    (tmp_path / "text.json").write_text("# no JSON")
+
+    assert cli.main(["profile", str(tmp_path / name)]) == 2
+
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count(name) == 1
