@@ -15,7 +15,8 @@ from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.panels import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
-from core.codegen.rows import DEAR, combine, identity
+from core.codegen.reductions import combine, identity
+from core.codegen.sweeps import DEAR
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ __all__ = [
     "parts",
     "passes",
     "phases",
+    "picked",
     "put",
     "split",
     "zero",
@@ -140,14 +141,15 @@ def phases(
             for i in range(wanted)
         ]
     if stride > WIDEST:
-        return [_picked(f, f.at(address, I64(i), dtype), dtype, stride, lanes, count) for i in range(wanted)]
+        return [picked(f, f.at(address, I64(i), dtype), dtype, stride, lanes, count) for i in range(wanted)]
     width = stride * lanes
     read = stride * (count - 1) + wanted
     block = f.load(address, dtype, width, mask(read, width))
     return [_every(f, block, stride, i, lanes) for i in range(wanted)]
 
 
-def _picked(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
+def picked(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
+    """`count` elements `stride` apart, loaded one by one."""
     result = f.splat(literal(0, dtype), lanes)
     for lane in range(count):
         one = f.load(f.at(address, I64(lane * stride), dtype), dtype)

@@ -17,7 +17,8 @@ from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.moves import gather_function, scatter_function
 from core.codegen.product import batch_addresses, product_function
-from core.codegen.rows import identity, row_function
+from core.codegen.reductions import identity
+from core.codegen.rows import row_function
 from core.codegen.timer import Timer
 from core.plan.arena import Arena
 from core.plan.data import (

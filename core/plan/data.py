@@ -167,7 +167,7 @@ class Instr:
     "reduce" (op: sum, max, ...; one value of a row from a full one), "store" (operand, args), "accumulate" (op, args,
     operand: into what that holds; value: whether a value that is the same along the row counts for each element),
     "check" (args: a bool that must hold everywhere; value: number of the check).
-    full: whether the value differs along the row.
+    full: whether it is done for each element of a row, as its value or where it is stored differs along the row.
     """
 
     kind: str

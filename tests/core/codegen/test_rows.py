@@ -7,7 +7,7 @@ import pytest
 
 from core.autodiff import vjp
 from core.build import BlockBuilder
-from core.codegen import rows
+from core.codegen import sweeps
 from core.codegen.machine import lanes
 from core.compile import optimize
 from core.ir import Block, TensorType
@@ -51,7 +51,7 @@ def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, r
     block = chain(vectors * lanes("float32") + rest, "float32")
     args = values(block)
     many = native_plan(block)(Run(), *args)
-    monkeypatch.setattr(rows, "MOST_ABREAST", 1)
+    monkeypatch.setattr(sweeps, "MOST_ABREAST", 1)
 
     one = native_plan(block)(Run(), *args)
 
@@ -61,13 +61,13 @@ def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, r
 
 def test_a_chain_is_computed_side_by_side_and_a_single_function_is_not(monkeypatch):
     found = []
-    abreast = rows._Writer._abreast
-    monkeypatch.setattr(rows._Writer, "_abreast", lambda *given: found.append(abreast(*given)) or found[-1])
+    abreast = sweeps._abreast
+    monkeypatch.setattr(sweeps, "_abreast", lambda *given: found.append(abreast(*given)) or found[-1])
     b = BlockBuilder()
 
     native_plan(chain(64 * lanes("float32"), "float32"))
 
-    assert max(found) == rows.MOST_ABREAST
+    assert max(found) == sweeps.MOST_ABREAST
     found.clear()
     native_plan(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]))
     assert found == [1]

@@ -1,0 +1,85 @@
+"""Reductions in registers: of no values, of two, of the lanes of a vector, and of one value many times.
+
+They are named as row kernels name them: sum, prod, max, min, and, or.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.codegen.llvm import Function, Value, literal
+from core.codegen.scalar import FUNCTIONS, apply
+
+__all__ = ["across", "combine", "identity", "masked", "repeated"]
+
+COMBINE: dict[str, str] = {
+    "sum": "add",
+    "prod": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "and": "logical_and",
+    "or": "logical_or",
+}
+
+
+def identity(op: str, dtype: str) -> Value:
+    """What changes nothing under `op`."""
+    if op in ("sum", "or"):
+        return literal(0, dtype)
+    if op in ("prod", "and"):
+        return literal(1, dtype)
+    if dtype in ("float32", "float64"):
+        return literal(-np.inf if op == "max" else np.inf, dtype)
+    if dtype == "bool":
+        return literal(op == "min", dtype)
+    limits = np.iinfo(dtype)
+    return literal(limits.min if op == "max" else limits.max, dtype)
+
+
+def combine(f: Function, op: str, a: Value, b: Value) -> Value:
+    return FUNCTIONS[COMBINE[op]](f, a, b)
+
+
+def across(f: Function, op: str, value: Value) -> Value:
+    """One value from all lanes, by halves."""
+    while value.lanes > 2:
+        lanes = value.lanes // 2
+        low = ", ".join(f"i32 {i}" for i in range(lanes))
+        high = ", ".join(f"i32 {i + lanes}" for i in range(lanes))
+        halves = [
+            f.op(f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{which}>", value.dtype, lanes)
+            for which in (low, high)
+        ]
+        value = combine(f, op, *halves)
+    if value.lanes == 1:
+        return value
+    return combine(f, op, *[f.op(f"extractelement {value}, i64 {i}", value.dtype) for i in (0, 1)])
+
+
+def masked(f: Function, op: str, value: Value, which: Value | None) -> Value:
+    """A vector with what changes nothing in all other lanes than those of `which`; None are all."""
+    if which is None:
+        return value
+    return f.select(which, value, f.splat(identity(op, value.dtype), value.lanes))
+
+
+def repeated(f: Function, op: str, value: Value, count: int) -> Value:
+    """The reduction of one value that stands for `count` of them."""
+    if op == "sum" and count > 1:
+        return FUNCTIONS["multiply"](f, value, literal(count, value.dtype))
+    if op == "prod" and count > 1:
+        return apply(f, "pow", {}, [value, literal(count, value.dtype)]) if value.is_float else _power(f, value, count)
+    return value
+
+
+def _power(f: Function, value: Value, exponent: int) -> Value:
+    """A whole number to a power above 0, by squaring; what it cannot hold is left out, as in a product of as many."""
+    result = None
+    while exponent:
+        if exponent & 1:
+            result = value if result is None else FUNCTIONS["multiply"](f, result, value)
+        exponent >>= 1
+        if exponent:
+            value = FUNCTIONS["multiply"](f, value, value)
+    assert result is not None
+    return result

@@ -1,0 +1,148 @@
+"""What is done in which sweep along a long row: decided from the instructions alone, before any code is written.
+
+Each reduction that later instructions need ends a sweep. A value of an earlier sweep is computed again, or, where that
+costs more than memory does, kept in a row of scratch memory. Where each result waits for another one, several pieces of
+the row are computed side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from core.plan.data import Instr
+
+__all__ = ["DEAR", "STRAIGHT", "Sweep", "kept_values", "sweeps"]
+
+STRAIGHT = 1500
+"""Vector instructions up to which a row is straight code."""
+
+DEAR = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logsigmoid",
+        "pow",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sinh",
+        "softplus",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
+)
+"""Ops whose values are kept for later sweeps rather than computed again."""
+
+CYCLES, DEAR_CYCLES = 3, 40
+"""From the operands of an op to its result, of one in `DEAR` also."""
+
+REACH = 100
+"""Cycles of such waiting that a processor fills by itself: it looks ahead some 300 instructions."""
+
+MOST_ABREAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One sweep, by the numbers of its instructions, each list in their order.
+
+    before:  those whose value is the same along the row.
+    along:   those that are done for each piece of the row; its reductions among them give their values at the end.
+    read:    those of `along` whose values an earlier sweep has kept.
+    abreast: how many pieces are computed side by side.
+    """
+
+    before: tuple[int, ...]
+    along: tuple[int, ...]
+    read: frozenset[int]
+    abreast: int
+
+
+def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
+    """The dear values that a later sweep needs again, the last one first."""
+    stages = _stages(code)
+    last = list(stages)  # the last sweep that needs each value
+    kept = []
+    for number in reversed(range(len(code))):
+        instr = code[number]
+        if instr.full and instr.kind == "apply" and instr.op in DEAR and last[number] > stages[number]:
+            kept.append(number)
+            last[number] = stages[number]
+        if instr.full:
+            for a in instr.args:
+                last[a] = max(last[a], last[number])
+    return tuple(kept)
+
+
+def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
+    """The sweeps along a row of so many whole pieces. kept: see `kept_values`."""
+    stages = _stages(code)
+    found = []
+    for stage in range(max(stages, default=0) + 1):
+        before = tuple(
+            n for n, instr in enumerate(code) if stages[n] == stage and not instr.full and not _is_total(code, instr)
+        )
+        ends = [
+            n
+            for n, instr in enumerate(code)
+            if (instr.full and stages[n] == stage and (instr.kind in ("store", "accumulate", "check") or n in kept))
+            or (stages[n] == stage + 1 and _is_total(code, instr))
+        ]
+        read = frozenset(n for n in kept if stages[n] < stage)
+        along = _needed(code, ends, read)
+        found.append(Sweep(before, along, read.intersection(along), _abreast(code, along, read, pieces)))
+    return tuple(found)
+
+
+def _stages(code: Sequence[Instr]) -> list[int]:
+    """The sweep in which each instruction can run: one more than that of a reduction it needs."""
+    stages: list[int] = []
+    for instr in code:
+        at = max((stages[a] for a in instr.args), default=0)
+        stages.append(at + 1 if _is_total(code, instr) else at)
+    return stages
+
+
+def _is_total(code: Sequence[Instr], instr: Instr) -> bool:
+    """Whether it is a reduction along the row, which is there when a sweep is done."""
+    return instr.kind == "reduce" and code[instr.args[0]].full
+
+
+def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -> tuple[int, ...]:
+    """The instructions along the row that a sweep must do for the sake of `ends`, in order."""
+    needed = set(ends)
+    for number in reversed(range(len(code))):
+        if number in needed and number not in read:
+            needed.update(a for a in code[number].args if code[a].full)
+    return tuple(sorted(needed))
+
+
+def _abreast(code: Sequence[Instr], along: Sequence[int], read: Collection[int], pieces: int) -> int:
+    """How many pieces of the row to compute side by side: more where each result waits for another."""
+    ready: dict[int, int] = {}
+    for n in along:
+        if n in read:
+            ready[n] = CYCLES
+        else:
+            waits = max((ready.get(a, 0) for a in code[n].args), default=0)
+            ready[n] = waits + (DEAR_CYCLES if code[n].op in DEAR else CYCLES)
+    wanted = 1 + max(ready.values(), default=0) // REACH
+    return max(1, min(wanted, MOST_ABREAST, STRAIGHT // max(len(along), 1), pieces))

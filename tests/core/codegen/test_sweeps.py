@@ -1,0 +1,75 @@
+"""In which sweep along a row each instruction is done: the law, for the row kernels of every op and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.autodiff import vjp
+from core.codegen.sweeps import DEAR, kept_values, sweeps
+from core.compile import optimize
+from core.ir import Block
+from core.plan import Unsupported, plan_block
+from core.plan.data import Instr, RowKernel, Rows, Sequence
+from core.plan.flow import Branch, Loop
+from core.runtime.native import CPU
+from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
+
+
+def kernels_of(body: Sequence) -> Iterator[RowKernel]:
+    for each in body.instructions:
+        if isinstance(each, Rows):
+            yield each.kernel
+        elif isinstance(each, Loop):
+            yield from kernels_of(each.body)
+        elif isinstance(each, Branch):
+            yield from (*kernels_of(each.yes), *kernels_of(each.no))
+
+
+def row_kernels(block: Block) -> list[RowKernel]:
+    try:
+        return list(kernels_of(plan_block(optimize(block), CPU).body))
+    except Unsupported:
+        return []
+
+
+def sweep_through(code: tuple[Instr, ...]) -> None:
+    """Go through the sweeps and see that each value is there when it is asked for."""
+    kept = kept_values(code)
+    assert all(code[n].op in DEAR for n in kept)
+    there: set[int] = set()  # values that are the same along the row
+    scratch: set[int] = set()
+    done: list[int] = []
+    computed: list[int] = []
+    for sweep in sweeps(code, kept, pieces=8):
+        for n in sweep.before:
+            assert there.issuperset(code[n].args)
+            there.add(n)
+        done += sweep.before
+        made: set[int] = set()
+        for n in sweep.along:
+            if n in sweep.read:
+                assert n in scratch
+            else:
+                assert all(a in (made if code[a].full else there) for a in code[n].args)
+            made.add(n)
+        totals = {n for n in sweep.along if code[n].kind == "reduce"}
+        there |= totals
+        computed += [n for n in sweep.along if code[n].op in DEAR and n not in sweep.read]
+        scratch |= made.intersection(kept)
+        done += [n for n in sweep.along if n in totals or code[n].kind in ("store", "accumulate", "check")]
+    ends = [n for n, i in enumerate(code) if i.kind in ("store", "accumulate", "check", "reduce") or not i.full]
+    assert sorted(done) == ends  # each of them once
+    assert len(computed) == len(set(computed))  # and what is dear not twice
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_value_of_a_sweep_is_there_when_it_is_asked_for(name):
+    for example in examples_of(OPS[name]):
+        values = arrays(example)
+        block = block_for(OPS[name], example)
+        wrt = [block.params[k] for k in floats(values)]
+        blocks = [block, vjp(block, wrt)] if OPS[name].differentiable and wrt else [block]
+        for kernel in (kernel for each in blocks for kernel in row_kernels(each)):
+            sweep_through(kernel.code)
