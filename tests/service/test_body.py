@@ -89,6 +89,17 @@ async def test_the_same_request_has_the_same_digest_and_another_has_another():
     assert Body({}, {}, SAFETENSORS, b'{"a":1}').digest != first
 
 
+def test_every_byte_of_a_large_body_counts_for_its_digest():
+    raw = bytearray(3 * 2**20 + 5)
+    seen = {Body({}, {}, SAFETENSORS, bytes(raw)).digest}
+    for changed in (0, 2**20 - 1, 2**20, 2 * 2**20 + 7, len(raw) - 1):
+        raw[changed] ^= 1
+        seen |= {Body({}, {}, SAFETENSORS, raw).digest, Body({}, {}, SAFETENSORS, bytes(raw)).digest}
+
+    assert len(seen) == 6
+    assert Body({}, {}, SAFETENSORS, raw + b"\0").digest not in seen
+
+
 async def test_no_body_is_an_empty_object_only_where_it_may_be():
     assert (await read_body(request(), SMALL, optional=True)).document == {}
     assert (await read_body(request(content_length="0"), SMALL, optional=True)).document == {}
