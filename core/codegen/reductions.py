@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import Function, Value, literal
-from core.codegen.scalar import FUNCTIONS, apply
+from core.codegen.scalar import apply
 
 __all__ = ["across", "combine", "identity", "masked", "repeated"]
 

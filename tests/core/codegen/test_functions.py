@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from core.codegen import machine, vmath
+from core.codegen.functions import FUNCTIONS, INLINE
 from core.codegen.llvm import I64, Function
-from core.codegen.scalar import FUNCTIONS, INLINE
 
 SPREAD = (0.0, -0.0, 0.3, 0.9, 1.7, 30.0, 1e4, 1e7, -2.5, -1e30, np.inf, -np.inf, np.nan, 1e-40, 5.0, 0.5)
 

@@ -1,0 +1,263 @@
+"""What each function of numpy becomes: LLVM instructions for one element, or a vector of them.
+
+Arithmetic and comparisons are instructions. An elementary function (`vmath`) is written out where it is used a few
+times, and is a function of its own that is called where it is used more often.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from core.codegen import vmath
+from core.codegen.llvm import Function, Value, is_number, literal
+
+__all__ = ["FUNCTIONS", "INLINE", "NotTraceable"]
+
+
+class NotTraceable(Exception):
+    """The kernel does something that has no translation."""
+
+
+# --- instructions ------------------------------------------------------------------------------------------------
+
+
+def _arithmetic(name: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.dtype == "bool":
+            raise NotTraceable("arithmetic of bools")
+        return f.binary(("f" if a.is_float else "") + name, a, b)
+
+    return emit
+
+
+def _divide(f: Function, a: Value, b: Value) -> Value:
+    _floating(a, b)
+    return f.binary("fdiv", a, b)
+
+
+def _negative(f: Function, a: Value) -> Value:
+    if a.is_float:
+        return f.op(f"fneg {a}", a.dtype, a.lanes)
+    return f.binary("sub", f.constant(0, a), a)
+
+
+def _abs(f: Function, a: Value) -> Value:
+    if a.is_float:
+        return f.intrinsic("fabs", a)
+    return f.select(f.compare("icmp slt", a, f.constant(0, a)), _negative(f, a), a) if a.is_signed else a
+
+
+def _sign(f: Function, a: Value) -> Value:
+    zero, one = f.constant(0, a), f.constant(1, a)
+    if not a.is_float:
+        below = f.constant(-1, a) if a.is_signed else one
+        positive = f.select(_less(f, zero, a), one, zero)
+        return f.select(_less(f, a, zero), below, positive)
+    nonzero = f.select(f.compare("fcmp ogt", a, zero), one, f.constant(-1, a))
+    result = f.select(f.compare("fcmp oeq", a, zero), zero, nonzero)
+    return f.select(f.compare("fcmp uno", a, a), a, result)
+
+
+def _extreme(larger: bool) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if not a.is_float:
+            first = _less(f, b, a) if larger else _less(f, a, b)
+            return f.select(first, a, b)
+        if is_number(b):  # only a can be NaN then, and an unordered comparison keeps it
+            return f.select(f.compare("fcmp uge" if larger else "fcmp ule", a, b), a, b)
+        first = f.compare("fcmp oge" if larger else "fcmp ole", a, b)
+        return f.select(f.binary("or", first, f.compare("fcmp uno", a, a)), a, b)
+
+    return emit
+
+
+def _comparison(float_predicate: str, signed: str, unsigned: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.is_float:
+            return f.compare(f"fcmp {float_predicate}", a, b)
+        return f.compare(f"icmp {signed if a.is_signed else unsigned}", a, b)
+
+    return emit
+
+
+_less = _comparison("olt", "slt", "ult")
+
+
+def _logical(opcode: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        return f.binary(opcode, f.convert(a, "bool"), f.convert(b, "bool"))
+
+    return emit
+
+
+def _bitwise(opcode: str) -> Callable[..., Value]:
+    def emit(f: Function, a: Value, b: Value) -> Value:
+        _same(a, b)
+        if a.is_float:
+            raise NotTraceable("bits of floats")
+        return f.binary(opcode, a, b)
+
+    return emit
+
+
+def _not(f: Function, a: Value) -> Value:
+    if a.is_float:
+        raise NotTraceable("bits of floats")
+    return f.binary("xor", a, f.constant(1 if a.dtype == "bool" else -1, a))
+
+
+def _where(f: Function, condition: Value, a: Value, b: Value) -> Value:
+    _same(a, b)
+    return f.select(f.convert(condition, "bool"), a, b)
+
+
+def _rounding(intrinsic: str) -> Callable[..., Value]:
+    return lambda f, a: f.intrinsic(intrinsic, a) if a.is_float else a
+
+
+def _class(float_test: Callable[[Function, Value], Value], otherwise: bool) -> Callable[..., Value]:
+    return lambda f, a: float_test(f, a) if a.is_float else f.splat(literal(otherwise, "bool"), a.lanes)
+
+
+def _is_inf(f: Function, a: Value) -> Value:
+    return f.compare("fcmp oeq", f.intrinsic("fabs", a), f.constant(np.inf, a))
+
+
+def _is_finite(f: Function, a: Value) -> Value:
+    return f.compare("fcmp olt", f.intrinsic("fabs", a), f.constant(np.inf, a))
+
+
+def _sqrt(f: Function, a: Value) -> Value:
+    _floating(a)
+    return f.intrinsic("sqrt", a)
+
+
+def _same(a: Value, b: Value) -> None:
+    if a.dtype != b.dtype:
+        raise NotTraceable(f"{a.dtype} with {b.dtype}")
+
+
+def _floating(*args: Value) -> None:
+    for a in args:
+        if not a.is_float or a.dtype != args[0].dtype:
+            raise NotTraceable(f"a function of {a.dtype}")
+
+
+# --- elementary functions, written out or called -----------------------------------------------------------------
+
+
+INLINE = 8
+"""Uses of an elementary function in one place that are written out; more of them are calls of one function, as both
+compile time and the reach of the instruction cache go by the size of the code. The bits are the same."""
+
+
+def _special(function: Callable[..., Value]) -> Callable[..., Value]:
+    def emit(f: Function, *args: Value) -> Value:
+        _floating(*args)
+        lanes = max(a.lanes for a in args)
+        args = tuple(f.splat(a, lanes) for a in args)
+        if not _counts(f, function):
+            return function(f, *args)
+        name = _function_of_its_own(f, function, args)
+        return f.op(f"call {args[0].type} @{name}({', '.join(map(str, args))})", args[0].dtype, lanes)
+
+    return emit
+
+
+def _one_of_two(function: Callable[..., tuple[Value, Value]], which: int) -> Callable[..., Value]:
+    """One of the values of `function`; when the other one of the same argument is wanted as well, it is there."""
+
+    def emit(f: Function, x: Value) -> Value:
+        _floating(x)
+        key = (function.__name__, x)
+        if key not in f.known:
+            if _counts(f, function):
+                name = _function_of_its_own(f, function, (x,))
+                pair = f"{{ {x.type}, {x.type} }}"
+                both = f.op(f"call {pair} @{name}({x})", "ptr").name
+                f.known[key] = tuple(f.op(f"extractvalue {pair} {both}, {i}", x.dtype, x.lanes) for i in (0, 1))
+            else:
+                f.known[key] = function(f, x)
+        return f.known[key][which]
+
+    return emit
+
+
+def _counts(f: Function, function: Callable[..., Any]) -> bool:
+    """Whether one more use of `function` is a call."""
+    f.uses[function.__name__] += 1
+    return f.uses[function.__name__] > INLINE
+
+
+def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[Value]) -> str:
+    """The name of a function that only does `function`, which `f` then declares."""
+    name = f"{function.__name__}_{args[0].dtype}_{args[0].lanes}"
+    f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args))
+    return name
+
+
+@functools.cache
+def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int) -> frozenset[str]:
+    """The texts of that function, and of what it needs."""
+    f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], Value("", dtype, lanes).type, internal=True)
+    result = function(f, *f.params)
+    if isinstance(result, tuple):
+        f.returns = f"{{ {', '.join(each.type for each in result)} }}"
+        whole = "poison"
+        for i, each in enumerate(result):
+            whole = f.op(f"insertvalue {f.returns} {whole}, {each}, {i}", "ptr").name
+        f.do(f"ret {f.returns} {whole}")
+    else:
+        f.do(f"ret {result}")
+    return frozenset((f.text(), *f.declarations))
+
+
+# --- all of them -------------------------------------------------------------------------------------------------
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {name: _special(each) for name, each in vmath.FUNCTIONS.items()}
+FUNCTIONS |= {
+    "sin": _one_of_two(vmath.sine_and_cosine, 0),
+    "cos": _one_of_two(vmath.sine_and_cosine, 1),
+    "add": _arithmetic("add"),
+    "subtract": _arithmetic("sub"),
+    "multiply": _arithmetic("mul"),
+    "divide": _divide,
+    "negative": _negative,
+    "abs": _abs,
+    "absolute": _abs,
+    "sign": _sign,
+    "sqrt": _sqrt,
+    "square": lambda f, a: _arithmetic("mul")(f, a, a),
+    "maximum": _extreme(larger=True),
+    "minimum": _extreme(larger=False),
+    "equal": _comparison("oeq", "eq", "eq"),
+    "not_equal": _comparison("une", "ne", "ne"),
+    "less": _less,
+    "less_equal": _comparison("ole", "sle", "ule"),
+    "greater": _comparison("ogt", "sgt", "ugt"),
+    "greater_equal": _comparison("oge", "sge", "uge"),
+    "logical_and": _logical("and"),
+    "logical_or": _logical("or"),
+    "logical_xor": _logical("xor"),
+    "logical_not": lambda f, a: _not(f, f.convert(a, "bool")),
+    "bitwise_and": _bitwise("and"),
+    "bitwise_or": _bitwise("or"),
+    "bitwise_xor": _bitwise("xor"),
+    "invert": _not,
+    "where": _where,
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "trunc": _rounding("trunc"),
+    "rint": _rounding("rint"),
+    "isnan": _class(lambda f, a: f.compare("fcmp uno", a, a), otherwise=False),
+    "isinf": _class(_is_inf, otherwise=False),
+    "isfinite": _class(_is_finite, otherwise=True),
+}
