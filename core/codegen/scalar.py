@@ -21,9 +21,7 @@ __all__ = ["NATIVE", "apply", "traceable"]
 NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"})
 """Dtypes that machine code computes in; the half-precision ones are left to the reference executor."""
 
-BY_OP: dict[str, Callable[..., Value]] = {
-    name: FUNCTIONS[name] for name in ("erf", "erfc", "lgamma", "log2", "log10", "sigmoid") if name in FUNCTIONS
-}
+BY_OP: dict[str, Callable[..., Value]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
 """Ops, by name, whose kernel leaves numpy for another library or takes more steps than are needed here."""
 
 
