@@ -154,7 +154,7 @@ class Exchange:
     def time_out(self) -> None:
         """Have the caller wait no longer."""
         if not self.reply.done():
-            self.reply.set_exception(TimeoutError())
+            self._refuse(TimeoutError())
 
     def _hold(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, before which this is not over, whatever happens meanwhile."""
@@ -188,8 +188,11 @@ class Exchange:
         if isinstance(ended, Reply):
             self.reply.set_result(ended)
         else:
-            self.reply.set_exception(ended)
-            self.reply.exception()  # looked at here, because the caller may go in this very moment
+            self._refuse(ended)
+
+    def _refuse(self, error: BaseException) -> None:
+        self.reply.set_exception(error)
+        self.reply.exception()  # looked at here, because the caller may go in this very moment
 
     def _drop_inbox(self) -> None:
         while self._inbox:
