@@ -21,7 +21,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def _default_workers() -> int:
-    """Half the cores: each worker then has two for its linear algebra; two at least, so that one may be replaced."""
+    """Half the cores: each worker then has two to compute with; two at least, so that one may be replaced."""
     return min(8, max(2, available_cores() // 2))
 
 
@@ -57,7 +57,10 @@ class Settings(BaseSettings):
         default_factory=_default_workers, ge=1, le=256, description="CPU worker processes (CUDA: one per GPU)."
     )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="Linear algebra threads per worker; by default its share of the cores."
+        None,
+        ge=1,
+        le=1024,
+        description="Threads that each worker computes and compiles with; by default its share of the cores.",
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="Machine code on CPU workers; auto: for sessions, and for calls with much to compute."
@@ -119,5 +122,5 @@ class Settings(BaseSettings):
         return TensorLimits(rank=self.tensor_rank, elements=self.tensor_elements, bytes=self.tensor_bytes)
 
     def threads_per_worker(self, workers: int) -> int:
-        """Linear algebra threads for each of `workers` processes."""
+        """Threads for each of `workers` processes, their libraries for linear algebra included."""
         return self.threads or max(1, available_cores() // workers)

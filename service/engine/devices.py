@@ -15,7 +15,13 @@ from service.settings import Settings
 
 __all__ = ["WorkerPlan", "plan_workers", "visible_gpus"]
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREAD_VARIABLES = (
+    "BACKPASS_THREADS",  # of machine code, and of its compiler
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Compilations:
             if job is None:
                 job = self._jobs[key] = Job(key, compile)
                 self._queue.put(job)
-                self._start()
+                self.start()
             job.abandoned = False
             if not job.done:
                 raise Parked(job)
@@ -94,7 +94,8 @@ class Compilations:
                     job.waiting.discard(number)
                     job.abandoned = not job.waiting
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Count the time without work from now on; the first job would begin it otherwise."""
         if self._thread is None:
             before = threading.stack_size(STACK_BYTES)
             try:

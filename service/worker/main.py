@@ -81,6 +81,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     speak = _Speaker(sock)
     state.compilations = Compilations(lambda number: speak(messages.encode(messages.Compiled(number))), _end_compiler)
+    state.compilations.start()
     speak(messages.encode(Ready(device)))
     return _serve(speak, frames, handlers, state, page)
 

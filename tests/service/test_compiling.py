@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.worker.compiling import Compilations
 from tests.service.conftest import Served, serve
 from tests.service.wire import array, opened, problem, regression, tensors
 
@@ -52,6 +54,13 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_the_compiler_is_given_back_where_nothing_is_ever_compiled():
+    ended = threading.Event()
+    Compilations(lambda number: None, idle=ended.set, idle_s=0.01).start()
+
+    assert ended.wait(10)
 
 
 def test_a_compilation_that_stands_still_holds_up_its_own_session_only(one: Served):

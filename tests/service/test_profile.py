@@ -8,6 +8,7 @@ import pytest
 
 from service import cli
 from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+from service.settings import Settings
 
 GIVEN = {"program": REGRESSION, "loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
 MEMBERS = {"kernel", "ops", "of", "compiled", "calls", "ms", "flops", "bytes", "share_of_time", "share_of_peak"}
@@ -53,6 +54,13 @@ def test_a_word_that_is_no_bool_is_refused(client):
 
 
 @pytest.mark.reference
+def test_machine_code_has_the_workers_share_of_the_cores(client):
+    workers = len(client.get("/v1/workers").json()["workers"])
+    share = Settings().threads_per_worker(workers)
+
+    assert client.post("/v1/gradients?profile=true", json=GIVEN).json()["profile"]["peak"]["threads"] == share
+
+
 def test_a_session_trains_the_same_with_and_without_a_profile(client):
     asked = {"program": REGRESSION, "loss": "loss", "init": {"parameters": REGRESSION_PARAMETERS}}
     losses = []

@@ -149,11 +149,12 @@ async def test_the_line_of_one_worker_is_bounded_too(open_pool):
 
 async def test_each_worker_is_told_its_share_of_the_cores(open_pool):
     async with open_pool(workers=1, threads=3) as pool:
-        names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"]
+        libraries = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+        names = [*libraries, "BACKPASS_THREADS", "CUDA_VISIBLE_DEVICES"]
 
         reply = await pool.call("environment", {"names": names}, deadline=5)
 
-        assert list(reply.result.values()) == ["3", "3", "3", ""]
+        assert list(reply.result.values()) == ["3", "3", "3", "3", ""]
 
 
 async def test_a_stopped_pool_refuses_calls(open_pool):
