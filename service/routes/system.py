@@ -12,7 +12,7 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from service import __version__, tensors
-from service.body import JSON, SAFETENSORS
+from service.body import JSON, NDJSON, SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, metrics, programs, settings
 from service.schemas.programs import Strict
@@ -35,9 +35,19 @@ DOCS_PAGE = """<!doctype html>
 <body><div id="swagger-ui"></div></body></html>
 """
 LIMITS = (
+    "step_deadline",
+    "max_step_deadline",
+    "session_lease",
+    "max_session_lease",
     "json_body_bytes",
     "binary_body_bytes",
     "json_depth",
+    "header_bytes",
+    "header_fields",
+    "header_deadline",
+    "body_deadline",
+    "body_bytes_per_second",
+    "write_deadline",
     "blocks",
     "block_nesting",
     "ops",
@@ -48,8 +58,7 @@ LIMITS = (
     "tensor_rank",
     "tensor_elements",
     "tensor_bytes",
-    "step_deadline",
-    "max_step_deadline",
+    "queue_per_worker",
     "sessions",
     "tapes",
     "tape_bytes",
@@ -113,7 +122,7 @@ async def root(request: Request) -> Response:
             "name": "backpass",
             "version": __version__,
             "limits": {name: getattr(current, name) for name in LIMITS},
-            "media_types": [JSON, SAFETENSORS],
+            "media_types": [JSON, SAFETENSORS, NDJSON],
             "links": {
                 "programs": "/v1/programs",
                 "gradients": "/v1/gradients",

@@ -29,6 +29,15 @@ def test_documented_defaults_are_the_defaults() -> None:
             assert float(rows[name.upper()].split()[0]) == field.default, name
 
 
+def test_a_client_can_ask_for_every_limit_that_it_can_run_into(client) -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    about_requests = page[page.index("## Time") :]
+    names = {name.lower() for name in re.findall(r"^\| `BACKPASS_([A-Z_]+)`", about_requests, re.M)}
+    limits = client.get("/v1").json()["limits"]
+
+    assert limits.keys() == names | {"queue_per_worker"}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
