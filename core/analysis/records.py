@@ -42,13 +42,18 @@ Nests = Mapping[tuple[int, int], Nest]
 def record_bytes(plan: Plan, trips: int) -> int:
     """The memory of all stacks of `plan` behind a run in which every loop of the client makes `trips` trips."""
     slots = dict.fromkeys(plan.stacks, 1)  # there is room for one from the beginning
-    for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({})):
+    for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
         slots[stack] = max(slots[stack], count)
     return sum(stack_room(stack.slot_bytes * count) for stack, count in slots.items())
 
 
-def _recorded(body: Sequence, trips: int, times: int, outer: Nests) -> Iterator[tuple[Stack, int]]:
-    """Each stack that is written where `body` runs so many times, and the slots it needs at most."""
+def _recorded(
+    body: Sequence, trips: int, times: int, outer: Nests, held: dict[Stack, tuple[int, int]]
+) -> Iterator[tuple[Stack, int]]:
+    """Each stack that is written where `body` runs so many times, and the slots it needs at most.
+
+    held: of each stack inside a recording, the trips of the loop that makes it: in the longest run, and in all.
+    """
     for each in body.instructions:
         if isinstance(each, Loop):
             place = _place(each.location)
@@ -59,12 +64,20 @@ def _recorded(body: Sequence, trips: int, times: int, outer: Nests) -> Iterator[
             else:
                 nest = Nest(*_runs(_depth(each), trips), times)
             ever = nest.total[nest.level] * nest.times
-            stacks = (recording.stack for recording, _ in each.records if isinstance(recording, Recording))
-            yield from ((stack, ever if stack.kept else nest.longest[nest.level]) for stack in stacks)
-            yield from _recorded(each.body, trips, ever, {**outer, place: nest} if place else outer)
+            longest = nest.longest[nest.level]
+            for recording, _ in each.records:
+                if not isinstance(recording, Recording):
+                    continue
+                if recording.stack.kept:
+                    most, all = held[recording.stack]
+                    yield recording.stack, -(-ever * most // all) if all else 0
+                else:
+                    yield recording.stack, longest
+                    held.update(dict.fromkeys(recording.inside, (longest, ever)))
+            yield from _recorded(each.body, trips, ever, {**outer, place: nest} if place else outer, held)
         elif isinstance(each, Branch):
             for side in (each.yes, each.no):
-                yield from _recorded(side, trips, times, outer)
+                yield from _recorded(side, trips, times, outer, held)
 
 
 def _runs(depth: int, trips: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -56,7 +56,8 @@ def write_loop(step: _Step, each: Loop) -> None:
     for recording, _ in growing:
         cursor = step.cursor(recording.stack)
         if not recording.stack.kept:
-            f.write(I64(0), cursor)
+            for emptied in (recording.stack, *recording.inside):
+                f.write(I64(0), step.cursor(emptied))
         starts[recording] = f.read(cursor, "int64")
 
     made = [f.slot("int64") for _ in each.ahead]

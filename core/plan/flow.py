@@ -86,6 +86,13 @@ class Recording:
     element: Recording | Elements | None = None
     length: int | None = None
 
+    @property
+    def inside(self) -> Iterator[Stack]:
+        """The stacks that hold what its slots only point to: they last as long as this one."""
+        if isinstance(self.element, Recording):
+            yield self.element.stack
+            yield from self.element.inside
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,17 +69,40 @@ def test_the_workloads_of_the_bench_take_what_is_predicted(name):
     assert used == predicted["peak_bytes"]
 
 
-def nested(trips: int, size: int) -> Sketch:
-    """A loop in a loop, each of so many trips."""
+def nested(trips: int, size: int, depth: int = 2) -> Sketch:
+    """A loop in a loop, and so on, each of so many trips."""
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, size))
     s.op("assign", "w", out="h")
-    with s.repeat(trips):
-        s.op("tanh", "h", out="h")
-        with s.repeat(trips):
+    with contextlib.ExitStack() as loops:
+        for _ in range(depth):
+            loops.enter_context(s.repeat(trips))
             s.op("sin", s.op("mul", "h", "w"), out="h")
     s.total("h")
     return s
+
+
+FEW = [("recompute", "store", "store"), ("store", "sqrt", "store"), ("binomial", "recompute", "store")]
+"""Policies of three loops, one in the other, that are not slow to test."""
+
+
+def combined() -> Iterator[Any]:
+    for policies in itertools.product(POLICIES, repeat=3):
+        yield pytest.param(policies, marks=[] if policies in FEW else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("trips", [1, 9])
+@pytest.mark.parametrize("policies", list(combined()))
+def test_loops_in_loops_record_what_is_predicted_under_any_memory_policy_of_each(policies, trips):
+    s = nested(trips, 40, depth=3)
+    loops = (op for block in s.blocks for op in block["ops"] if op["type"] == "while")
+    for loop, policy in zip(loops, policies, strict=True):
+        loop["attrs"]["memory"] = policy
+    program, query = read(s.document), GradientQuery(loss="loss")
+
+    predicted = analyse(program, query, trips=trips)["machine_code"]["peak_bytes"]
+
+    assert allocated(compile_gradient(program, query), s.values) == predicted
 
 
 @pytest.mark.parametrize("size", [1, 100, 600])

@@ -55,3 +55,28 @@ def test_a_recurrent_net_inside_loops_gives_what_the_reference_executor_gives(tr
     for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=("x", "u"))):
         assert not refusals(executable.plan.block)
         both(executable.plan.block, [s.values[v.name] for v in executable.inputs])
+
+
+def test_what_inner_loops_record_again_for_each_trip_of_an_outer_one_does_not_pile_up():
+    s = Sketch()
+    s.feed("outer", 1, "int64")
+    w = s.param("w", [0.5, 0.25])
+    s.op("assign", w, out="h")
+    with s.repeat("outer"), s.repeat(3), s.repeat(3):
+        s.op("tanh", s.op("mul", "h", w), out="h")
+    s.total("h")
+    s.blocks[0]["ops"][-2]["attrs"]["memory"] = "recompute"
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    compiled = executable.compiled()
+    assert compiled.machine is not None
+    region = compiled.machine.direct
+    assert region is not None
+    room = []
+
+    for trips in (1, 60):
+        values = s.values | {"outer": np.array(trips)}
+        found, wanted = (each.step(values).gradients["w"] for each in (compiled, executable))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        room.append(region.stack_bytes)
+
+    assert room[0] == room[1]  # a page holds what 60 trips carry, and what 9 inner ones record
