@@ -189,6 +189,8 @@ class Known:
     def _becomes_code(self, executable: Executable, repeated: bool) -> bool:
         if executable.machine is not None or self.machine == "never":
             return False
+        if not all(v.type.is_static for v in executable.inputs):  # it only shows whether the question is in order
+            return False
         return self.machine == "always" or repeated or _is_long(executable.plan.block)
 
 

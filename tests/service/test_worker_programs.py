@@ -106,6 +106,22 @@ def test_what_becomes_machine_code_is_compiled_beside_the_calls_and_once(state, 
     assert found.executable.machine is not None
 
 
+@pytest.mark.parametrize("machine", ["auto", "always"])
+def test_nothing_becomes_machine_code_before_its_sizes_are_known(state, machine):
+    state.settings["compile"] = machine
+    sketch = regression()
+    for feed in sketch.document["blocks"][0]["vars"]:
+        if feed["role"] == "feed":
+            feed["shape"][0] = -1
+    known = known_program(state, {"document": sketch.document})
+
+    opened = known.training(QUERY, SGD, None, (), {})
+    stepped = known.training(QUERY, SGD, None, (), {name: sketch.values[name] for name in "xy"})
+
+    assert opened.executable.machine is None  # what would be compiled here no step could use
+    assert stepped.executable.machine is not None
+
+
 def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
     state.compilations = Compilations(lambda number: None)
     known = known_program(state, {"program_id": "a", "document": regression().document})
