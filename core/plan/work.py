@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Rows, ScatterAdd, View
+from core.plan.geometry import Correlation, Pool
 
 __all__ = ["Work", "work_of"]
 
@@ -74,12 +75,12 @@ def _rows(each: Rows) -> Work:
 
 
 def _windows(each: Kernel) -> int:
-    """A product for each element of each window, or a comparison."""
+    """A product and a sum for each element of each window that is convolved, an operation for each that is pooled."""
     spec = each.spec
-    if each.kind in ("correlate", "input_adjoint", "filter_adjoint"):
-        return int(spec.work)
-    if each.kind == "pool":
-        return int(spec.planes * math.prod(spec.kernel) * math.prod(spec.counts))
+    if isinstance(spec, Correlation):
+        return spec.work
+    if isinstance(spec, Pool):
+        return spec.planes * math.prod(spec.kernel) * math.prod(spec.counts)
     return 0
 
 

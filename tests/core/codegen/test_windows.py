@@ -22,6 +22,7 @@ from core.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
 from core.plan import arrange, convolution, plan_block
 from core.plan.data import Kernel
+from core.plan.work import work_of
 from core.runtime.native import CPU, refusals
 from core.wire import read
 from tests.laws.test_native import both
@@ -129,6 +130,15 @@ def test_many_convolutions_and_their_adjoints_are_those_of_the_reference_executo
 def test_rows_of_any_length_are_convolved_to_their_last_element(width, dtype):
     block = three_forms(plain(width, dtype, out=1 + width % 7))
     agree(block, values_for(block))
+
+
+def test_the_work_of_a_convolution_is_its_products_and_sums_in_every_form(form):
+    attrs = {"strides": (2, 2), "paddings": (0, 0), "dilations": (1, 1), "groups": 2}
+    block = three_forms(Case((2, 8, 9, 9), (6, 4, 3, 3), (2, 6, 4, 4), attrs, "float32"))
+
+    flops = [work_of(each).flops for each in kernels(block) if "room" not in each.kind]
+
+    assert flops == 3 * [2 * (2 * 6 * 4 * 4) * (4 * 3 * 3)]
 
 
 def test_many_channels_are_products_of_matrices():
