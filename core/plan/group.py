@@ -16,9 +16,10 @@ from typing import Any
 from core.errors import Location
 from core.plan.data import Instr, Operand, RowKernel, Rows, View
 
-__all__ = ["Group", "Member"]
+__all__ = ["Axes", "Group", "Member"]
 
 Axes = tuple[int | None, ...]
+"""For each axis of a value that of the domain, or None where it does not vary."""
 
 LONGEST_ROW = 16384
 """Elements of a row over which a reduction may be used inside its own group: they stay in the nearest cache."""

@@ -16,17 +16,12 @@ import numpy as np
 from core.errors import ExecutionError, Location
 from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
 from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
-from core.plan.group import Group, Member
+from core.plan.group import Axes, Group, Member
 from core.plan.interpreted import interpret
+from core.plan.schedule import Schedule
 from core.registry import lookup
 
 __all__ = ["LOWERINGS", "Lowering", "Shared", "Target", "Uniform", "Unsupported", "lowers"]
-
-LARGEST_GROUP = 8000
-"""Instructions of one group; compiling a function takes longer than linear in its length."""
-
-LOOKBACK = 24
-"""How many of the last groups an op without a producer in any of them is offered to."""
 
 
 class Unsupported(Exception):
@@ -85,7 +80,6 @@ class Shared:
     """What the blocks of one plan have in common. error: where generated code writes the number of a failed check."""
 
     target: Target
-
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)
@@ -99,7 +93,11 @@ class Shared:
 class Lowering:
     """Lowers one block, op by op.
 
-    wanted: (variable, where its value must be left) pairs. What computes it writes it to the first of them at once.
+    wanted: (variable, where its value must be left) pairs. What computes it writes it to the first of them at once;
+            the others of the same variable are in `also`.
+    placed: variables whose value is left where it is wanted, or will be.
+    env:    variable -> what it is by now.
+    own:    roots of the arena that the block itself asked for.
     outer:  of the block around a loop's body.
     added:  variable -> what it is added to where it is computed, instead of being stored.
     """
@@ -118,11 +116,10 @@ class Lowering:
         self.added: dict[str, View] = {}
         self._once: dict[View, View] = {}
         self.env: dict[str, Any] = {}
-        self.schedule: list[Group | Instruction] = []
-        self.ready: dict[Root, int] = {}
+        self.schedule = Schedule()
         self.producers = {name: op for op in block.ops for name in op.outputs}
-        self._saved: dict[tuple[Group, int, tuple[int | None, ...], tuple[int, ...]], View] = {}
-        self._homes: dict[tuple[Group, int, tuple[int | None, ...]], tuple[str, View]] = {}
+        self._saved: dict[tuple[Group, int, Axes, tuple[int, ...]], View] = {}
+        self._homes: dict[tuple[Group, int, Axes], tuple[str, View]] = {}
         self._readers: dict[str, list[Op | None]] = {}
         self.op: Op | None = None
 
@@ -174,7 +171,7 @@ class Lowering:
                 self.leave(self.env[name], target)
         for name, target in self.also:
             self.leave(self.env[name], target)
-        return tuple(each.finish() if isinstance(each, Group) else each for each in self.schedule)
+        return self.schedule.finish()
 
     def readers(self, name: str) -> list[Op | None]:
         """The ops of the block that read `name`; None among them stands for the block's results."""
@@ -238,14 +235,8 @@ class Lowering:
         return root
 
     def add(self, instruction: Instruction) -> None:
-        """Append an instruction; whatever it writes is ready behind it."""
-        for root in instruction.writes():
-            self.written(root, len(self.schedule))
-        self.schedule.append(instruction)
-
-    def written(self, root: Root, position: int) -> None:
-        """`root` holds something new from `position` on."""
-        self.ready[root] = max(self.ready.get(root, -1), position)
+        """Append an instruction."""
+        self.schedule.add(instruction)
 
     def stored(self, entry: Entry) -> View:
         """`entry` in memory, in whatever layout it has there."""
@@ -275,7 +266,7 @@ class Lowering:
 
     def _store(self, member: Member, view: View) -> None:
         member.group.store(member.number, view, member.axes)
-        self.written(view.root, member.group.position)
+        self.schedule.written(view.root, member.group.position)
 
     def _fits(self, member: Member, target: View) -> bool:
         """Whether `member` can be written to `target` by its own group."""
@@ -293,7 +284,7 @@ class Lowering:
         group = self.new_group(())
         view = View(self.root(bytes_of((), uniform.dtype)), uniform.dtype, (), ())
         group.store(group.constant(uniform.number, uniform.dtype), view, ())
-        self.written(view.root, group.position)
+        self.schedule.written(view.root, group.position)
         return View(view.root, uniform.dtype, uniform.shape, (0,) * len(uniform.shape))
 
     def dense(self, entry: Entry) -> View:
@@ -329,59 +320,20 @@ class Lowering:
         group = self.new_group(target.shape)
         axes = tuple(range(len(target.shape)))
         group.store(self.argument(group, source, target.shape, axes), target, axes)
-        self.written(target.root, group.position)
+        self.schedule.written(target.root, group.position)
 
     # --- groups --------------------------------------------------------------------------------------------------
 
     def new_group(self, shape: tuple[int, ...]) -> Group:
-        group = Group(shape, len(self.schedule), location=self.op.location if self.op else None)
-        self.schedule.append(group)
-        return group
+        return self.schedule.begin(shape, self.op.location if self.op else None)
 
-    def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Group, tuple[int | None, ...]]:
+    def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Group, Axes]:
         """A group that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
-        homes = {e.group.position: e.group for e in entries if isinstance(e, Member)}
-        for position in sorted(homes, reverse=True):
-            axes = self._admits(homes[position], shape, entries)
-            if axes is not None:
-                return homes[position], axes
-        seen = 0
-        for each in reversed(self.schedule):
-            if not isinstance(each, Group):
-                continue
-            seen += 1
-            if seen > LOOKBACK:
-                break
-            if math.prod(each.shape) == math.prod(shape) and each.position not in homes:
-                axes = self._admits(each, shape, entries)
-                if axes is not None:
-                    return each, axes
-        return self.new_group(shape), tuple(range(len(shape)))
+        operands = [e for e in entries if not isinstance(e, Uniform)]
+        found = self.schedule.taker(shape, operands, self.stored)
+        return found or (self.new_group(shape), tuple(range(len(shape))))
 
-    def _admits(self, group: Group, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[int | None, ...] | None:
-        if len(group.drafts) > LARGEST_GROUP:
-            return None
-        inside = [e for e in entries if isinstance(e, Member) and e.group is group]
-        axes = group.aligned(shape, inside)
-        if axes is None:
-            return None
-        for entry in entries:
-            if isinstance(entry, View):
-                if self.ready.get(entry.root, -1) >= group.position:
-                    return None
-                own = axes[len(shape) - len(entry.shape) :]
-                if not group.can_load(group.strides(entry, own)):
-                    return None
-            elif isinstance(entry, Member) and entry.group is not group:
-                if entry.group.position >= group.position:
-                    return None
-                if group.row is not None:
-                    view = self.stored(entry)
-                    if not group.can_load(group.strides(view, axes[len(shape) - len(entry.shape) :])):
-                        return None
-        return axes
-
-    def argument(self, group: Group, entry: Entry, shape: tuple[int, ...], axes: tuple[int | None, ...]) -> int:
+    def argument(self, group: Group, entry: Entry, shape: tuple[int, ...], axes: Axes) -> int:
         """`entry` as a value of `group`, for a result of `shape` along `axes`."""
         if isinstance(entry, Uniform):
             return group.constant(entry.number, entry.dtype)

@@ -89,7 +89,7 @@ def reduced(
         gone = over
         arg = group.load(stored, axes)
     group.accumulate(kind, arg, view, inner, gone)
-    low.written(view.root, group.position)
+    low.schedule.written(view.root, group.position)
     return view
 
 
