@@ -284,4 +284,4 @@ def _adjoint_of(location: Location | None) -> Location | None:
     """The same place, marked as the backward pass of what stands there."""
     if location is None or location.adjoint:
         return location
-    return Location(location.block, location.op, location.type, location.slot, location.variable, True)
+    return replace(location, adjoint=True)

@@ -23,15 +23,29 @@ __all__ = [
     "InvalidProgram",
     "Location",
     "NotDifferentiable",
+    "Place",
     "Problem",
     "ProgramError",
     "TypeMismatch",
+    "escaped",
 ]
+
+
+Place = tuple[str | None, int, int]
+"""Of an op in the client's program: function, block, position."""
+
+
+def escaped(member: str) -> str:
+    """A member's name as a step of a JSON pointer (RFC 6901)."""
+    return member.replace("~", "~0").replace("/", "~1")
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the program as the client sent it. Passes carry it along unchanged."""
+    """A place in the program as the client sent it. Passes carry it along unchanged.
+
+    function: the one of the program's functions that has the block; None if it is the program's own.
+    """
 
     block: int
     op: int
@@ -39,9 +53,23 @@ class Location:
     slot: str | None = None
     variable: str | None = None
     adjoint: bool = False
+    function: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Which op it is: function, block, position."""
+        return self.function, self.block, self.op
+
+    @property
+    def pointer(self) -> str:
+        """To the op in the document, a JSON pointer."""
+        within = "" if self.function is None else f"/functions/{escaped(self.function)}/program"
+        return f"{within}/blocks/{self.block}/ops/{self.op}"
 
     def __str__(self) -> str:
         place = f"block {self.block}, op {self.op} ({self.type})"
+        if self.function is not None:
+            place = f"function {self.function!r}, {place}"
         if self.variable is not None:
             place += f", variable {self.variable!r}"
         return f"backward of {place}" if self.adjoint else place
@@ -113,7 +141,7 @@ class CoreError(Exception):
     def problems(self) -> Sequence[Problem]:
         pointer = self.pointer
         if not pointer and self.location is not None:
-            pointer = f"/blocks/{self.location.block}/ops/{self.location.op}"
+            pointer = self.location.pointer
         return [Problem(self.code, self.message, pointer, self.location, self.suggestion)]
 
 

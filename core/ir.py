@@ -105,13 +105,18 @@ class Op:
     location: Location | None = field(default=None, compare=False)
 
 
+OF_FUNCTION = -1
+"""The index of every block of a function: what its blocks and variables are called matters to the function alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """A closed function from parameters to results.
 
     types:   of every variable of the block, parameters included.
     stopped: variables whose cotangent is dropped, as if they were constants.
-    index:   the number that the client gave to the block; None for one that is not the client's.
+    index:   the number that the client gave to the block, OF_FUNCTION for each block of one of the client's functions;
+             None for one that is not the client's.
     """
 
     params: tuple[str, ...]

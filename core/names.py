@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from core.errors import ProgramError
-from core.ir import Block, Program, TensorType, blocks_inside
+from core.ir import OF_FUNCTION, Block, Program, TensorType, blocks_inside
 
 __all__ = [
     "block_index",
@@ -65,7 +65,10 @@ def called(block: Block, index: int | None, number: int, name: str) -> list[str]
 
     These are all versions, the last one last. The two are different blocks where one was read into the other; then a
     variable that is some such block's own is called after that block, whoever writes it (core.wire.versions).
+    Those of a function have no name outside of it.
     """
+    if index == OF_FUNCTION:
+        return []
     versions = [n for n in block.types if plain(n) == name or plain(n).startswith(f"{name}@IN@")]
     if number == index:
         return [n for n in versions if plain(n) == name]
@@ -80,10 +83,11 @@ def plain(variable: str) -> str:
 
 
 def block_index(block: Block) -> int | None:
-    """The index that the client gave to `block`; None if no op of it is the client's."""
+    """The index that the client gave to `block`, or OF_FUNCTION; None if no op of it is the client's."""
     if block.index is not None:
         return block.index
-    return next((op.location.block for op in block.ops if op.location and not op.location.adjoint), None)
+    first = next((op.location for op in block.ops if op.location and not op.location.adjoint), None)
+    return None if first is None else OF_FUNCTION if first.function is not None else first.block
 
 
 def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -> None:

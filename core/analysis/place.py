@@ -12,4 +12,5 @@ __all__ = ["place"]
 def place(location: Location | None) -> dict[str, Any] | None:
     if location is None:
         return None
-    return {"block": location.block, "op": location.op, "type": location.type, "backward": location.adjoint}
+    found = {"block": location.block, "op": location.op, "type": location.type, "backward": location.adjoint}
+    return found if location.function is None else {**found, "function": location.function}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from core.cost import nested_runs
-from core.errors import Location
+from core.errors import Location, Place
 from core.plan.data import Plan, Sequence, Stack, stack_room
 from core.plan.flow import Branch, Loop, Recording
 
@@ -35,7 +35,7 @@ class Nest:
         return Nest(self.longest, self.total, self.times, self.level + 1)
 
 
-Nests = Mapping[tuple[int, int], Nest]
+Nests = Mapping[Place, Nest]
 """The nests around a sequence, by the client's op."""
 
 
@@ -111,5 +111,5 @@ def _loops(body: Sequence) -> Iterator[Loop]:
             yield from _loops(each.no)
 
 
-def _place(location: Location | None) -> tuple[int, int] | None:
-    return (location.block, location.op) if location else None
+def _place(location: Location | None) -> Place | None:
+    return location.place if location else None

@@ -14,11 +14,11 @@ from typing import Any, Protocol, get_args
 
 from core.autodiff import Asked
 from core.cost.memory import predict_memory
-from core.cost.nests import Place, loops_of
+from core.cost.nests import loops_of
 from core.cost.step import Step
 from core.cost.variants import Variant
 from core.cost.work import count_work
-from core.errors import ProgramError
+from core.errors import Place, ProgramError
 from core.ir import Block
 from core.ops.control import LoopMemory
 from core.passes.recompute import even_cuts
@@ -82,9 +82,14 @@ class Choice:
             "trips": self.budget.trips,
             "predicted_peak": self.peak,
             "extra_flops": self.extra,
-            "loops": [{"block": b, "op": i, "memory": policy} for (b, i), policy in self.policies],
+            "loops": [_where(place) | {"memory": policy} for place, policy in self.policies],
             "checkpoints": list(self.kept),
         }
+
+
+def _where(place: Place) -> dict[str, Any]:
+    function, block, op = place
+    return {"block": block, "op": op} | ({"function": function} if function is not None else {})
 
 
 class Differentiated(Protocol):
@@ -171,7 +176,7 @@ def _shared(policies: Policies) -> bool:
 def _uniform(forward: Block) -> list[Policies]:
     """One policy for all loops that have none of their own."""
     loops = [each for op in forward.ops if op.attrs for each in loops_of(op) if each.attrs["memory"] == "store"]
-    places = dict.fromkeys((each.location.block, each.location.op) for each in loops if each.location)
+    places = dict.fromkeys(each.location.place for each in loops if each.location)
     return [tuple((place, policy) for place in places) for policy in POLICIES]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from core.errors import Place
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ops.types import byte_size
 
@@ -59,11 +60,11 @@ def _nest(op: Op) -> int:
     return 1 + max(map(_nest, same), default=0)
 
 
-def _place(op: Op) -> tuple[int, int] | None:
-    return (op.location.block, op.location.op) if op.location else None
+def _place(op: Op) -> Place | None:
+    return op.location.place if op.location else None
 
 
-Nests = Mapping[tuple[int, int], int]
+Nests = Mapping[Place, int]
 """The client's op -> how many loops, one in the other, stand for it; of the loops around a block."""
 
 

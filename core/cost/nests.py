@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.autodiff import Asked
+from core.errors import Place
 from core.ir import HOLE, Block, Op, inner_blocks
 
-__all__ = ["Nest", "Place", "alone", "loops_of", "nests_of"]
+__all__ = ["Nest", "alone", "loops_of", "nests_of"]
 
-Place = tuple[int, int]
 """The client's op that a loop stands for: block and position."""
 
 
@@ -63,7 +63,7 @@ def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Ne
             continue
         if at is None:  # a gradient that reads nothing of its loop: the forward part is dead, alone
             return None
-        places = dict.fromkeys((each.location.block, each.location.op) for each in loops if each.location)
+        places = dict.fromkeys(each.location.place for each in loops if each.location)
         if step.ops[at].type != op.type or any(e.location is None or e.attrs["memory"] != "store" for e in loops):
             return None
         structure = (
@@ -93,7 +93,7 @@ def _structure(op: Op, block: Block) -> Hashable:
         number[HOLE] = -1
         found: list[Hashable] = [block.param_types, frozenset(number[n] for n in block.stopped if n in number)]
         for each in ops:
-            place = (each.location.block, each.location.op) if each.location else None
+            place = each.location.place if each.location else None
             attrs = tuple((k, of(v, v.ops) if isinstance(v, Block) else v) for k, v in each.attrs.items())
             reads = tuple([number[n] for n in each.inputs])
             for name in each.outputs:

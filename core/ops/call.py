@@ -76,7 +76,8 @@ def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     pulled = pullback(
         block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.cotangents.densified
     )
-    found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
+    with a.b.at(None):  # each op has its place in the function
+        found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
     for name, ct in pulled.by_name(found).items():
         result[block.params.index(name)] = ct
     return result

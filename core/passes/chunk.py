@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from core.build import BlockBuilder, Value
+from core.errors import Place
 from core.ir import Block, Op, TensorType, inner_blocks, with_inner
 from core.ops.control import LoopMemory
 
@@ -23,7 +24,7 @@ COUNT = TensorType((), "int64")
 
 
 def chunk_loops(
-    block: Block, default: LoopMemory = "store", policies: Mapping[tuple[int, int], LoopMemory] = MappingProxyType({})
+    block: Block, default: LoopMemory = "store", policies: Mapping[Place, LoopMemory] = MappingProxyType({})
 ) -> Block:
     """`block` with every loop of policy "sqrt" or "binomial" written as loops in loops; the results are the same.
 
@@ -44,7 +45,7 @@ def _has_policy(block: Block) -> bool:
     )
 
 
-def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[tuple[int, int], LoopMemory]) -> Block:
+def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[Place, LoopMemory]) -> Block:
     b = BlockBuilder()
     b.params.extend(block.params)
     b.types.update(block.types)
@@ -53,7 +54,7 @@ def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[tuple[int,
         if op.type == "loop":
             policy = op.attrs["memory"]
             if policy == "store":
-                policy = policies.get((op.location.block, op.location.op), default) if op.location else default
+                policy = policies.get(op.location.place, default) if op.location else default
             if policy in ORDER and not op.attrs["is_test"]:
                 with b.at(op.location):
                     _chunked(b, op, ORDER[policy])

@@ -30,8 +30,7 @@ def expand_composites(block: Block) -> Block:
                 outs = b.inline(inner, [None if n == HOLE else b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         elif op.type == "call":
-            with b.at(op.location):
-                outs = b.inline(expand_composites(op.attrs["block"]), [b.value(n) for n in inputs])
+            outs = b.inline(expand_composites(op.attrs["block"]), [b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         else:
             op = with_inner(op, expand_composites)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.errors import InvalidProgram, Location, Problem
+from core.errors import InvalidProgram, Location, Problem, escaped
 from core.ir import DTYPES, unknown_dtype
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
@@ -151,6 +151,7 @@ class _Reader:
         self.limits = limits
         self.closed = False
         self.depth = 0
+        self.function: str | None = None
 
     def program(self, document: Any, at: str = "") -> RawProgram | None:
         """The program whose JSON pointer is `at`."""
@@ -191,14 +192,14 @@ class _Reader:
             return {}
         outer, found = self.closed, {}
         for name, each in raw.items():
-            pointer = f"{at}/{_escaped(str(name))[:64]}"
+            pointer = f"{at}/{escaped(str(name))[:64]}"
             members = self.members(each, pointer, {"program", "results"}, {"gradient"})
             if self.depth or not members:
                 self.problems.add("bad_program", "a function has no functions of its own", pointer)
                 continue
-            self.depth += 1
+            self.depth, self.function = self.depth + 1, str(name)
             program = self.program(members.get("program"), f"{pointer}/program")
-            self.depth -= 1
+            self.depth, self.function = self.depth - 1, None
             listed = self.list(members.get("results", []), f"{pointer}/results")
             results = tuple(None if n is None else self.name(n, f"{pointer}/results/{i}") for i, n in enumerate(listed))
             gradient = members.get("gradient")
@@ -298,7 +299,7 @@ class _Reader:
         if not isinstance(type, str):
             self.problems.add("bad_op", "an op needs a type, a string", f"{pointer}/type")
             return None
-        location = Location(block, index, type[: self.limits.max_name])
+        location = Location(block, index, type[: self.limits.max_name], function=self.function)
         for member in ORIGINS:
             if member in members:
                 location = self.origin(members[member], f"{pointer}/{member}", member == "backward_of") or location
@@ -312,19 +313,23 @@ class _Reader:
 
     def origin(self, raw: Any, pointer: str, backward: bool) -> Location | None:
         """The client's op that an op of an answer comes from."""
-        members = self.members(raw, pointer, {"block", "op", "type"}, set())
+        members = self.members(raw, pointer, {"block", "op", "type"}, {"function"})
         type = members.get("type")
         if not isinstance(type, str):
             self.problems.add("bad_op", "the op that it comes from has a type, a string", f"{pointer}/type")
             return None
         block, op = (self.integer(members.get(name), f"{pointer}/{name}") for name in ("block", "op"))
-        return Location(block, op, type[: self.limits.max_name], adjoint=backward)
+        function = members.get("function")
+        if function is not None and not isinstance(function, str):
+            self.problems.add("bad_op", "the name of a function is a string", f"{pointer}/function")
+            return None
+        return Location(block, op, type[: self.limits.max_name], adjoint=backward, function=function)
 
     def slots(self, raw: Any, pointer: str, location: Location) -> dict[str, tuple[str, ...]]:
         if not isinstance(raw, dict):
             self.problems.add("bad_slot", "slots must be an object of names", pointer, location)
             return {}
-        return {k: self.names([v] if isinstance(v, str) else v, f"{pointer}/{_escaped(k)}") for k, v in raw.items()}
+        return {k: self.names([v] if isinstance(v, str) else v, f"{pointer}/{escaped(k)}") for k, v in raw.items()}
 
     def names(self, raw: Any, pointer: str) -> tuple[str, ...]:
         if isinstance(raw, list) and all(map(self.is_name, raw)):
@@ -371,12 +376,7 @@ class _Reader:
             self.problems.add("bad_program", "must be an object", pointer)
             return {}
         for name in raw.keys() - required - optional:
-            self.problems.add("unknown_member", "unknown member", f"{pointer}/{_escaped(str(name))[:64]}")
+            self.problems.add("unknown_member", "unknown member", f"{pointer}/{escaped(str(name))[:64]}")
         for name in required - raw.keys():
             self.problems.add("missing_member", f"the member {name!r} is missing", pointer)
         return raw
-
-
-def _escaped(member: str) -> str:
-    """A member name as a step of a JSON pointer (RFC 6901)."""
-    return member.replace("~", "~0").replace("/", "~1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.errors import ProgramError
-from core.ir import Block, TensorType
+from core.ir import OF_FUNCTION, Block, TensorType, with_inner
 from core.passes.bind import bind
 from core.registry import Slot, construct
 from core.wire.document import RawFunction
@@ -75,7 +75,7 @@ def _block(
             raise at.refuse(f"{name!r} takes {feed.name!r} as {feed.type}, but is given {type}", "type_mismatch")
         if type.is_static:
             sizes[feed.name] = type.shape
-    block = bind(program.block, sizes)
+    block = _nameless(bind(program.block, sizes))
     given = [n for n in results if n is not None]
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
@@ -83,3 +83,8 @@ def _block(
             raise ProgramError(f"{name!r} has no variable {each!r}", "unknown_variable", pointer=raw.pointer)
     numbers = tuple(i for i, n in enumerate(results) if n is not None)
     return replace(block, results=tuple(variables)), numbers
+
+
+def _nameless(block: Block) -> Block:
+    """`block` of a function, which nobody outside can name, nor what is in it."""
+    return replace(block, ops=tuple(with_inner(op, _nameless) for op in block.ops), index=OF_FUNCTION)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from core.errors import Place
 from core.headroom import headroom
-from core.ir import HOLE, Block, Op, Program, StackType, Type, inner_blocks
+from core.ir import HOLE, OF_FUNCTION, Block, Op, Program, StackType, Type, inner_blocks
 from core.names import block_index
 from core.registry import OpSpec, lookup, plain
 
@@ -55,7 +56,7 @@ class _Node:
 def _number(root: Block) -> dict[Slot | None, _Place]:
     """A place for every block; that of the root is under None."""
     nodes = _nested(root)
-    taken = {0}
+    taken = {0, OF_FUNCTION}
     index_of: dict[int, int] = {0: 0}
     for node in nodes:
         wanted = block_index(node.block)
@@ -66,18 +67,18 @@ def _number(root: Block) -> dict[Slot | None, _Place]:
     for node in sorted(nodes, key=lambda n: _is_adjoint(n.op)):
         if node.number not in index_of:
             index_of[node.number] = next(free)
-    forward_of: dict[tuple[int, int, str], int] = {}
+    forward_of: dict[tuple[Place, str], int] = {}
     for node in nodes:
         at = node.op.location
         if at is not None and not at.adjoint:
-            forward_of.setdefault((at.block, at.op, node.slot[2]), index_of[node.number])
+            forward_of.setdefault((at.place, node.slot[2]), index_of[node.number])
     places: dict[Slot | None, _Place] = {None: _Place(root, 0, -1, -1, 0)}
     for node in nodes:
         forward = -1
         if _is_adjoint(node.op):
             at = node.op.location
             assert at is not None
-            forward = forward_of.get((at.block, at.op, node.slot[2]), -1)
+            forward = forward_of.get((at.place, node.slot[2]), -1)
         places[node.slot] = _Place(node.block, index_of[node.number], index_of[node.slot[0]], forward, node.number)
     return places
 
@@ -156,9 +157,11 @@ def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place])
     if attrs:
         out["attrs"] = attrs
     here = op.location
-    if here is not None and (here.adjoint or (here.block, here.op) != (place.index, position)):
+    if here is not None and (here.adjoint or here.place != (None, place.index, position)):
         member = "backward_of" if here.adjoint else "made_from"
         out[member] = {"block": here.block, "op": here.op, "type": here.type}
+        if here.function is not None:
+            out[member]["function"] = here.function
     return out
 
 

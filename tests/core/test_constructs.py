@@ -486,6 +486,23 @@ def test_a_final_state_comes_after_what_the_body_wrote_under_its_name():
     close(check(s)["w"], 3 * np.array([0.5, 0.7]) ** 2)
 
 
+def test_what_fails_in_a_function_is_told_with_its_place():
+    f = Sketch()
+    f.feed("x", [0.0, 0.0])
+    f.op("gather", "x", f.const(7, (1,), "int64"), out="y")
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.functions = {"f": {"program": f.document, "results": ["y"]}}
+    s.construct("call", {"x": "w"}, {"out": "y"}, function="f")
+    s.total("y")
+
+    with pytest.raises(ExecutionError) as error:
+        grads(s)
+
+    assert str(error.value).startswith("function 'f', block 0, op 1 (gather): ")
+    assert error.value.problems[0].pointer == "/functions/f/program/blocks/0/ops/1"
+
+
 def test_a_function_may_hold_a_branch_that_gives_nothing():
     f = Sketch()
     f.feed("x", [0.0, 0.0])

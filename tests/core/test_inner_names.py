@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from core.backward import Options, append_backward
+from core.cost.budget import Budget
 from core.errors import ProgramError
 from core.hooks import Hook
 from core.wire import read, write
@@ -144,3 +145,78 @@ def test_a_name_that_a_net_has_for_itself_may_be_written_in_a_net_inside_it(loop
     close(grads(s, no_grad_set=(f"{inner}:t",), unconnected="zeros")["w"], 0 * W)
     with pytest.raises(ProgramError, match="no variable 'u'"):
         grads(s, no_grad_set=(f"{inner}:u",))
+
+
+def beside_a_function() -> Sketch:
+    """t = w^2 in the program, h = t w in its block 1; loss = sum(f(h)), f(x) = t x with t = x^2 in a block 1 too."""
+    f = Sketch()
+    f.feed("x", [0.0, 0.0])
+    f.op("square", "x", out="t")
+    with f.block() as block:
+        f.op("scale", "t", out="u", scale=1.0)
+        f.op("mul", "u", "x", out="y")
+    f.construct("net", {}, {}, sub_block=block)
+    s = Sketch()
+    s.param("w", W)
+    s.op("square", "w", out="t")
+    with s.block() as block:
+        s.op("scale", "t", out="u", scale=1.0)
+        s.op("mul", "u", "w", out="h")
+    s.construct("net", {}, {}, sub_block=block)
+    s.functions = {"f": {"program": f.document, "results": ["y"]}}
+    s.construct("call", {"x": "h"}, {"out": "y"}, function="f")
+    s.total("y")
+    return s
+
+
+@pytest.mark.parametrize("name", ["t", "1:u"])
+def test_what_is_named_in_a_program_is_not_meant_in_its_functions(name):
+    s = beside_a_function()
+    stopped = 3 * W**6 * W**2  # dh/dw = w^2 if t and u are constants
+    doubled = Hook.read({"match": {"variable": name}, "do": "scale", "factor": 2.0})
+
+    close(grads(s)["w"], 9 * W**8)
+    close(grads(s, no_grad_set=(name,))["w"], stopped)
+    close(grads(s, hooks=(doubled,))["w"], stopped + 2 * 6 * W**8)
+    close(grads(s, checkpoints=(name,))["w"], 9 * W**8)
+
+
+def test_a_name_that_only_a_function_has_is_unknown():
+    s = beside_a_function()
+    s.functions["f"]["program"]["blocks"][1]["ops"][1]["inputs"]["x"] = ["v"]
+    s.functions["f"]["program"]["blocks"][1]["ops"][0]["outputs"]["out"] = ["v"]
+
+    for query, code in (
+        ({"no_grad_set": ("1:v",)}, "bad_no_grad_set"),
+        ({"checkpoints": ("1:v",)}, "checkpoint_unknown"),
+        ({"hooks": (Hook.read({"match": {"variable": "1:v"}, "do": "record"}),)}, "bad_hook"),
+    ):
+        with pytest.raises(ProgramError) as error:
+            grads(s, **query)
+        assert error.value.code == code
+
+
+def test_loops_of_a_program_and_of_a_function_have_policies_of_their_own():
+    def loop(s: Sketch, x: str, out: str) -> None:
+        s.op("assign", x, out=out)
+        with s.repeat(5):
+            s.op("tanh", out, out=out)
+
+    f, s = Sketch(), Sketch()
+    f.feed("x", [0.0, 0.0])
+    s.param("w", W)
+    loop(f, "x", "y")
+    loop(s, "w", "h")
+    s.functions = {"f": {"program": f.document, "results": ["y"]}}
+    s.construct("call", {"x": "h"}, {"out": "y"}, function="f")
+    s.total("y")
+
+    answer = append_backward(read(s.document), "loss", options=Options(loop_memory=Budget(10_000, trips=5)))
+
+    assert answer.choice is not None
+    loops = [(each.get("function"), each["block"]) for each in answer.choice.as_document()["loops"]]
+    assert sorted(loops, key=str) == [("f", 0), (None, 0)]
+    document = write(answer.program)
+    ops = [block["ops"] for block in document["blocks"]]
+    assert [block["ops"] for block in write(read(document))["blocks"]] == ops
+    assert {op["made_from"].get("function") for each in ops for op in each if "made_from" in op} == {"f"}

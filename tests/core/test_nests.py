@@ -113,11 +113,11 @@ def test_each_loop_may_have_its_own_policy(policy):
 
     found = whole.peak([whole.variant(n, (policy, "sqrt")[: len(n.loops)]) for n in whole.nests])
 
-    outer = {tuple(n.loops[0]) for n in whole.nests}
+    outer = {n.loops[0] for n in whole.nests}
     for block in s.blocks:
         for i, op in enumerate(block["ops"]):
             if op["type"] == "while":
-                op["attrs"]["memory"] = policy if (block["idx"], i) in outer else "sqrt"
+                op["attrs"]["memory"] = policy if (None, block["idx"], i) in outer else "sqrt"
     wanted = predict_memory(compile_gradient(read(s.document), GradientQuery(loss="loss")).plan.block, TRIPS).peak
     assert found == wanted
 
