@@ -45,7 +45,7 @@ ANSWER = {
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
 }
 MEMBERS: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}, "states": {}}
-LINES = lines(ANSWER, b=14, w=15)
+LINES = lines(ANSWER, b=12, w=13)
 
 
 @router.post(

@@ -49,7 +49,9 @@ GIVEN: dict[str, Any] = {
     "compiled": False,
     "timing_ms": TIMING,
 }
-GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **AT, **GIVEN}
+NORMS = {"gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631}}
+GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **NORMS, **AT, **GIVEN}
+STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, "seq": 1, "next_seq": 2}
 
 
 @router.post(
@@ -57,7 +59,7 @@ GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "record
     summary="Train one step",
     responses=answers(
         schemas.StepAnswer,
-        {"loss": LOSS, "fetched": {}, "gradients": {}, "recorded": {}, "seq": 1, "next_seq": 2, **AT, **GIVEN},
+        STEP_ANSWER,
         "sequence-conflict",
         "sequence-gap",
         *IN_SESSION,
@@ -108,7 +110,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
         schemas.SessionGradientsAnswer,
         GRADIENTS_ANSWER,
         *IN_SESSION,
-        stream=lines(GRADIENTS_ANSWER, b=14, w=15),
+        stream=lines(GRADIENTS_ANSWER, b=12, w=13),
     ),
     openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
 )

@@ -221,7 +221,10 @@ class Timed(Strict):
     densified: list[Densified] = Field([], description="Tables with sparse lookups whose gradient could not stay rows.")
     messages: list[Message] = Field([], description="What `print` said, in order.")
     messages_left_out: int = Field(0, description="Further messages, beyond what an answer may hold.")
-    compiled: bool = Field(description="Whether the program had to be compiled for this call.")
+    compiled: bool = Field(
+        description="Whether the program had to be compiled for this call; to machine code only in sessions, and where "
+        "there is much to compute."
+    )
     memory: MemoryChoice | None = Field(None, description="What was chosen; only there if a budget was given.")
     profile: Profile | None = Field(None, description="Where the time went; only there if it was asked for.")
     timing_ms: dict[str, float]

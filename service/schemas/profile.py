@@ -35,7 +35,7 @@ class ProfiledKernel(Strict):
         description="The op of the program that it comes from, the first of them: block, op, type, and whether it is "
         "of the backward pass. Null for the optimizer's."
     )
-    compiled: bool
+    compiled: bool = Field(description="Whether it is machine code.")
     calls: int
     ms: float
     flops: int = Field(description="In all calls; an elementary function counts as one.")

@@ -103,6 +103,22 @@ def test_every_example_can_be_sent_as_it_stands(client, opened, path, method, na
     answer = client.request(method, **filled(client, path, method, **at), json=value)
 
     assert answer.status_code in (200, 201), answer.text
+    shown = DOCUMENT["paths"][path][method]["responses"].get(str(answer.status_code), {}).get("content", {})
+    example = shown.get("application/json", {}).get("example")
+    if example is not None and name != "record":  # which has another answer than most
+        assert example.keys() == {member for member, each in answer.json().items() if each is not None}
+
+
+@pytest.mark.parametrize("path", ["/v1/gradients", "/v1/sessions/{session_id}/gradients"])
+def test_the_stream_that_is_shown_is_the_one_that_comes(client, opened, path):
+    def events(text: str) -> list[tuple[str, str | None]]:
+        return [(each["event"], each.get("name")) for each in map(json.loads, text.splitlines())]
+
+    shown = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["example"]
+    url = path.format(**opened)
+    answer = client.post(url, json=BODIES[path, "post", "regression"], headers={"accept": "application/x-ndjson"})
+
+    assert events(answer.text) == events(shown)
 
 
 ASKED = [(path, method) for path, method, operation in OPERATIONS if "requestBody" not in operation]
