@@ -5,13 +5,10 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.codegen.llvm import Function, Value, element_type, literal
+from core.codegen.module import Module
 from core.plan.data import Gemm, View
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["address_of", "function", "unit"]
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.pieces import along, blocks, mask, move, parts, put, zero
 from core.codegen.product import product_function
 from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = [
     "correlate_columns",

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
+from core.codegen.module import Module
 from core.codegen.pieces import (
     Piece,
     across,
@@ -29,9 +29,6 @@ from core.codegen.pieces import (
     zero,
 )
 from core.plan.geometry import Correlation
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint"]
 

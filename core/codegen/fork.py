@@ -6,21 +6,17 @@ chunks are added in their order. So a step gives the same bits every time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.panels import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
 from core.codegen.sweeps import DEAR
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = [
     "batch_task",

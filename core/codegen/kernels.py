@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.codegen import columns, convolution, pooling, rooms, turn
 from core.codegen.llvm import Function
+from core.codegen.module import Module
 from core.plan.data import Kernel
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["kernel_function", "scratch_bytes", "units", "work"]
 

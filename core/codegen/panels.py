@@ -11,20 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.pieces import cut, mask, move, put
-from core.codegen.rows import identity, row_function
+from core.codegen.reductions import identity
+from core.codegen.rows import row_function
 from core.codegen.tile import tile, tile_of
 from core.codegen.turn import turned
 from core.plan.data import Gemm, Instr, RowKernel
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["Panels", "panels_function", "panels_of", "sums_bytes"]
 

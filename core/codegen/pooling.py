@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.module import Module
 from core.codegen.moves import checked
 from core.codegen.pieces import along, interleaved, lanes_for, mask, move, phases, put, zero
 from core.plan.geometry import Pool, Scattered, Tiles
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["pick", "pool", "tiles", "unpool"]
 

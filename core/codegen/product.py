@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.llvm import Function, Value
+from core.codegen.module import Module
 from core.codegen.panels import panels_function, panels_of
 from core.plan.data import Gemm, View
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["ProductFunction", "batch_addresses", "product_function"]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.pieces import WIDEST, along, interleaved, mask, move, phases, put, zero
 from core.plan.geometry import Room
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["fill_room", "leave_room"]
 

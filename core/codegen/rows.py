@@ -19,7 +19,7 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import RowKernel
 
-__all__ = ["identity", "row_function"]
+__all__ = ["row_function"]
 
 
 def row_function(name: str, kernel: RowKernel) -> Function:

@@ -6,15 +6,12 @@ must be known on both sides while it runs, and the table of the stacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from core.codegen import fork, kernels
 from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
 from core.codegen.llvm import I64, Function, Value, literal
-from core.codegen.machine import cpu
+from core.codegen.module import Module
 from core.codegen.moves import gather_function, scatter_function
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
@@ -39,13 +36,10 @@ from core.plan.data import (
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.work import work_of
 
-__all__ = ["ARRAY_DATA", "CONTROL", "Module", "write_step"]
+__all__ = ["ARRAY_DATA", "CONTROL", "write_step"]
 
 ARRAY_DATA = 16
 """Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
-
-SHARE = 50_000
-"""Characters of a module that are worth a compiler of their own: some thirty milliseconds of its time."""
 
 PATIENCE = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
@@ -61,65 +55,6 @@ error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks 
 loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value. callback: the
 address of the function ``(number, addresses of arrays)`` for ops that are interpreted.
 """
-
-
-@dataclass(slots=True)
-class Module:
-    """The functions of one plan.
-
-    symbols: what it needs from elsewhere, by name. scratch: bytes behind the arena for partial results of threads.
-    forks: whether it needs a pool of threads. polls: whether it can be asked to stop.
-    """
-
-    functions: list[Function] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    globals: dict[str, str] = field(default_factory=dict)
-    symbols: dict[str, int] = field(default_factory=dict)
-    scratch: int = 0
-    forks: bool = False
-    polls: bool = False
-
-    def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
-        """The name of the function for `key`, made now if there is none yet.
-
-        Keys are compared by what they look like: 0.0 and -0.0 are equal, and their code is not.
-        """
-        text = repr(key)
-        if text not in self.names:
-            self.names[text] = f"{hint}{len(self.names)}"
-            self.functions.append(make(self.names[text]))
-        return self.names[text]
-
-    def table(self, numbers: tuple[int, ...]) -> Value:
-        """The address of these numbers, int64 each."""
-        name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
-        values = ", ".join(f"i64 {n}" for n in numbers)
-        self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
-        return Value(name, "ptr")
-
-    def text(self) -> str:
-        return self.texts(1)[0]
-
-    def texts(self, most: int) -> list[str]:
-        """The module as several that call each other, at most so many, of about the same length: one if it is short."""
-        written = sorted(((f.text(), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
-        count = max(1, min(most, sum(len(text) for text, _ in written) // SHARE))
-        shares: list[list[Function]] = [[] for _ in range(count)]
-        lengths = [0] * count
-        for text, f in written:
-            least = lengths.index(min(lengths))
-            shares[least].append(f)
-            lengths[least] += len(text)
-        return [self._text(set(share)) for share in shares]
-
-    def _text(self, own: set[Function]) -> str:
-        """The functions `own`; the others are declared."""
-        width = cpu().vector_bytes * 8
-        wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
-        declared = {f.declaration for f in self.functions if f not in own}.union(*(f.declarations for f in own))
-        texts = [f.text() for f in self.functions if f in own]
-        attributes = f"attributes #0 = {{ nounwind noinline {wide} }}"
-        return "\n".join([*self.globals.values(), *texts, *sorted(declared), attributes])
 
 
 def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None = None) -> Module:

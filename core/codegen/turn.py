@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.pieces import mask
 from core.plan.geometry import Turned
-
-if TYPE_CHECKING:
-    from core.codegen.step import Module
 
 __all__ = ["turn", "turn_units", "turned"]
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from core.codegen.machine import Library, abreast, load
+from core.codegen.module import Module
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
-from core.codegen.step import ARRAY_DATA, CONTROL, Module, write_step
+from core.codegen.step import ARRAY_DATA, CONTROL, write_step
 from core.codegen.timer import Timer
 from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.codegen import step
+from core.codegen import module, step
 from core.compile import GradientQuery, compile_gradient
 from core.runtime import native
 from core.runtime.times import Times
@@ -29,7 +29,7 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
     monkeypatch.setattr(native, "load", load)
     one = executable.compiled().step(values)
     monkeypatch.setattr(native, "abreast", lambda: 5)
-    monkeypatch.setattr(step, "SHARE", 1)
+    monkeypatch.setattr(module, "SHARE", 1)
     several = executable.compiled().step(values)
 
     assert loaded == [1, 5]
@@ -62,8 +62,8 @@ def longest_function(layers):
         h = sketch.op("tanh", sketch.op("matmul", h, "w"))
     sketch.total(h)
     executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"))
-    _, module, _ = native.written(executable.plan.block)
-    return max(len(f.text()) for f in module.functions)
+    _, written, _ = native.written(executable.plan.block)
+    return max(len(f.text()) for f in written.functions)
 
 
 def test_functions_do_not_grow_with_the_program():
@@ -71,17 +71,17 @@ def test_functions_do_not_grow_with_the_program():
 
 
 def test_a_short_module_stays_one_and_a_long_one_is_shared_evenly():
-    module = step.Module()
+    whole = module.Module()
     lengths = [100, 2_000, 30_000, 31_000, 40_000, 60_000, 70_000]
     for i, length in enumerate(lengths):
         f = step.Function(f"f{i}", [])
         f.do("; " + "x" * length)
-        module.functions.append(f)
+        whole.functions.append(f)
 
-    texts = module.texts(8)
+    texts = whole.texts(8)
 
-    assert len(texts) == sum(lengths) // step.SHARE
+    assert len(texts) == sum(lengths) // module.SHARE
     assert max(map(len, texts)) < 1.1 * max(lengths)
     assert all(sum(f"define void @f{i}()" in text for text in texts) == 1 for i in range(len(lengths)))
-    module.functions = module.functions[:3]
-    assert module.texts(8) == [module.text()]
+    whole.functions = whole.functions[:3]
+    assert whole.texts(8) == [whole.text()]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from core.codegen.machine import load
+from core.codegen.module import Module
 from core.codegen.product import product_function
-from core.codegen.step import Module
 from core.plan.data import Gemm, Root, View
 
 MARGIN = 256

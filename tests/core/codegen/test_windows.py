@@ -17,7 +17,8 @@ from core.autodiff import vjp
 from core.build import BlockBuilder
 from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
-from core.codegen.step import CONTROL, Module, write_step
+from core.codegen.module import Module
+from core.codegen.step import CONTROL, write_step
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
 from core.plan import arrange, convolution, plan_block
