@@ -1,11 +1,15 @@
 """The arrays of a row kernel where they meet a row: loaded, stored, accumulated into.
 
-What is accumulated over all rows and along them stays in a register until the last row is done; any other sum goes back
-to its array with every row.
+What is accumulated over all rows and along them stays in a register until the last row is done, what is accumulated
+along each row until that is; any other sum goes back to its array with every row.
+
+A sum of floats in a register is put aside before it has grown so large that what is added to it gets lost: the error
+of a sum grows with the number of additions one after the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, Value
@@ -13,7 +17,11 @@ from core.codegen.pieces import mask, parts, picked
 from core.codegen.reductions import across, combine, identity, masked
 from core.plan.data import Instr, RowKernel
 
-__all__ = ["Operands", "Piece"]
+__all__ = ["RUN", "Operands", "Piece"]
+
+RUN = 240
+"""Additions after which a sum is put aside. A multiple of every number of pieces that stand side by side, so that the
+bits do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +41,29 @@ class Piece:
 class Operands:
     """The arrays of `kernel`, whose addresses are the parameters of `f`; vectors have so many lanes.
 
-    `open` comes before the first row, `enter` before each, `close` behind the last. Instructions are named by their
-    numbers in the kernel.
+    `open` comes before the first row, `enter` before each, `leave` behind each, `close` behind the last. Instructions
+    are named by their numbers in the kernel.
     """
 
     def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
         self.f, self.kernel, self.lanes = f, kernel, lanes
+        self._vectors = -(-kernel.inner // lanes)
         self._bases: list[Value] = []
         self._totals: dict[int, Value] = {}
+        self._aside: dict[int, Value] = {}
+        sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not kernel.operands[i.operand].inner]
+        self._whole = [n for n in sums if not any(kernel.operands[kernel.code[n].operand].outer)]
+        self._of_rows = [n for n in sums if n not in self._whole and kernel.code[n].full]
 
     def open(self) -> None:
-        """Begin the sums that stay in registers."""
-        for number, instr in enumerate(self.kernel.code):
-            if instr.kind == "accumulate" and self._is_whole(instr):
-                lanes = self.lanes if instr.full else 1
-                self._totals[number] = self.f.slot(instr.dtype, lanes)
-                self.f.write(self.f.splat(identity(instr.op, instr.dtype), lanes), self._totals[number])
+        """Begin the sums over all rows."""
+        self._begin(self._whole, self.kernel.rows * self._vectors)
 
     def close(self) -> None:
         """Bring them to their arrays."""
-        f = self.f
-        for number, slot in self._totals.items():
+        for number in self._whole:
             instr = self.kernel.code[number]
-            lanes = self.lanes if instr.full else 1
-            total = across(f, instr.op, f.read(slot, instr.dtype, lanes))
-            self._add(instr, total, f.param(f"p{instr.operand}"))
+            self._add(instr, self._total(number), self.f.param(f"p{instr.operand}"))
 
     def enter(self, row: Value) -> None:
         """All that follows is about this row."""
@@ -73,6 +79,60 @@ class Operands:
                 offset = part if offset is None else f.op(f"add nsw {offset}, {part.name}", "int64")
             base = f.param(f"p{i}")
             self._bases.append(f.at(base, offset, operand.dtype) if offset else base)
+        self._begin(self._of_rows, self._vectors)
+
+    def leave(self, row: Value) -> None:
+        """The row is done."""
+        for number in self._of_rows:
+            instr = self.kernel.code[number]
+            self._add(instr, self._total(number), self._bases[instr.operand])
+        if self._vectors <= RUN:
+            self._put_aside(row, 1 << ((RUN // self._vectors).bit_length() - 1), 1, self._whole)
+
+    def along(self, at: Value, stride: int, together: int) -> None:
+        """So many pieces of the row are done, in a loop over `at` that counts by `stride`."""
+        if self._vectors > RUN:
+            self._put_aside(at, RUN // together, stride, (*self._whole, *self._of_rows))
+
+    def _begin(self, numbers: Sequence[int], additions: int) -> None:
+        """Sums of so many values each, or vectors of them."""
+        f = self.f
+        for number in numbers:
+            instr = self.kernel.code[number]
+            slots = [self._totals]
+            if instr.op == "sum" and instr.dtype.startswith("float") and additions > 2 * RUN:
+                slots.append(self._aside)
+            for each in slots:
+                if number not in each:
+                    each[number] = f.slot(instr.dtype, self._lanes(instr))
+                f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), each[number])
+
+    def _put_aside(self, at: Value, every: int, step: int, numbers: Sequence[int]) -> None:
+        """Behind each so many steps of a count, add what was summed to what is aside, and begin again."""
+        f = self.f
+        numbers = [n for n in numbers if n in self._aside]
+        if not numbers:
+            return
+        within = f.op(f"urem {at}, {every * step}", "int64")
+        with f.when(f.compare("icmp eq", within, I64((every - 1) * step))):
+            for number in numbers:
+                instr = self.kernel.code[number]
+                f.write(self._in_lanes(number), self._aside[number])
+                f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), self._totals[number])
+
+    def _in_lanes(self, number: int) -> Value:
+        """All that was summed, in as many lanes as it was."""
+        f, instr = self.f, self.kernel.code[number]
+        value = f.read(self._totals[number], instr.dtype, self._lanes(instr))
+        if number in self._aside:
+            value = combine(f, instr.op, f.read(self._aside[number], instr.dtype, self._lanes(instr)), value)
+        return value
+
+    def _total(self, number: int) -> Value:
+        return across(self.f, self.kernel.code[number].op, self._in_lanes(number))
+
+    def _lanes(self, instr: Instr) -> int:
+        return self.lanes if instr.full else 1
 
     # --- the same along the row ------------------------------------------------------------------------------------
 
@@ -121,9 +181,6 @@ class Operands:
             slot = self._totals[number]
             before = f.read(slot, instr.dtype, piece.lanes)
             f.write(combine(f, instr.op, before, masked(f, instr.op, value, piece.mask)), slot)
-        elif self.kernel.operands[instr.operand].inner == 0:
-            one = across(f, instr.op, masked(f, instr.op, value, piece.mask))
-            self._add(instr, one, self._bases[instr.operand])
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
 
@@ -137,7 +194,3 @@ class Operands:
     def _add(self, instr: Instr, value: Value, address: Value) -> None:
         """Combine one value with one of an array."""
         self.f.store(combine(self.f, instr.op, self.f.load(address, instr.dtype), value), address)
-
-    def _is_whole(self, instr: Instr) -> bool:
-        operand = self.kernel.operands[instr.operand]
-        return not any(operand.outer) and operand.inner == 0

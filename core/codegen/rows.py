@@ -69,6 +69,7 @@ class _Writer:
             else:
                 for sweep in sweeps(self.code, kept, self.steps):
                     self._sweep(sweep)
+            self.operands.leave(row)
         self.operands.close()
 
     # --- a row as straight code ------------------------------------------------------------------------------------
@@ -143,6 +144,8 @@ class _Writer:
                 with f.loop(I64(done), I64(end), stride) as at:
                     starts = [at, *(f.binary("add", at, I64(i * self.lanes)) for i in range(1, together))]
                     body(*(Piece(start, self.lanes, self.lanes) for start in starts))
+                    if together == abreast:
+                        self.operands.along(at, stride, together)
             done = end
         if self.rest:
             body(self._tail())
