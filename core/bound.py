@@ -55,12 +55,13 @@ class BoundStep:
             return False
         for i, name, shape, dtype in self._feeds:
             value = feeds.get(name)
-            if value is None or value is not self._fed[i]:
-                if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
-                    return False
-                given = plain(value)
-                self._put(i, given)
-                self._fed[i] = value if given is value else None  # what was copied may hold something else next time
+            if value is not None and value is self._fed[i] and value.shape == shape:  # which may be set in place
+                continue
+            if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
+                return False
+            given = plain(value)
+            self._put(i, given)
+            self._fed[i] = value if given is value else None  # what was copied may hold something else next time
         return True
 
     def step(self, run: Run, seed: int, step: int) -> Outputs:

@@ -7,7 +7,7 @@ import pytest
 
 from bench.workloads import WORKLOADS
 from core.compile import GradientQuery, Optimizer, compile_training
-from core.errors import CoreError
+from core.errors import CoreError, ProgramError
 from core.trainer import Trainer
 from core.wire import read
 from tests.programs import Sketch
@@ -83,6 +83,21 @@ def test_a_step_reads_what_a_feed_holds_by_then(make):
         for step in range(5):
             x[...] = step
             assert trainer.step({"x": x}) == 4 * step**2 * (0.25 + 0.0625 + 1)
+
+
+def test_a_feed_that_has_another_shape_by_then_is_refused():
+    sketch = Sketch()
+    sketch.feed("x", np.zeros((4, 3)))
+    sketch.param("w", np.ones((4, 3)))
+    sketch.total(sketch.op("mul", "x", "w"))
+    step = compile_training(read(sketch.document), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 0.1}))
+    trainer, x = Trainer(step.compiled(), {"w": sketch.values["w"]}), np.ones((4, 3))
+    trainer.step({"x": x})
+
+    x.shape = (3, 4)
+    with pytest.raises(ProgramError) as error:
+        trainer.step({"x": x})
+    assert error.value.code == "feed_shape"
 
 
 def test_a_trainer_tells_states_that_no_step_reads():
