@@ -43,9 +43,9 @@ STEPS = """\
 Loss, gradients of all parameters and an SGD update, in float32, on the same numbers: the workloads of
 [bench/workloads.py](../bench/workloads.py), each written the way its framework wants it
 ([bench/peers](../bench/peers)). All agreed about the loss and the update of every parameter before they were timed.
-Each is a process of its own; they took turns, {rounds} rounds of as many steps as fit in some milliseconds. Numbers are
-milliseconds per step, medians over the rounds. The ratio is Backpass' time to that of the fastest other one: below 1,
-Backpass is faster.
+Each is a process of its own; they took turns, {rounds} rounds of as many steps as fit in some milliseconds, behind as
+many that were not timed. Numbers are milliseconds per step, medians over the rounds. The ratio is Backpass' time to
+that of the fastest other one: below 1, Backpass is faster.
 
 What the others may know that Backpass does not: the trips of `rnn_while` and `branch` are a value that is fed, so that
 Backpass runs any number of them with what it compiled, as do torch eager and tf.function; torch.compile, jax.jit and
