@@ -95,9 +95,7 @@ class Backward:
             "grad_to_var": dict(self.grad_to_var),
             "grad_info_map": {name: list(info) for name, info in self.grad_info_map.items()},
             "backward_ops": [
-                {"op": i, "forward_block": at.block, "forward_op": at.op, "forward_type": at.type}
-                if at is not None
-                else {"op": i}
+                {"op": i, **{f"forward_{key}": value for key, value in (at.as_document() if at else {}).items()}}
                 for i, at in self.forward_of
             ],
             "op_roles": list(self.roles),

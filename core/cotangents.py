@@ -39,9 +39,8 @@ class Densified:
 
     def as_document(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        at = self.location
-        place = at and {"block": at.block, "op": at.op, "type": at.type}
-        return {"variable": self.variable, "reason": self.reason, "at": place}
+        at = self.location and self.location.as_document()
+        return {"variable": self.variable, "reason": self.reason, "at": at}
 
 
 @dataclass(slots=True)

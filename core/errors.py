@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "CoreError",
@@ -65,6 +65,11 @@ class Location:
         """To the op in the document, a JSON pointer."""
         within = "" if self.function is None else f"/functions/{escaped(self.function)}/program"
         return f"{within}/blocks/{self.block}/ops/{self.op}"
+
+    def as_document(self) -> dict[str, Any]:
+        """As JSON-ready values; `function` only where there is one."""
+        found = {"block": self.block, "op": self.op, "type": self.type}
+        return found if self.function is None else {**found, "function": self.function}
 
     def __str__(self) -> str:
         place = f"block {self.block}, op {self.op} ({self.type})"

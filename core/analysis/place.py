@@ -12,5 +12,4 @@ __all__ = ["place"]
 def place(location: Location | None) -> dict[str, Any] | None:
     if location is None:
         return None
-    found = {"block": location.block, "op": location.op, "type": location.type, "backward": location.adjoint}
-    return found if location.function is None else {**found, "function": location.function}
+    return {**location.as_document(), "backward": location.adjoint}

@@ -159,9 +159,7 @@ def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place])
     here = op.location
     if here is not None and (here.adjoint or here.place != (None, place.index, position)):
         member = "backward_of" if here.adjoint else "made_from"
-        out[member] = {"block": here.block, "op": here.op, "type": here.type}
-        if here.function is not None:
-            out[member]["function"] = here.function
+        out[member] = here.as_document()
     return out
 
 

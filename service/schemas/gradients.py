@@ -191,14 +191,16 @@ class Densified(Strict):
         "`changed_by_loop`, `other_branch`, `hook:<do>`, `clip:value`, `open_size`, `optimizer:<type>`, "
         "`weight_decay`, or an attribute of the optimizer that would make NaN of untouched rows.",
     )
-    at: dict[str, Any] | None = Field(None, description="The op that needs it: block, op, type.")
+    at: dict[str, Any] | None = Field(
+        None, description="The op that needs it: block, op, type; function if it is in one."
+    )
 
 
 class Message(Strict):
     """What a `print` of the program said."""
 
     message: str
-    at: dict[str, int] | None = Field(None, description="Its place: block, op.")
+    at: dict[str, int | str] | None = Field(None, description="Its place: block, op; function if it is in one.")
     dtype: str
     shape: list[int]
     data: list[bool | int | float | str] = Field(

@@ -147,7 +147,7 @@ def _said(message: Message) -> dict[str, Any]:
     at = message.location
     return {
         "message": message.text,
-        "at": None if at is None else {"block": at.block, "op": at.op},
+        "at": None if at is None else {name: part for name, part in at.as_document().items() if name != "type"},
         "dtype": message.dtype,
         "shape": list(message.shape),
         "data": [v if isinstance(v, int) or math.isfinite(v) else str(v) for v in message.data],

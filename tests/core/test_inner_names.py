@@ -181,6 +181,13 @@ def test_what_is_named_in_a_program_is_not_meant_in_its_functions(name):
     close(grads(s, checkpoints=(name,))["w"], 9 * W**8)
 
 
+def test_the_backward_pass_tells_the_function_that_its_ops_come_from():
+    answer = append_backward(read(beside_a_function().document), "loss")
+
+    found = {(each.get("forward_function"), each["forward_block"]) for each in answer.as_document()["backward_ops"]}
+    assert found >= {("f", 0), ("f", 1), (None, 0), (None, 1)}
+
+
 def test_a_name_that_only_a_function_has_is_unknown():
     s = beside_a_function()
     s.functions["f"]["program"]["blocks"][1]["ops"][1]["inputs"]["x"] = ["v"]
