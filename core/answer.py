@@ -13,9 +13,9 @@ from typing import Any
 from core.autodiff import Asked
 from core.cost.budget import Choice
 from core.cotangents import Densified, gradient_name
-from core.errors import Location
-from core.headroom import headroom
 from core.ir import Block, Program
+from core.ir.errors import Location
+from core.ir.recursion import headroom
 from core.passes.recompute import Recomputed
 from core.wire.write import write
 

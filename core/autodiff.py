@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from core.build import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
 from core.cotangents import Cotangents, Densified
 from core.dependence import Dependence
-from core.errors import CoreError, Location, NotDifferentiable
 from core.hooks import Hooks
 from core.ir import HOLE, Block, Op, StackType, TensorType, live
-from core.registry import OpSpec, lookup
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
+from core.ir.errors import CoreError, Location, NotDifferentiable
+from core.ir.registry import OpSpec, lookup
 from core.rule import apply_rule
 
 __all__ = ["Adjoint", "Asked", "pullback", "vjp"]

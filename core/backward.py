@@ -12,15 +12,15 @@ from typing import Any, TypeGuard
 
 from core.answer import Backward, rewrites, roles
 from core.autodiff import Adjoint
-from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.cost.budget import Budget, Policies, choose
 from core.dependence import Dependence
-from core.errors import ProgramError
-from core.headroom import headroom
 from core.hooks import Hooks
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
+from core.ir.errors import ProgramError
+from core.ir.names import list_of_names, root_variable
+from core.ir.recursion import headroom
 from core.missing import reason_for
-from core.names import list_of_names, root_variable
 from core.options import Options, check_hooks, cuts, with_memory, without_flow
 from core.passes import optimize
 from core.passes.recompute import recompute

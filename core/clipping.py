@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.build import Cotangent, SparseRows, Value
-from core.errors import ProgramError
-from core.registry import as_tuple, convert
+from core.ir.builder import Cotangent, SparseRows, Value
+from core.ir.errors import ProgramError
+from core.ir.registry import as_tuple, convert
 
 __all__ = ["Clip"]
 

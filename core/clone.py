@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from core.ir import Block, Op, Program, inner_blocks
-from core.registry import lookup
+from core.ir.registry import lookup
 from core.wire.document import is_reserved
 
 __all__ = ["clone"]

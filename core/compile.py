@@ -8,17 +8,17 @@ from dataclasses import replace
 import core.ops  # noqa: F401  (fills the registry)
 from core.answer import Backward
 from core.backward import append_backward, gradients
-from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.clipping import Clip
 from core.cost.budget import Budget, Choice
 from core.cotangents import Densified
 from core.differentiate import Answered, differentiate_scaled
-from core.errors import ProgramError
 from core.executable import Executable, Outputs, Update, key_of
-from core.headroom import headroom
 from core.ir import Program, TensorType, Variable
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
+from core.ir.errors import ProgramError
+from core.ir.names import root_array
+from core.ir.recursion import headroom
 from core.loss_scale import LossScale
-from core.names import root_array
 from core.optim import Optimizer
 from core.options import Options
 from core.passes import optimize

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.build import BlockBuilder, Cotangent, SparseRows, Value
-from core.errors import Location
 from core.hooks import Hooks, When
 from core.ir import Block, Op
-from core.names import block_index, plain
-from core.registry import lookup
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
+from core.ir.errors import Location
+from core.ir.names import block_index, plain
+from core.ir.registry import lookup
 
 __all__ = ["Cotangents", "Densified", "gradient_name"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from core.ir import Block, Op, inner_blocks
-from core.registry import lookup
+from core.ir.registry import lookup
 
 __all__ = ["FLOWS", "Dependence"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from core.answer import Backward
 from core.backward import append_backward, gradients
-from core.build import BlockBuilder, Cotangent, SparseRows
-from core.errors import ProgramError
 from core.ir import Block, Program, TensorType, Variable
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows
+from core.ir.errors import ProgramError
+from core.ir.names import root_array
 from core.loss_scale import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
-from core.names import root_array
 from core.query import GradientQuery
 from core.results import Result, Wanted, gradient_step
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from core.cost.budget import Choice
 from core.cotangents import Densified
-from core.errors import ExecutionError, ProgramError
-from core.headroom import headroom
 from core.ir import Variable
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.recursion import headroom
 from core.loss_scale import LossScale
 from core.ops.types import as_dtype
 from core.optim import STEPS, Optimizer, state_types

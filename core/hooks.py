@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.build import BlockBuilder
-from core.errors import Location, ProgramError
 from core.ir import Block, Op, StackType
-from core.names import block_index, called, inner_name
-from core.registry import REGISTRY, convert
+from core.ir.builder import BlockBuilder
+from core.ir.errors import Location, ProgramError
+from core.ir.names import block_index, called, inner_name
+from core.ir.registry import REGISTRY, convert
 
 __all__ = ["Hook", "Hooks", "When"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType, Variable
+from core.ir.errors import ProgramError
 from core.ops.types import as_dtype
 
 __all__ = ["INITIALIZERS", "initial_parameters"]

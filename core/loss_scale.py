@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from core.build import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
-from core.errors import ProgramError
 from core.ir import Program, TensorType, Variable
-from core.precision import largest
-from core.registry import convert
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
+from core.ir.errors import ProgramError
+from core.ir.precision import largest
+from core.ir.registry import convert
 
 __all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
 

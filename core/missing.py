@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from core.dependence import Dependence
-from core.errors import Location
 from core.ir import Block, Op, Program, inner_blocks
-from core.registry import lookup
+from core.ir.errors import Location
+from core.ir.registry import lookup
 
 __all__ = ["reason_for"]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.build import Cotangent, SparseRows, Value, narrowed, widened
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
+from core.ir.errors import ProgramError
+from core.ir.precision import HALVES, is_half
+from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ops.types import as_dtype
 from core.ops.updates import decayed
-from core.precision import HALVES, is_half
-from core.registry import REGISTRY, as_tuple, lookup
 from core.schedules import Schedule
 
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.cost.budget import Budget
-from core.errors import ProgramError
 from core.hooks import Hook
+from core.ir.errors import ProgramError
 from core.ops.control import LoopMemory
 from core.options import Options, Unconnected
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.answer import Backward
 from core.ir import Block, Program
-from core.names import root_array
+from core.ir.names import root_array
 from core.passes import optimize
 from core.query import GradientQuery
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.build import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, in_float32_if_better
 from core.ir import Op, live
-from core.precision import EXACT, can_widen
-from core.registry import as_tuple, lookup
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, in_float32_if_better
+from core.ir.precision import EXACT, can_widen
+from core.ir.registry import as_tuple, lookup
 
 __all__ = ["apply_rule"]
 

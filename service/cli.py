@@ -123,7 +123,7 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
 
 def _profile(chosen: argparse.Namespace) -> int:
     from core.analysis.profile import as_text
-    from core.errors import CoreError
+    from core.ir.errors import CoreError
     from service.problems import HttpProblem
     from service.profile import profile_file
 

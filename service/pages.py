@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
-from core.registry import Attr, Example, OpSpec, as_tuple, plain
+from core.ir.builder import BlockBuilder
+from core.ir.registry import Attr, Example, OpSpec, as_tuple, plain
 from core.runtime.reference import execute
 from core.wire.samples import SAMPLES
 from service import tensors

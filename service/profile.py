@@ -10,7 +10,7 @@ from typing import Any
 from core.analysis.numeric import random_values
 from core.analysis.profile import profile_of
 from core.compile import GradientQuery, bound, compile_gradient, compile_training
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from core.optim import Optimizer
 from core.runtime.times import Times
 from core.wire import read

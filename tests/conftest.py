@@ -66,7 +66,7 @@ def _by_differences(terminalreporter: Any) -> None:
     if not outcomes:
         return
     import core.compile  # noqa: F401  (declares every op)
-    from core.registry import CONSTRUCTS, REGISTRY
+    from core.ir.registry import CONSTRUCTS, REGISTRY
 
     differentiable = {name for name, spec in REGISTRY.items() if spec.differentiable}
     control = {name for name in differentiable if REGISTRY[name].kind == "control"}

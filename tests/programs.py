@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from core.compile import GradientQuery, Outputs, compile_gradient
-from core.registry import lookup
+from core.ir.registry import lookup
 from core.sparse import RowArray
 from core.wire import read
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from core.compile import GradientQuery, compile_forward, compile_gradient
-from core.errors import ProgramError
 from core.ir import Program
+from core.ir.errors import ProgramError
 from core.runtime.reference import RunLimits
 from core.sparse import RowArray
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.errors import Location
+from core.ir.errors import Location
 
 __all__ = ["place"]
 

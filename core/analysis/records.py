@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from core.cost import nested_runs
-from core.errors import Location, Place
+from core.ir.errors import Location, Place
 from core.plan.data import Plan, Sequence, Stack, stack_room
 from core.plan.flow import Branch, Loop, Recording
 

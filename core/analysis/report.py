@@ -15,10 +15,10 @@ from core.cost import count_work, predict_memory
 from core.cost.budget import Budget
 from core.cost.step import Step
 from core.differentiate import differentiate
-from core.errors import CoreError
-from core.headroom import headroom
 from core.ir import Block, Op, Program, StackType, inner_blocks
-from core.names import block_index
+from core.ir.errors import CoreError
+from core.ir.names import block_index
+from core.ir.recursion import headroom
 from core.ops.control import LoopMemory
 from core.ops.types import byte_size
 from core.results import gradient_step

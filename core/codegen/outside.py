@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 
 __all__ = ["Outside"]
 

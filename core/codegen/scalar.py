@@ -14,7 +14,7 @@ import numpy as np
 
 from core.codegen.functions import FUNCTIONS, NotTraceable
 from core.codegen.llvm import Function, Value, literal
-from core.registry import lookup
+from core.ir.registry import lookup
 
 __all__ = ["NATIVE", "apply", "traceable"]
 

@@ -18,8 +18,8 @@ from core.cost.nests import loops_of
 from core.cost.step import Step
 from core.cost.variants import Variant
 from core.cost.work import count_work
-from core.errors import Place, ProgramError
 from core.ir import Block
+from core.ir.errors import Place, ProgramError
 from core.ops.control import LoopMemory
 from core.passes.recompute import even_cuts
 

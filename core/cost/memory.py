@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from core.errors import Place
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
+from core.ir.errors import Place
 from core.ops.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]

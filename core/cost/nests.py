@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.autodiff import Asked
-from core.errors import Place
 from core.ir import HOLE, Block, Op, inner_blocks
+from core.ir.errors import Place
 
 __all__ = ["Nest", "alone", "loops_of", "nests_of"]
 

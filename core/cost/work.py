@@ -11,8 +11,8 @@ from typing import Any
 
 from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
+from core.ir.registry import lookup
 from core.ops.types import REMEMBERED
-from core.registry import lookup
 
 __all__ = ["count_work"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.errors import InvalidProgram, Problem, ProgramError
 from core.ir import Op
-from core.registry import CONSTRUCTS, REGISTRY, OpSpec, lookup
+from core.ir.errors import InvalidProgram, Problem, ProgramError
+from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec, lookup
 from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes

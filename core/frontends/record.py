@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from core.autodiff import Adjoint
 from core.dependence import Dependence
-from core.errors import Location
 from core.frontends.trace import Change, Trace
 from core.ir import Op, Program, Type, live
+from core.ir.errors import Location
 from core.missing import reason_for
 
 __all__ = ["record", "why_missing"]

@@ -17,10 +17,10 @@ import numpy as np
 from core.autodiff import Adjoint
 from core.compile import optimize
 from core.dependence import Dependence
-from core.errors import CoreError, Location
 from core.frontends.playback import Playback, play_back
-from core.headroom import headroom
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
+from core.ir.errors import CoreError, Location
+from core.ir.recursion import headroom
 from core.runtime.reference import Plan, Run, RunLimits, plan
 
 __all__ = ["Form", "Step", "Steps"]

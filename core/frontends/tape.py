@@ -16,14 +16,14 @@ import numpy as np
 
 from core.backward import check_seed
 from core.compile import key_of
-from core.errors import ProgramError
 from core.frontends.answers import Appended, Evaluated, Gradients
 from core.frontends.reader import parsed, pointer_of, read_ops
 from core.frontends.record import record, why_missing
 from core.frontends.steps import Form, Steps
 from core.frontends.trace import Change, TapeLimits, Trace, held, size_of
-from core.headroom import headroom
 from core.ir import Program, TensorType, Type
+from core.ir.errors import ProgramError
+from core.ir.recursion import headroom
 from core.runtime.reference import RunLimits
 from core.wire import KEY, write
 from core.wire.document import RawProgram

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from core.errors import ProgramError
 from core.frontends.reader import pointer_of
 from core.ir import Block, Op, Program, TensorType, Type, Variable
+from core.ir.errors import ProgramError
 from core.ops.types import as_dtype
 from core.wire import KEY, Limits
 from core.wire.site import Env

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.types import axis_of, matches
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.ir.registry import Example, composite, lookup
 from core.ops.updates import STATES, check_share, decayed
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

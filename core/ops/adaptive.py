@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import FLOATS, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
 from core.ops.pool import BOX, IMAGE, LINE, check_rank
 from core.ops.types import as_dtype
 from core.ops.windows import sizes
-from core.registry import Dtype, Example, composite, lookup, op
 
 __all__: list[str] = []
 

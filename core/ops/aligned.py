@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from core.build import Value
-from core.errors import ProgramError
-from core.registry import Example, composite, lookup
+from core.ir.builder import Value
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 
 __all__ = ["ALIGNED"]
 

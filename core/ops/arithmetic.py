@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, lookup, op
 from core.ops.creation import check_fits
 from core.ops.logic import kept_where
 from core.ops.types import as_dtype, broadcast, floating, same, working_dtype
-from core.registry import Dtype, Example, lookup, op
 
 __all__: list[str] = []
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.creation import check_count
 from core.ops.types import axis_of, matches, same_size
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import INTEGERS, StackType, TensorType, Type
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
 from core.ops.types import as_dtype, joined_type, matches
-from core.registry import Dtype, Example, composite, lookup, op
 
 __all__: list[str] = []
 

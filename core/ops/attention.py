@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
-from core.registry import Example, composite, lookup
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.registry import Example, op
+from core.ir.registry import Example, op
 
 __all__: list[str] = []
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.autodiff import Adjoint
-from core.build import BlockBuilder, Cotangent, SparseRows, Value
 from core.dependence import FLOWS
-from core.errors import ProgramError, TypeMismatch
 from core.ir import Block, Op
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
+from core.ir.errors import ProgramError, TypeMismatch
+from core.ir.registry import op
 from core.ops.control import BranchMemory, Side, check_condition, empty, free_names
 from core.ops.types import joined_type, matches
-from core.registry import op
 
 __all__ = ["if_else"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from core.autodiff import Adjoint, pullback
-from core.build import Cotangent, Value
 from core.dependence import FLOWS
-from core.errors import ProgramError
 from core.ir import Block, Op
+from core.ir.builder import Cotangent, Value
+from core.ir.errors import ProgramError
+from core.ir.registry import op
 from core.ops.types import matches
-from core.registry import op
 
 __all__ = ["call"]
 

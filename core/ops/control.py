@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from core.autodiff import Adjoint
-from core.build import BlockBuilder, Value
-from core.errors import ProgramError
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
-from core.names import plain
-from core.registry import lookup
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ProgramError
+from core.ir.names import plain
+from core.ir.registry import lookup
 
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent"]
 

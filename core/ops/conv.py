@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.correlate import BIAS, BOX, BOX_F, LINE, LINE_F, F, X, adjoint, data, slow_conv
 from core.ops.windows import pads_of, sizes
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

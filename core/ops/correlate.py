@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.types import matches, same_dtype, same_size
 from core.ops.windows import blocks, meetings, pads_of, reach, sizes, wide
-from core.registry import Example, lookup, op
 
 __all__ = ["BIAS", "BOX", "BOX_F", "LINE", "LINE_F", "F", "X", "adjoint", "data", "slow_conv"]
 

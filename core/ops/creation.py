@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import FLOATS, StackType, TensorType, Type
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
 from core.ops.types import as_dtype, product
-from core.registry import Dtype, Example, Extended, composite, lookup, op
 
 __all__ = ["LARGEST", "check_count", "check_fits"]
 

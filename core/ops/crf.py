@@ -11,13 +11,13 @@ import itertools
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index
 from core.ops.lattice import check_counts, counts_within, over_steps
 from core.ops.logic import kept_where
 from core.ops.types import same_dtype
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.types import axis_of, matches, same_dtype, working_dtype
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -22,7 +23,6 @@ from core.ops.matrices import (
     symmetric_part,
     transposed,
 )
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

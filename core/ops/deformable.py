@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.grid import read_between, rows_of
 from core.ops.windows import pads_of, reach, sizes
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.types import axis_of, matches
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

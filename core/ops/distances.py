@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
-from core.registry import Example, Extended, composite, lookup
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup
 
 __all__: list[str] = []
 

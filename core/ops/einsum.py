@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.linalg import with_halves_widened
 from core.ops.types import broadcast_shapes, same_dtype
-from core.registry import Example, lookup, op
 
 __all__ = ["terms_of"]
 

@@ -12,13 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index, in_range
 from core.ops.reduce import expand_to
 from core.ops.shape import reshape_to
 from core.ops.types import axis_of, broadcast_shapes, matches
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.logic import kept_where
 from core.ops.types import floating, working_dtype
-from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.logic import kept_where
 from core.ops.resample import cubic_weights
-from core.registry import Example, composite, lookup
 
 __all__ = ["read_between", "rows_of"]
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
-from core.registry import Example, composite, lookup, op
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, lookup, op
 from core.ops.places import added
 from core.ops.types import as_dtype, axis_of, matches, same_dtype
-from core.registry import Dtype, Example, lookup, op
 
 __all__ = ["check_index", "in_range"]
 

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index
 from core.ops.loss import Reduction, reduced
 from core.ops.types import axis_of, same_dtype
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from core.build import BlockBuilder
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.index import check_index
-from core.registry import Example, lookup, op
 
 __all__ = ["check_counts", "counts_within", "masked", "over_steps"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.registry import lookup
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import lookup
 
 __all__ = ["as_rows", "check_lengths", "ends_of", "over_rows", "row_numbers"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.types import broadcast_shapes, same_dtype, same_size
-from core.registry import Example, lookup, op
 
 __all__ = ["with_halves_widened"]
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from core.autodiff import Adjoint
-from core.build import Cotangent, SparseRows, Value, narrowed, widened
 from core.dependence import FLOWS
-from core.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType
+from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
+from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
+from core.ir.registry import op
 from core.ops.control import LoopMemory, Side, check_condition, free_names
 from core.ops.types import matches
-from core.registry import op
 
 __all__ = ["loop"]
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from core.ir.registry import Example, composite, lookup
 from core.ops.types import axis_of
-from core.registry import Example, composite, lookup
 
 __all__ = ["Reduction", "reduced"]
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.loss import Reduction, reduced
-from core.registry import Example, composite, lookup
 
 __all__ = ["cases"]
 

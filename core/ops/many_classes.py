@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

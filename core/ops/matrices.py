@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import lookup
 from core.ops.types import floating, same_size
-from core.registry import lookup
 
 __all__ = [
     "NO_CONVERGENCE",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, op
 from core.ops.index import check_index
-from core.registry import Example, op
 
 __all__: list[str] = []
 

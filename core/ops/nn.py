@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.logic import kept_where
 from core.ops.types import axes_of
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.types import product
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

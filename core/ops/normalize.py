@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from ml_dtypes import finfo
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.types import as_dtype, axis_of
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

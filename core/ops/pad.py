@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.creation import check_fits
 from core.ops.types import axis_of
-from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

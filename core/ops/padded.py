@@ -9,14 +9,14 @@ import math
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
 from core.ops.creation import check_count, check_fits
 from core.ops.lengths import as_rows, check_lengths, ends_of, row_numbers
 from core.ops.reduce import expand_to
 from core.ops.shape import reshape_to
 from core.ops.types import as_dtype, product
-from core.registry import Dtype, Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup
 from core.ops.loss import Reduction, reduced
 from core.ops.losses import cases
 from core.ops.types import axis_of
-from core.registry import Example, Extended, composite, lookup
 
 __all__: list[str] = []
 

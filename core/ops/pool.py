@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index, in_range
 from core.ops.types import same_size
 from core.ops.windows import few_windows, meetings, pads_of, reach, sizes
-from core.registry import Example, composite, lookup, op
 
 __all__ = [
     "BOX",

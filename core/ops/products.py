@@ -9,9 +9,9 @@ from string import ascii_letters
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 from core.ops.types import axis_of, same_size
-from core.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import FLOATS, TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, op
 from core.ops.types import as_dtype
-from core.registry import Dtype, Example, op
 
 __all__ = ["philox"]
 

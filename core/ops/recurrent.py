@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.build import BlockBuilder
-from core.errors import ProgramError
 from core.ir import TensorType
-from core.registry import Example, composite, lookup
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
 
 __all__: list[str] = []
 

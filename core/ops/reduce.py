@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import StackType, TensorType, Type
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.logic import kept_where
 from core.ops.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

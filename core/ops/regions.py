@@ -7,14 +7,14 @@ from functools import reduce
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.grid import read_between, rows_of
 from core.ops.index import check_index, in_range
 from core.ops.logic import kept_where
 from core.ops.types import matches
 from core.ops.windows import sizes
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import FLOATS, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
 from core.ops.types import as_dtype
-from core.registry import Dtype, Example, composite, lookup, op
 
 __all__ = ["cubic_weights"]
 

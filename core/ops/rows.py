@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.types import joined_type, same_size
-from core.registry import Example, lookup, op
 
 __all__: list[str] = []
 

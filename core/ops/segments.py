@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index
 from core.ops.lengths import over_rows
 from core.ops.logic import kept_where
 from core.ops.places import added
 from core.ops.types import matches, working_dtype
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.creation import check_count
 from core.ops.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
 from core.ops.types import matches
-from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -23,7 +24,6 @@ from core.ops.matrices import (
     transposed,
 )
 from core.ops.types import broadcast_shapes, same_dtype, same_size
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

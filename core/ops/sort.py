@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.cumulative import running_argmax
 from core.ops.reduce import expand_to
 from core.ops.types import axis_of
-from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

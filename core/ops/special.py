@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.types import floating
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

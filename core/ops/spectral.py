@@ -20,8 +20,9 @@ import math
 
 import numpy as np
 
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.matrices import (
     NO_CONVERGENCE,
     as_diagonal,
@@ -36,7 +37,6 @@ from core.ops.matrices import (
     transposed,
 )
 from core.ops.types import broadcast
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

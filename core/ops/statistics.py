@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.reduce import restored
 from core.ops.types import axes_of, axis_of, floating, product, working_dtype
-from core.registry import Example, Extended, composite, lookup, op
 
 __all__: list[str] = []
 

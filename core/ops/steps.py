@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import StackType, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.lengths import check_lengths, ends_of, row_numbers
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.build import SparseRows
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import SparseRows
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.index import check_index, in_range
 from core.ops.places import added
 from core.ops.types import matches, same_dtype, same_size
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, lookup, op
 from core.ops.logic import kept_where
 from core.ops.types import broadcast, floating
-from core.registry import Example, lookup, op
 
 __all__: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError, TypeMismatch
 from core.ir import StackType, TensorType, Type
+from core.ir.errors import ProgramError, TypeMismatch
 
 __all__ = [
     "as_dtype",

@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 
-from core.errors import ProgramError
 from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
 from core.ops.pool import BOXES, IMAGES, LINES, cases, check_rank, pool_shape, seen, slow, windows
 from core.ops.types import matches
 from core.ops.windows import sizes, wide
-from core.registry import Example, composite, lookup, op
 
 __all__: list[str] = []
 

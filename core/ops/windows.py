@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 
 __all__ = ["Pads", "blocks", "few_windows", "meetings", "pads_of", "reach", "sizes", "wide"]
 

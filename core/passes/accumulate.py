@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from core.build import BlockBuilder
 from core.ir import Block, Op, StackType, with_inner
-from core.precision import is_half
+from core.ir.builder import BlockBuilder
+from core.ir.precision import is_half
 
 __all__ = ["accumulate_early"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.build import BlockBuilder
-from core.errors import ProgramError
 from core.ir import Block, Op, StackType, TensorType, Type
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
 from core.ops.types import joined_type
 
 __all__ = ["bind"]

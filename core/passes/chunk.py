@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from core.build import BlockBuilder, Value
-from core.errors import Place
 from core.ir import Block, Op, TensorType, inner_blocks, with_inner
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import Place
 from core.ops.control import LoopMemory
 
 __all__ = ["chunk_loops"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.build import BlockBuilder, expansion
 from core.ir import HOLE, Block, Op, with_inner
-from core.registry import lookup
+from core.ir.builder import BlockBuilder, expansion
+from core.ir.registry import lookup
 
 __all__ = ["expand_composites"]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.errors import ExecutionError
 from core.ir import Block, Op, TensorType, with_inner
-from core.registry import lookup
+from core.ir.errors import ExecutionError
+from core.ir.registry import lookup
 
 __all__ = ["fold_constants"]
 

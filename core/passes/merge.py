@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from core.build import BlockBuilder
 from core.ir import Block, Op
+from core.ir.builder import BlockBuilder
 
 __all__ = ["merge_loops"]
 

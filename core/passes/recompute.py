@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ir.registry import lookup
 from core.ops.control import silent
-from core.registry import lookup
 
 __all__ = ["Recomputed", "even_cuts", "recompute"]
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.errors import Location
 from core.ir import Block
+from core.ir.errors import Location
 
 __all__ = [
     "PAGE",

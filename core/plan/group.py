@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from core.errors import Location
+from core.ir.errors import Location
 from core.plan.data import Instr, Operand, RowKernel, Rows, View
 
 __all__ = ["Axes", "Group", "Member"]

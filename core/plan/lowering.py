@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, Location
 from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
+from core.ir.errors import ExecutionError, Location
+from core.ir.registry import lookup
 from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
 from core.plan.group import Axes, Group, Member
 from core.plan.interpreted import interpret
 from core.plan.schedule import Schedule
-from core.registry import lookup
 
 __all__ = ["LOWERINGS", "Lowering", "Shared", "Target", "Uniform", "Unsupported", "lowers"]
 

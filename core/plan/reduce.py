@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import Op, TensorType
+from core.ir.registry import lookup
 from core.plan.group import Member
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
-from core.registry import lookup
 
 __all__ = ["reduced"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from core.errors import Location
+from core.ir.errors import Location
 from core.plan.data import Instruction, Root, View
 from core.plan.group import Axes, Group, Member
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.codegen.step import CONTROL
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from core.plan.data import Interpreted, View, bytes_of
 from core.runtime.reference import Run, plan
 

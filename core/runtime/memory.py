@@ -18,7 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from core.plan.data import stack_room
 
 __all__ = ["LINE", "Arena", "Arenas", "Rooms", "Stacks", "keeps_result"]

@@ -21,8 +21,8 @@ from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
 from core.codegen.step import ARRAY_DATA, CONTROL, write_step
 from core.codegen.timer import Timer
-from core.errors import ExecutionError
 from core.ir import Block, Op, StackType, TensorType
+from core.ir.errors import ExecutionError
 from core.plan import Plan as NativePlan
 from core.plan import Target, Unsupported, arrange, plan_block
 from core.plan.data import Instruction

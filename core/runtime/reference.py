@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import CoreError, ExecutionError, Location
 from core.ir import HOLE, Block, Op
+from core.ir.errors import CoreError, ExecutionError, Location
+from core.ir.registry import as_tuple, lookup
 from core.ops.types import byte_size
-from core.registry import as_tuple, lookup
 from core.runtime.times import Times
 
 __all__ = ["NATIVE", "Message", "Plan", "Run", "RunLimits", "plan"]

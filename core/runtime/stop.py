@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from core.codegen.step import CONTROL
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from core.runtime.reference import Run
 
 __all__ = ["watched"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.build import BlockBuilder, Value, expansion
-from core.errors import ProgramError
 from core.ir import Op, TensorType
-from core.registry import BlockIndex, Slot, construct, lookup
+from core.ir.builder import BlockBuilder, Value, expansion
+from core.ir.errors import ProgramError
+from core.ir.registry import BlockIndex, Slot, construct, lookup
 from core.wire.reader import Reader
 from core.wire.site import Known, Site
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from core.build import BlockBuilder, Value
-from core.errors import ProgramError
 from core.ir import INTEGERS, Block, Op, TensorType, Type
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ProgramError
+from core.ir.registry import BlockIndex, Slot, construct
 from core.ops.control import BranchMemory, LoopMemory
 from core.ops.types import joined_type
-from core.registry import BlockIndex, Slot, construct
 from core.wire.reader import Reader
 from core.wire.site import KEY, Known, Site
 

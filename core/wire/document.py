@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.errors import InvalidProgram, Location, Problem, escaped
 from core.ir import DTYPES, unknown_dtype
+from core.ir.errors import InvalidProgram, Location, Problem, escaped
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 

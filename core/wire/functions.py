@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.errors import ProgramError
 from core.ir import OF_FUNCTION, Block, TensorType, with_inner
+from core.ir.errors import ProgramError
+from core.ir.registry import Slot, construct
 from core.passes.bind import bind
-from core.registry import Slot, construct
 from core.wire.document import RawFunction
 from core.wire.reader import Reader
 from core.wire.scope import Scopes

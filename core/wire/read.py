@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.headroom import headroom
 from core.ir import Program
+from core.ir.recursion import headroom
 from core.wire import choice, control, functions, recurrence, rows  # noqa: F401  (declare the constructs)
 from core.wire.document import Limits, Problems, parse
 from core.wire.reader import Reader

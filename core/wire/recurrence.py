@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.build import Value
-from core.errors import ProgramError
 from core.ir import StackType, TensorType
+from core.ir.builder import Value
+from core.ir.errors import ProgramError
+from core.ir.registry import BlockIndex, LocalName, Slot, construct
 from core.ops.control import LoopMemory
 from core.ops.types import same_size
-from core.registry import BlockIndex, LocalName, Slot, construct
 from core.wire.control import carry_types, overwritten
 from core.wire.reader import Reader
 from core.wire.scope import local_names

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.build import BlockBuilder
-from core.errors import ProgramError
 from core.ir import Block, TensorType, Type
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
+from core.ir.registry import BlockIndex, LocalName, Slot, construct
 from core.ops.types import joined_type
-from core.registry import BlockIndex, LocalName, Slot, construct
 from core.wire.reader import Reader
 from core.wire.scope import local_names
 from core.wire.site import Site

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import get_args
 
 from core.ir import Block
-from core.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
+from core.ir.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
 
 __all__ = ["Scopes", "Touched", "inner_indices", "local_names"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.build import BlockBuilder, Value
-from core.errors import ProgramError
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ProgramError
 from core.wire.document import RawBlock, RawOp
 from core.wire.versions import Versions
 

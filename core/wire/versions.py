@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from core.build import BlockBuilder, Value
 from core.ir import Block, Op, Type
+from core.ir.builder import BlockBuilder, Value
 from core.wire.document import RawVar
 
 __all__ = ["Versions"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import Place
-from core.headroom import headroom
 from core.ir import HOLE, OF_FUNCTION, Block, Op, Program, StackType, Type, inner_blocks
-from core.names import block_index
-from core.registry import OpSpec, lookup, plain
+from core.ir.errors import Place
+from core.ir.names import block_index
+from core.ir.recursion import headroom
+from core.ir.registry import OpSpec, lookup, plain
 
 __all__ = ["write"]
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from core.errors import CoreError
+from core.ir.errors import CoreError
 from service.engine.protocol import EngineError
 from service.problems.document import MEDIA_TYPE, HttpProblem, new_request_id, problem_body, problem_response
 from service.problems.translate import from_exception

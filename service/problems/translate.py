@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from core.errors import CoreError, ProgramError
+from core.ir.errors import CoreError, ProgramError
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
 

@@ -13,8 +13,8 @@ from pydantic import Field
 
 import core.compile  # noqa: F401  (declares every op)
 from core.ir import Block
+from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
 from core.ops.aligned import ALIGNED
-from core.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
 from core.wire.samples import SAMPLES, Sample
 from service import tensors
 from service.body import JSON

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from core.optim import Optimizer
 from service.body import JSON, read_body
 from service.exchange import given_tensors

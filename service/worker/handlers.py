@@ -11,8 +11,8 @@ import numpy as np
 
 from core.clone import clone
 from core.compile import Backward, GradientQuery, append_backward, gradients
-from core.errors import ProgramError
 from core.ir import Variable
+from core.ir.errors import ProgramError
 from core.wire import write
 from service.worker import insight, sessions, tapes
 from service.worker.programs import blocks_of, known_program

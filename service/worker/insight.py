@@ -8,7 +8,7 @@ import numpy as np
 
 from core.analysis import analyse, check_gradients
 from core.compile import GradientQuery
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from service.worker.programs import known_program
 from service.worker.running import limits_of, query_from
 from service.worker.state import WorkerState

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import CoreError, ProgramError
+from core.ir.errors import CoreError, ProgramError
 from service import logs
 from service.worker import messages
 from service.worker.arena import ArenaReader, ArenaWriter

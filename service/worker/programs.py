@@ -23,8 +23,8 @@ from core.compile import (
     compile_update,
 )
 from core.cost.work import count_work
-from core.errors import ExecutionError, ProgramError
 from core.ir import Block, Program, inner_blocks
+from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype
 from core.optim import Optimizer
 from core.wire import Limits, read

@@ -10,8 +10,8 @@ import numpy as np
 
 from core.analysis.profile import profile_of
 from core.compile import Budget, Executable, GradientQuery, Outputs
-from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
+from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import Message, RunLimits
 from core.runtime.times import Times
 from core.sparse import RowArray

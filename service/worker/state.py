@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from service.worker.compiling import Compilations
 
 __all__ = ["ControlPage", "Handler", "StopSignal", "WorkerState"]

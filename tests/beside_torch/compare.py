@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.compile import optimize
 from core.ir import Block, StackType, TensorType
-from core.registry import REGISTRY, OpSpec, as_tuple
+from core.ir.builder import BlockBuilder
+from core.ir.registry import REGISTRY, OpSpec, as_tuple
 from core.runtime.reference import execute
 from tests.beside_torch.installed import torch
 from tests.beside_torch.sample import Sample

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from core.build import BlockBuilder
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.runtime.reference import execute
 from tests.beside_torch.installed import F, torch
 from tests.beside_torch.sample import Inputs, case

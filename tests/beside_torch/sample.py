@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from core.registry import REGISTRY, Example
+from core.ir.registry import REGISTRY, Example
 
 __all__ = ["Inputs", "Sample", "case", "drawn", "examples"]
 

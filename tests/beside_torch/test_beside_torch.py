@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import CoreError
-from core.registry import REGISTRY
+from core.ir.errors import CoreError
+from core.ir.registry import REGISTRY
 from tests.beside_torch.compare import beside
 from tests.beside_torch.differences import DIFFERENCES, NOT_IN_TORCH, REFUSED
 from tests.beside_torch.installed import MISSING, torch

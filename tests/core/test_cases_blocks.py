@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import RunLimits
 from core.wire import read
 from tests.programs import Sketch, close, grads, step

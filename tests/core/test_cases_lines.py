@@ -9,8 +9,8 @@ import pytest
 
 from core.backward import Options, append_backward, gradients
 from core.compile import GradientQuery, compile_gradient
-from core.errors import NotDifferentiable, ProgramError
-from core.registry import REGISTRY, op
+from core.ir.errors import NotDifferentiable, ProgramError
+from core.ir.registry import REGISTRY, op
 from core.wire import Limits, read, write
 from tests.programs import Sketch, close, grads, step
 

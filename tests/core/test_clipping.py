@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.compile import Clip, GradientQuery, Optimizer, compile_training, compile_update
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from core.wire import read
 from tests.programs import Sketch, close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.wire import read, write
 from tests.programs import Sketch, check, close, grads, step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from tests.programs import Sketch, close, grads
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training
-from core.errors import CoreError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import CoreError
 from core.runtime.reference import execute
 from core.wire import read
 from tests.core.test_kinks_elements import run, slope

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import Optimizer, compile_update
 from core.ir import Program, TensorType, Variable
+from core.ir.builder import BlockBuilder
+from core.ir.precision import HALVES
 from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS
-from core.precision import HALVES
 
 FIRST, GRADIENT = np.array([1.0, -2.0, 0.5]), np.array([2.0**-12, -(2.0**-13), 2.0**-10])
 """Gradients whose squares float16 does not know, and moves that are nothing beside the parameters."""

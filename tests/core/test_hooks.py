@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from core.backward import Options, append_backward
-from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
+from core.ir.errors import ExecutionError, ProgramError
 from core.wire import read
 from tests.programs import Sketch, close, grads, step
 

@@ -9,8 +9,8 @@ import pytest
 
 from core.backward import Options, append_backward
 from core.cost.budget import Budget
-from core.errors import ProgramError
 from core.hooks import Hook
+from core.ir.errors import ProgramError
 from core.wire import read, write
 from tests.programs import Sketch, close, grads, step
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder, Value
-from core.errors import ProgramError
 from core.ir import TensorType
-from core.registry import as_tuple
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ProgramError
+from core.ir.registry import as_tuple
 from core.runtime.reference import execute
 from tests.programs import Sketch, close, grads, step
 

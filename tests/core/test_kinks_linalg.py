@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
-from core.errors import CoreError, ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.runtime.reference import execute
 
 Q = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]

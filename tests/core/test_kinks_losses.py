@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import CoreError
+from core.ir.errors import CoreError
 from tests.programs import Sketch, close, grads, step
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
-from core.errors import ExecutionError, ProgramError
 from core.ir import Block, TensorType
-from core.registry import REGISTRY
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import REGISTRY
 from core.runtime.reference import RunLimits, execute
 from tests.programs import Sketch, close, grads
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
-from core.registry import as_tuple
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import as_tuple
 from core.runtime.reference import execute
 from tests.core.test_selection import pulled_back
 from tests.programs import close

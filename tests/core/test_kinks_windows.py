@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import optimize
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import as_tuple
 from core.ops import correlate
-from core.registry import as_tuple
 from core.runtime.reference import execute
 from tests.programs import Sketch, close, grads
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from core.wire import read
 from tests.programs import Sketch, close
 

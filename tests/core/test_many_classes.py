@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.errors import CoreError
+from core.ir.errors import CoreError
 from core.wire import read
 from tests.programs import Sketch, close, grads
 

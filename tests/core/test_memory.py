@@ -9,7 +9,7 @@ import pytest
 
 from core.backward import Options, append_backward
 from core.compile import GradientQuery, compile_gradient
-from core.errors import ProgramError
+from core.ir.errors import ProgramError
 from core.ops.control import LoopMemory
 from core.wire import read, write
 from tests.core.test_constructs import elman

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.compile import optimize
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.precision import HALVES
+from core.ir.registry import REGISTRY, Example
 from core.ops.types import as_dtype
-from core.precision import HALVES
-from core.registry import REGISTRY, Example
 from core.runtime.reference import execute
 from tests.laws.test_ops import block_for
 

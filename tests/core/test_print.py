@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.errors import CoreError
+from core.ir.errors import CoreError
 from core.runtime.reference import RunLimits
 from core.wire import read
 from tests.programs import Sketch, close, grads

@@ -30,8 +30,8 @@ def test_philox_gives_the_published_words(counter, key, wanted):
 
 
 def draw(op: str, key: int, **attrs: object) -> np.ndarray:
-    from core.build import BlockBuilder
     from core.ir import TensorType
+    from core.ir.builder import BlockBuilder
     from core.runtime.reference import execute
 
     b = BlockBuilder()

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from core.build import BlockBuilder
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import execute
 
 MANY = 20_000

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ops.places import added
 from core.ops.types import as_dtype
 from core.runtime.reference import execute

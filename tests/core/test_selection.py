@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.compile import optimize
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.runtime.reference import execute
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
 from tests.programs import close

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
-from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
 from core.passes.expand import expand_composites
 from core.runtime.reference import execute, plan
 from tests.programs import Sketch, close, step

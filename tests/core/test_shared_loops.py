@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.compile import optimize
 from core.ir import Block, TensorType, inner_blocks
-from core.registry import lookup
+from core.ir.builder import BlockBuilder
+from core.ir.registry import lookup
 from core.runtime.reference import Run, plan
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
 

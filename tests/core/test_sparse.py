@@ -13,8 +13,8 @@ import pytest
 from core.analysis import analyse
 from core.backward import append_backward, gradients
 from core.compile import Clip, GradientQuery, compile_gradient, compile_training
-from core.errors import ExecutionError, ProgramError
 from core.hooks import Hook
+from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS, Optimizer
 from core.sparse import RowArray

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.compile import compile_forward
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 from core.runtime.reference import RunLimits
 from core.wire import read
 from examples.models import block, constant, feed, op

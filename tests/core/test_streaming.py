@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from core.compile import Executable, GradientQuery, append_backward, compile_gradient
-from core.errors import ExecutionError
 from core.hooks import Hook
+from core.ir.errors import ExecutionError
 from core.runtime.reference import RunLimits
 from core.wire import read
 from tests.laws.test_random_programs import ALL, leaves

@@ -7,7 +7,7 @@ import pytest
 
 from bench.workloads import WORKLOADS
 from core.compile import GradientQuery, Optimizer, compile_training
-from core.errors import CoreError, ProgramError
+from core.ir.errors import CoreError, ProgramError
 from core.trainer import Trainer
 from core.wire import read
 from tests.programs import Sketch

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
-from core.errors import ProgramError
 from core.initial import initial_parameters
 from core.ir import TensorType, Variable
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
+from core.ir.registry import as_tuple
 from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS, state_types
-from core.registry import as_tuple
 from core.runtime.reference import execute
 from core.wire import read
 from tests.programs import Sketch, close

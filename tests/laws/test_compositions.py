@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff import vjp
-from core.build import BlockBuilder, Value
 from core.compile import optimize
-from core.errors import CoreError, ExecutionError
 from core.ir import Block, TensorType
-from core.registry import as_tuple, lookup
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import CoreError, ExecutionError
+from core.ir.registry import as_tuple, lookup
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, execute, plan
 from tests.laws.test_ops import CASES, OPS, arrays, examples_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import GradientQuery, compile_gradient, optimize
-from core.errors import CoreError, ExecutionError, ProgramError
 from core.ir import INTEGERS, Block, TensorType
-from core.registry import lookup
+from core.ir.builder import BlockBuilder
+from core.ir.errors import CoreError, ExecutionError, ProgramError
+from core.ir.registry import lookup
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, plan
 from core.wire import read

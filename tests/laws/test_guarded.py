@@ -9,8 +9,8 @@ import pytest
 from core.autodiff import vjp
 from core.codegen.machine import lanes
 from core.compile import optimize
-from core.errors import ExecutionError
 from core.ir import TensorType
+from core.ir.errors import ExecutionError
 from core.runtime import memory
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, plan

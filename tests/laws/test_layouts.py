@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder, Value
 from core.compile import GradientQuery, compile_gradient, optimize
-from core.errors import ExecutionError
 from core.ir import StackType, TensorType
-from core.registry import as_tuple, lookup
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ExecutionError
+from core.ir.registry import as_tuple, lookup
 from core.runtime.reference import execute
 from core.wire import read
 from tests.laws.test_native import both

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
-from core.errors import ExecutionError
 from core.ir import TensorType
-from core.registry import REGISTRY, as_tuple
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
+from core.ir.registry import REGISTRY, as_tuple
 from core.runtime.reference import execute
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
 

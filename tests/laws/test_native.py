@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from core.autodiff import vjp
 from core.compile import GradientQuery, compile_gradient, key_of, optimize
-from core.errors import ExecutionError
-from core.registry import Example
+from core.ir.errors import ExecutionError
+from core.ir.registry import Example
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, execute, plan
 from core.wire import read

@@ -15,12 +15,12 @@ import pytest
 
 import core.compile  # noqa: F401  (declares every op)
 from core.autodiff import vjp
-from core.build import BlockBuilder, output_types
 from core.compile import optimize
-from core.errors import CoreError, ProgramError
 from core.ir import Block, StackType, TensorType
+from core.ir.builder import BlockBuilder, output_types
+from core.ir.errors import CoreError, ProgramError
+from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.ops.types import matches
-from core.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.runtime.reference import execute
 
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}

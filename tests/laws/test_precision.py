@@ -15,11 +15,11 @@ import pytest
 
 from core.autodiff import vjp
 from core.compile import optimize
-from core.errors import CoreError, ProgramError
 from core.ir import Block, StackType
+from core.ir.errors import CoreError, ProgramError
+from core.ir.precision import EXACT, HALVES
+from core.ir.registry import Example, OpSpec
 from core.ops.types import as_dtype
-from core.precision import EXACT, HALVES
-from core.registry import Example, OpSpec
 from core.runtime.reference import execute
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.registry import CONSTRUCTS, REGISTRY
+from core.ir.registry import CONSTRUCTS, REGISTRY
 from core.wire import read, write
 from core.wire.samples import SAMPLES
 

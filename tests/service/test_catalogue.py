@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.registry import CONSTRUCTS, REGISTRY
+from core.ir.registry import CONSTRUCTS, REGISTRY
 from tests.service.test_programs import problem
 
 ALL = REGISTRY | CONSTRUCTS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_forward, compile_gradient
-from core.registry import OpSpec
+from core.ir.registry import OpSpec
 from core.wire import read
 from core.wire.samples import SAMPLES
 from service.pages import pages, write_pages

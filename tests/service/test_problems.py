@@ -12,7 +12,7 @@ from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.testclient import TestClient
 
-from core.errors import ExecutionError, InvalidProgram, Location, NotDifferentiable, Problem
+from core.ir.errors import ExecutionError, InvalidProgram, Location, NotDifferentiable, Problem
 from service import problems
 from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.metrics import Metrics

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from core.registry import CONSTRUCTS, REGISTRY
+from core.ir.registry import CONSTRUCTS, REGISTRY
 from core.wire import read
 from service.samples import REGRESSION, REGRESSION_ID, SAMPLES, WHILE, WHILE_ID
 from tests.core.test_cases_lines import five_readers, nested

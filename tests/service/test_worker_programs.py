@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery
-from core.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.optim import Optimizer
 from service.settings import Settings
 from service.worker import programs

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import CoreError, ExecutionError
+from core.ir.errors import CoreError, ExecutionError
 from service.settings import Settings
 from service.worker import sessions
 from service.worker.state import WorkerState

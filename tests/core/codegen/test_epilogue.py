@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bench.workloads import mlp
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.codegen import fork
 from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.plan import build, data, plan_block
 from core.plan.data import Gemm, Rows
 from core.plan.epilogue import fuse_epilogues

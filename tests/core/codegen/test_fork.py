@@ -37,8 +37,8 @@ def test_an_op_in_chunks_is_the_op(name, i):
 @pytest.mark.parametrize("shape", [(1, 7), (2, 33), (7, 5), (13, 64), (64, 10), (100, 1)])
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_sums_over_rows_columns_and_all_are_those_of_numpy(shape, axes):
-    from core.build import BlockBuilder
     from core.ir import TensorType
+    from core.ir.builder import BlockBuilder
 
     b = BlockBuilder()
     x = b.param(TensorType(shape, "float64"))

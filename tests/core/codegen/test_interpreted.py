@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.compile import optimize
-from core.errors import ExecutionError, Location
 from core.ir import Block, StackType, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, Location
+from core.ir.registry import lookup
 from core.plan import plan_block
-from core.registry import lookup
 from core.runtime.native import CPU, native_plan, refusals
 from core.runtime.reference import Run, RunLimits
 from tests.laws.test_native import both

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder, Value
 from core.compile import optimize
 from core.ir import TensorType
-from core.registry import lookup
+from core.ir.builder import BlockBuilder, Value
+from core.ir.registry import lookup
 from tests.laws.test_native import both
 
 END = -(2**31)

@@ -15,7 +15,7 @@ import pytest
 
 from core.codegen import machine
 from core.codegen.outside import GOOD, Outside, _answers
-from core.errors import ExecutionError
+from core.ir.errors import ExecutionError
 
 DOUBLE = """
 define i64 @double(i64 %x) {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.codegen import sweeps
 from core.codegen.machine import lanes
 from core.compile import optimize
 from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.runtime.native import native_plan
 from core.runtime.reference import Run
 from tests.laws.test_native import both

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.codegen import step
-from core.errors import ExecutionError
 from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
 from core.runtime import native
 from core.runtime.native import compile_region
 from core.runtime.reference import Run, RunLimits

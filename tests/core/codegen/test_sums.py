@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.build import BlockBuilder
 from core.codegen.operands import RUN
 from core.compile import optimize
 from core.ir import TensorType
-from core.registry import lookup
+from core.ir.builder import BlockBuilder
+from core.ir.registry import lookup
 from core.runtime.native import native_plan
 from core.runtime.reference import Run
 

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff import vjp
-from core.build import BlockBuilder
 from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.step import CONTROL, write_step
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.plan import arrange, convolution, plan_block
 from core.plan.data import Kernel
 from core.plan.work import work_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.errors import ExecutionError, InvalidProgram, Location, Problem
+from core.ir.errors import ExecutionError, InvalidProgram, Location, Problem
 from service.worker.state import WorkerState
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import ml_dtypes
 import numpy as np
 
-from core.ir import Block, Op, StackType, Type
+from core.ir.program import Block, Op, StackType, Type
 
 __all__ = ["EXACT", "HALVES", "can_widen", "is_half", "largest", "rounds_often"]
 

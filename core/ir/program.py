@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from core.errors import Location
+from core.ir.errors import Location
 
 __all__ = [
     "DTYPES",
     "FLOATS",
     "HOLE",
     "INTEGERS",
+    "OF_FUNCTION",
     "Block",
     "Op",
     "Program",

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from core.errors import ProgramError
-from core.ir import DTYPES, Block, unknown_dtype
+from core.ir.errors import ProgramError
+from core.ir.program import DTYPES, Block, unknown_dtype
 
 __all__ = [
     "CONSTRUCTS",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from core.errors import ProgramError
-from core.ir import OF_FUNCTION, Block, Program, TensorType, blocks_inside
+from core.ir.errors import ProgramError
+from core.ir.program import OF_FUNCTION, Block, Program, TensorType, blocks_inside
 
 __all__ = [
     "block_index",

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import CoreError, Location, ProgramError
-from core.ir import HOLE, Block, Op, TensorType, Type
-from core.precision import can_widen, is_half, rounds_often
-from core.registry import OpSpec, as_tuple, lookup
+from core.ir.errors import CoreError, Location, ProgramError
+from core.ir.precision import can_widen, is_half, rounds_often
+from core.ir.program import HOLE, Block, Op, TensorType, Type
+from core.ir.registry import OpSpec, as_tuple, lookup
 
 __all__ = [
     "BlockBuilder",
@@ -232,7 +232,7 @@ def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[s
 
 
 def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> Block:
-    """The block that a composite stands for, given the types of its inputs; see core.precision for 16-bit floats."""
+    """The block that a composite stands for, given the types of its inputs; see core.ir.precision for 16-bit floats."""
     key = ("expansion", inputs, tuple(attrs.values()))
     block = spec.memo.get(key)
     if block is None:
