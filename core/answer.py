@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.autodiff import Asked
+from core.autodiff.adjoint import Asked
+from core.autodiff.cotangents import Densified, gradient_name
 from core.cost.budget import Choice
-from core.cotangents import Densified, gradient_name
 from core.ir import Block, Program
 from core.ir.errors import Location
 from core.ir.recursion import headroom

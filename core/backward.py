@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from core.answer import Backward, rewrites, roles
-from core.autodiff import Adjoint
+from core.autodiff.activity import Dependence
+from core.autodiff.adjoint import Adjoint
+from core.autodiff.hooks import Hooks
 from core.cost.budget import Budget, Policies, choose
-from core.dependence import Dependence
-from core.hooks import Hooks
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError

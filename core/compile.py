@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.answer import Backward
+from core.autodiff.cotangents import Densified
 from core.backward import append_backward, gradients
 from core.clipping import Clip
 from core.cost.budget import Budget, Choice
-from core.cotangents import Densified
 from core.differentiate import Answered, differentiate_scaled
 from core.executable import Executable, Outputs, Update, key_of
 from core.ir import Program, TensorType, Variable

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from core.autodiff.cotangents import Densified
 from core.cost.budget import Choice
-from core.cotangents import Densified
 from core.ir import Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.recursion import headroom

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from core.dependence import Dependence
+from core.autodiff.activity import Dependence
 from core.ir import Block, Op, Program, inner_blocks
 from core.ir.errors import Location
 from core.ir.registry import lookup

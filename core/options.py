@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from core.autodiff.hooks import Hook
 from core.cost.budget import Budget, Policies
-from core.hooks import Hook
 from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError
 from core.ir.names import block_index, called, check_places, inner_name, list_of_names, plain, root_variable

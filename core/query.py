@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from core.autodiff.hooks import Hook
 from core.cost.budget import Budget
-from core.hooks import Hook
 from core.ir.errors import ProgramError
 from core.ops.control import LoopMemory
 from core.options import Options, Unconnected

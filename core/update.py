@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.autodiff.cotangents import Densified
 from core.clipping import Clip
-from core.cotangents import Densified
 from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, widened
 from core.optim import STEPS, Optimizer, needs_whole, state_types

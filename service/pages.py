@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
 from core.ir.builder import BlockBuilder

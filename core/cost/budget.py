@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Protocol, get_args
 
-from core.autodiff import Asked
+from core.autodiff.adjoint import Asked
 from core.cost.memory import predict_memory
 from core.cost.nests import loops_of
 from core.cost.step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.autodiff import Asked
+from core.autodiff.adjoint import Asked
 from core.ir import HOLE, Block, Op, inner_blocks
 from core.ir.errors import Place
 

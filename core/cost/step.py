@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from core.autodiff import Asked
+from core.autodiff.adjoint import Asked
 from core.cost.memory import lives
 from core.cost.nests import Nest, nests_of
 from core.cost.variants import Variant, constant, variant_of

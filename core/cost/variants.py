@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from core.autodiff import Adjoint
+from core.autodiff.adjoint import Adjoint
 from core.cost.memory import Lives, lives
 from core.cost.nests import Nest, alone
 from core.cost.work import count_work

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.autodiff import Adjoint
-from core.dependence import Dependence
+from core.autodiff.activity import Dependence
+from core.autodiff.adjoint import Adjoint
 from core.frontends.trace import Change, Trace
 from core.ir import Op, Program, Type, live
 from core.ir.errors import Location

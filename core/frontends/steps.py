@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff import Adjoint
+from core.autodiff.activity import Dependence
+from core.autodiff.adjoint import Adjoint
 from core.compile import optimize
-from core.dependence import Dependence
 from core.frontends.playback import Playback, play_back
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location

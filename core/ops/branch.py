@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.autodiff import Adjoint
-from core.dependence import FLOWS
+from core.autodiff.activity import FLOWS
+from core.autodiff.adjoint import Adjoint
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError, TypeMismatch

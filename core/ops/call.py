@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.autodiff import Adjoint, pullback
-from core.dependence import FLOWS
+from core.autodiff.activity import FLOWS
+from core.autodiff.adjoint import Adjoint, pullback
 from core.ir import Block, Op
 from core.ir.builder import Cotangent, Value
 from core.ir.errors import ProgramError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from core.autodiff import Adjoint
+from core.autodiff.adjoint import Adjoint
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.autodiff import Adjoint
-from core.dependence import FLOWS
+from core.autodiff.activity import FLOWS
+from core.autodiff.adjoint import Adjoint
 from core.ir import Block, Op, StackType
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ExecutionError, ProgramError, TypeMismatch

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from core.analysis.profile import profile_of
+from core.autodiff.hooks import Hook
 from core.compile import Budget, Executable, GradientQuery, Outputs
-from core.hooks import Hook
 from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import Message, RunLimits
 from core.runtime.times import Times

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.backward import Options, append_backward
-from core.hooks import Hook
 from core.ir.errors import ExecutionError, ProgramError
 from core.wire import read
 from tests.programs import Sketch, close, grads, step

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.backward import Options, append_backward
 from core.cost.budget import Budget
-from core.hooks import Hook
 from core.ir.errors import ProgramError
 from core.wire import read, write
 from tests.programs import Sketch, close, grads, step

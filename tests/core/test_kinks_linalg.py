@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import Block, TensorType, inner_blocks
 from core.ir.builder import BlockBuilder

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from core.analysis import analyse
+from core.autodiff.hooks import Hook
 from core.backward import append_backward, gradients
 from core.compile import Clip, GradientQuery, compile_gradient, compile_training
-from core.hooks import Hook
 from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype
 from core.optim import OPTIMIZERS, Optimizer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.compile import Executable, GradientQuery, append_backward, compile_gradient
-from core.hooks import Hook
 from core.ir.errors import ExecutionError
 from core.runtime.reference import RunLimits
 from core.wire import read

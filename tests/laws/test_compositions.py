@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value

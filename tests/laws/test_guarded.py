@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.codegen.machine import lanes
 from core.compile import optimize
 from core.ir import TensorType

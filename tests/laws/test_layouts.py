@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.ir import StackType, TensorType
 from core.ir.builder import BlockBuilder, Value

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.ir.errors import ExecutionError
 from core.ir.registry import Example

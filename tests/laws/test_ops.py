@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import core.compile  # noqa: F401  (declares every op)
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types

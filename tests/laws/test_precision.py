@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import optimize
 from core.ir import Block, StackType
 from core.ir.errors import CoreError, ProgramError

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.workloads import mlp
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.codegen import fork
 from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.compile import GradientQuery, compile_gradient, optimize
 from core.plan import plan_block
 from core.plan.flow import Elements, Loop

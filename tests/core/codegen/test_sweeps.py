@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.codegen.sweeps import DEAR, kept_values, sweeps
 from core.compile import optimize
 from core.ir import Block

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.autodiff import vjp
+from core.autodiff.adjoint import vjp
 from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
 from core.codegen.module import Module

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from core.cotangents import Cotangents, Densified
-from core.dependence import Dependence
-from core.hooks import Hooks
+from core.autodiff.activity import Dependence
+from core.autodiff.cotangents import Cotangents, Densified
+from core.autodiff.hooks import Hooks
+from core.autodiff.vjp import apply_rule
 from core.ir import HOLE, Block, Op, StackType, TensorType, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
 from core.ir.errors import CoreError, Location, NotDifferentiable
 from core.ir.registry import OpSpec, lookup
-from core.rule import apply_rule
 
 __all__ = ["Adjoint", "Asked", "pullback", "vjp"]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.hooks import Hooks, When
+from core.autodiff.hooks import Hooks, When
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import Location
