@@ -9,7 +9,6 @@ import core.ops  # noqa: F401  (fills the registry)
 from core.answer import Backward
 from core.autodiff.cotangents import Densified
 from core.backward import append_backward, gradients
-from core.clipping import Clip
 from core.cost.budget import Budget, Choice
 from core.differentiate import Answered, differentiate_scaled
 from core.executable import Executable, Outputs, Update, key_of
@@ -18,8 +17,9 @@ from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
 from core.ir.recursion import headroom
-from core.loss_scale import LossScale
-from core.optim import Optimizer
+from core.optim.clipping import Clip
+from core.optim.loss_scaling import LossScale
+from core.optim.optimizers import Optimizer
 from core.options import Options
 from core.passes import optimize
 from core.passes.bind import bind

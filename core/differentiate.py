@@ -12,7 +12,7 @@ from core.ir import Block, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
-from core.loss_scale import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
+from core.optim.loss_scaling import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
 from core.query import GradientQuery
 from core.results import Result, Wanted, gradient_step
 

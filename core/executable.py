@@ -16,9 +16,9 @@ from core.cost.budget import Choice
 from core.ir import Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.recursion import headroom
-from core.loss_scale import LossScale
 from core.ops.types import as_dtype
-from core.optim import STEPS, Optimizer, state_types
+from core.optim.loss_scaling import LossScale
+from core.optim.optimizers import STEPS, Optimizer, state_types
 from core.results import Result
 from core.runtime.native import native_plan
 from core.runtime.reference import Message, Plan, Run, RunLimits

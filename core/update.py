@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.autodiff.cotangents import Densified
-from core.clipping import Clip
 from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, widened
-from core.optim import STEPS, Optimizer, needs_whole, state_types
+from core.optim.clipping import Clip
+from core.optim.optimizers import STEPS, Optimizer, needs_whole, state_types
 from core.results import Result, Wanted, rows_of
 
 __all__ = ["apply_update"]

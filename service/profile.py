@@ -11,7 +11,7 @@ from core.analysis.numeric import random_values
 from core.analysis.profile import profile_of
 from core.compile import GradientQuery, bound, compile_gradient, compile_training
 from core.ir.errors import ProgramError
-from core.optim import Optimizer
+from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
 from core.wire import read
 from service import tensors

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from core.ir.errors import ProgramError
-from core.optim import Optimizer
+from core.optim.optimizers import Optimizer
 from service.body import JSON, read_body
 from service.exchange import given_tensors
 from service.problems import FieldError, HttpProblem, responses

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from core.compile import Clip, Executable, GradientQuery, LossScale, Outputs
-from core.initial import initial_parameters
 from core.ir import TensorType, Variable
 from core.ir.errors import ExecutionError, ProgramError
-from core.optim import REST, Optimizer, state_types
+from core.optim.initializers import initial_parameters
+from core.optim.optimizers import REST, Optimizer, state_types
 from core.sparse import RowArray
 from service.worker.programs import Known, check_type, known_program
 from service.worker.repeated import Repeated, repeated

@@ -10,7 +10,7 @@ from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.precision import HALVES
 from core.ops.types import as_dtype
-from core.optim import OPTIMIZERS
+from core.optim.optimizers import OPTIMIZERS
 
 FIRST, GRADIENT = np.array([1.0, -2.0, 0.5]), np.array([2.0**-12, -(2.0**-13), 2.0**-10])
 """Gradients whose squares float16 does not know, and moves that are nothing beside the parameters."""

@@ -10,7 +10,7 @@ import pytest
 from core.analysis.profile import as_text, profile_of
 from core.codegen.peak import Peak, _rate, peak
 from core.compile import GradientQuery, compile_gradient, compile_training
-from core.optim import Optimizer
+from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
 from core.wire import read
 from tests.core.test_analysis import mlp

@@ -16,7 +16,7 @@ from core.backward import append_backward, gradients
 from core.compile import Clip, GradientQuery, compile_gradient, compile_training
 from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype
-from core.optim import OPTIMIZERS, Optimizer
+from core.optim.optimizers import OPTIMIZERS, Optimizer
 from core.sparse import RowArray
 from core.wire import read, write
 from tests.programs import Sketch, check, close, identical, step, whole

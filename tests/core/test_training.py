@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
-from core.initial import initial_parameters
 from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import as_tuple
 from core.ops.types import as_dtype
-from core.optim import OPTIMIZERS, state_types
+from core.optim.initializers import initial_parameters
+from core.optim.optimizers import OPTIMIZERS, state_types
 from core.runtime.reference import execute
 from core.wire import read
 from tests.programs import Sketch, close

@@ -11,7 +11,7 @@ import pytest
 
 from core.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
-from core.optim import Optimizer
+from core.optim.optimizers import Optimizer
 from service.settings import Settings
 from service.worker import programs
 from service.worker.compiling import Compilations, Parked

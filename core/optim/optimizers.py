@@ -17,7 +17,7 @@ from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ops.types import as_dtype
 from core.ops.updates import decayed
-from core.schedules import Schedule
+from core.optim.schedules import Schedule
 
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
 

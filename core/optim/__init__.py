@@ -1,0 +1,1 @@
+"""Optimisers, learning-rate schedules, gradient clipping, loss scaling and initialisers."""
