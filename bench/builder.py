@@ -11,7 +11,7 @@ from typing import Any
 
 import core.compile
 from bench.clock import Clock, calls
-from core.answer import Backward
+from core.gradients.backward_program import Backward
 from core.wire import read
 
 __all__ = ["chain", "main", "nested"]

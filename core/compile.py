@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.answer import Backward
 from core.autodiff.cotangents import Densified
-from core.backward import append_backward, gradients
 from core.cost.budget import Budget, Choice
 from core.differentiate import Answered, differentiate_scaled
 from core.executable import Executable, Outputs, Update, key_of
+from core.gradients.append_backward import append_backward, gradients
+from core.gradients.backward_program import Backward
+from core.gradients.options import Options
+from core.gradients.query import GradientQuery
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
@@ -20,10 +22,8 @@ from core.ir.recursion import headroom
 from core.optim.clipping import Clip
 from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import Optimizer
-from core.options import Options
 from core.passes import optimize
 from core.passes.bind import bind
-from core.query import GradientQuery
 from core.results import Result, Wanted, states_of, step_block, wanted_by
 from core.runtime.reference import plan
 from core.update import apply_update

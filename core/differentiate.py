@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from core.answer import Backward
-from core.backward import append_backward, gradients
+from core.gradients.append_backward import append_backward, gradients
+from core.gradients.backward_program import Backward
+from core.gradients.query import GradientQuery
 from core.ir import Block, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
 from core.optim.loss_scaling import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
-from core.query import GradientQuery
 from core.results import Result, Wanted, gradient_step
 
 __all__ = ["Answered", "differentiate", "differentiate_scaled"]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.answer import Backward
+from core.gradients.backward_program import Backward
+from core.gradients.query import GradientQuery
 from core.ir import Block, Program
 from core.ir.names import root_array
 from core.passes import optimize
-from core.query import GradientQuery
 
 __all__ = ["Result", "Wanted", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
 from core.frontends.trace import Change, Trace
+from core.gradients.unreachable import reason_for
 from core.ir import Op, Program, Type, live
 from core.ir.errors import Location
-from core.missing import reason_for
 
 __all__ = ["record", "why_missing"]
 
@@ -35,7 +35,7 @@ def record(
 
 
 def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequence[str]) -> dict[str, str]:
-    """Why each of `names` has no gradient; reasons as in `core.missing`. places: of the ops that reach `target`."""
+    """Why each of `names` has no gradient; reasons as in `core.gradients.unreachable`. places: of the ops that reach `target`."""
     if not names:
         return {}
     path = trace.block([trace.ops[p] for p in places], [])

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.backward import check_seed
 from core.compile import key_of
 from core.frontends.answers import Appended, Evaluated, Gradients
 from core.frontends.reader import parsed, pointer_of, read_ops
 from core.frontends.record import record, why_missing
 from core.frontends.steps import Form, Steps
 from core.frontends.trace import Change, TapeLimits, Trace, held, size_of
+from core.gradients.append_backward import check_seed
 from core.ir import Program, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.recursion import headroom

@@ -7,9 +7,9 @@ from typing import Literal
 
 from core.autodiff.hooks import Hook
 from core.cost.budget import Budget
+from core.gradients.options import Options, Unconnected
 from core.ir.errors import ProgramError
 from core.ops.control import LoopMemory
-from core.options import Options, Unconnected
 
 __all__ = ["GradientQuery"]
 

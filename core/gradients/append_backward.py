@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-from core.answer import Backward, rewrites, roles
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.cost.budget import Budget, Policies, choose
+from core.gradients.backward_program import Backward, rewrites, roles
+from core.gradients.options import Options, check_hooks, cuts, with_memory, without_flow
+from core.gradients.unreachable import reason_for
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
 from core.ir.names import list_of_names, root_variable
 from core.ir.recursion import headroom
-from core.missing import reason_for
-from core.options import Options, check_hooks, cuts, with_memory, without_flow
 from core.passes import optimize
 from core.passes.recompute import recompute
 

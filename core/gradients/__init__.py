@@ -1,0 +1,1 @@
+"""From a question about gradients to a program with its backward pass."""
