@@ -9,7 +9,6 @@ import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff.cotangents import Densified
 from core.cost.budget import Budget, Choice
 from core.differentiate import Answered, differentiate_scaled
-from core.executable import Executable, Outputs, Update, key_of
 from core.gradients.append_backward import append_backward, gradients
 from core.gradients.backward_program import Backward
 from core.gradients.options import Options
@@ -24,7 +23,8 @@ from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import Optimizer
 from core.passes import optimize
 from core.passes.bind import bind
-from core.results import Result, Wanted, states_of, step_block, wanted_by
+from core.runtime.executable import Executable, Outputs, Update, key_of
+from core.runtime.outputs import Result, Wanted, states_of, step_block, wanted_by
 from core.runtime.reference import plan
 from core.update import apply_update
 

@@ -14,7 +14,7 @@ from core.ir.builder import BlockBuilder, Cotangent, SparseRows
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
 from core.optim.loss_scaling import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
-from core.results import Result, Wanted, gradient_step
+from core.runtime.outputs import Result, Wanted, gradient_step
 
 __all__ = ["Answered", "differentiate", "differentiate_scaled"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from core.bound import KEPT, bound
 from core.compile import Executable, Outputs
+from core.runtime.bound_step import KEPT, bound
 from core.runtime.reference import Run, RunLimits
 
 __all__ = ["Trainer"]

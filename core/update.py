@@ -9,7 +9,7 @@ from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, widened
 from core.optim.clipping import Clip
 from core.optim.optimizers import STEPS, Optimizer, needs_whole, state_types
-from core.results import Result, Wanted, rows_of
+from core.runtime.outputs import Result, Wanted, rows_of
 
 __all__ = ["apply_update"]
 

@@ -37,7 +37,7 @@ def _executor(request: Any, monkeypatch: Any) -> None:
     """With --native, what is ready to run is compiled at its first step, as sessions do it."""
     if not request.config.getoption("--native"):
         return
-    from core.executable import Executable
+    from core.runtime.executable import Executable
 
     interpreted, machines = Executable.step, {}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.compile import GradientQuery, Outputs, compile_gradient
 from core.ir.registry import lookup
-from core.sparse import RowArray
+from core.runtime.sparse_rows import RowArray
 from core.wire import read
 
 __all__ = ["EXECUTOR", "Sketch", "check", "close", "complex_step", "grads", "identical", "step", "whole"]

@@ -12,7 +12,7 @@ from core.compile import GradientQuery, compile_forward, compile_gradient
 from core.ir import Program
 from core.ir.errors import ProgramError
 from core.runtime.reference import RunLimits
-from core.sparse import RowArray
+from core.runtime.sparse_rows import RowArray
 
 __all__ = ["Comparison", "check_gradients", "random_values"]
 

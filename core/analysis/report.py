@@ -21,7 +21,7 @@ from core.ir.names import block_index
 from core.ir.recursion import headroom
 from core.ops.control import LoopMemory
 from core.ops.types import byte_size
-from core.results import gradient_step
+from core.runtime.outputs import gradient_step
 
 __all__ = ["analyse"]
 

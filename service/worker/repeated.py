@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from core.bound import KEPT, BoundStep, bound
 from core.compile import Outputs
+from core.runtime.bound_step import KEPT, BoundStep, bound
 from core.runtime.reference import Run
 from service.worker.programs import Compiled
 from service.worker.running import limits_of

@@ -13,8 +13,8 @@ from core.autodiff.hooks import Hook
 from core.compile import Budget, Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import Message, RunLimits
+from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
-from core.sparse import RowArray
 from service.worker.programs import Compiled
 from service.worker.state import WorkerState
 

@@ -17,7 +17,7 @@ from core.ir import TensorType, Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
-from core.sparse import RowArray
+from core.runtime.sparse_rows import RowArray
 from service.worker.programs import Known, check_type, known_program
 from service.worker.repeated import Repeated, repeated
 from service.worker.running import answer_of, query_from, run, times_of, told_of

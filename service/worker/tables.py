@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from core.sparse import RowArray
+from core.runtime.sparse_rows import RowArray
 
 __all__ = ["own_tables"]
 

@@ -13,7 +13,7 @@ from core.compile import GradientQuery, compile_gradient
 from core.cost import predict_memory
 from core.cost.step import Step
 from core.gradients.append_backward import append_backward
-from core.results import gradient_step
+from core.runtime.outputs import gradient_step
 from core.wire import read
 from tests.core.test_constructs import array_in_a_loop, cases, elman
 from tests.core.test_hooks import in_a_loop

@@ -17,7 +17,7 @@ from core.gradients.append_backward import append_backward, gradients
 from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS, Optimizer
-from core.sparse import RowArray
+from core.runtime.sparse_rows import RowArray
 from core.wire import read, write
 from tests.programs import Sketch, check, close, identical, step, whole
 

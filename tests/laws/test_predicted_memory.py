@@ -17,7 +17,7 @@ from bench import workloads
 from core.analysis import analyse
 from core.analysis.compiled import machine_code
 from core.compile import GradientQuery, compile_gradient
-from core.executable import Executable
+from core.runtime.executable import Executable
 from core.runtime.native import Region
 from core.wire import read
 from tests.core.test_memory import POLICIES, tanh_loop

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.executable import Executable
 from core.ir.errors import ExecutionError
+from core.runtime.executable import Executable
 from core.runtime.reference import RunLimits
 from core.wire import read
 from tests.programs import Sketch

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from core.compile import GradientQuery, compile_gradient
-from core.executable import Executable
 from core.ir import Block
 from core.plan import plan_block
 from core.plan.flow import Ahead, Hoisted, Loop
 from core.plan.hoist import DEPTH
+from core.runtime.executable import Executable
 from core.runtime.native import CPU
 from core.wire import read
 from tests.laws.test_native import both

@@ -19,11 +19,11 @@ from core.ir.recursion import headroom
 from core.ops.types import as_dtype
 from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import STEPS, Optimizer, state_types
-from core.results import Result
 from core.runtime.native import native_plan
+from core.runtime.outputs import Result
 from core.runtime.reference import Message, Plan, Run, RunLimits
+from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
-from core.sparse import RowArray
 
 __all__ = ["Executable", "Outputs", "Update", "checked", "key_of"]
 
