@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.clock import Clock, calls
 from core.analysis import analyse
-from core.compile import GradientQuery
+from core.compiler.compile import GradientQuery
 from core.gradients.append_backward import append_backward
 from core.wire import read
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import core.compile
+import core.compiler.compile
 from bench.clock import Clock, calls
 from core.gradients.backward_program import Backward
 from core.wire import read
@@ -71,14 +71,16 @@ def main() -> None:
     for _ in range(ROUNDS):  # by turns: what slows the machine for a while slows all of them
         for name, document in programs.items():
             program = clocks[name]("read", lambda d=document: read(d))
-            backward: Backward = clocks[name]("build", lambda p=program: core.compile.append_backward(p, "loss"))
+            backward: Backward = clocks[name](
+                "build", lambda p=program: core.compiler.compile.append_backward(p, "loss")
+            )
             clocks[name]("write", backward.as_document)
             ops[name] = len(backward.program.block.ops)
     for name, clock in clocks.items():
         print(f"{name:34}" + "".join(f"{taken:9.3f}" for taken in clock.least.values()) + f"   {ops[name]:,}")
     four, eight, _ = (clock.least["build"] for clock in clocks.values())
     small, large = read(chain(4000)), read(chain(8000))
-    few, many = (calls(lambda p=p: core.compile.append_backward(p, "loss")) for p in (small, large))
+    few, many = (calls(lambda p=p: core.compiler.compile.append_backward(p, "loss")) for p in (small, large))
     print(f"twice the ops take {eight / four:.2f} times as long to build, and {many / few:.3f} times the calls")
 
 

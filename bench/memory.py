@@ -26,7 +26,7 @@ from bench.peers.memory import memory_of_process
 from bench.peers.process import OWN, PEERS, started
 from bench.workloads import WORKLOADS
 from core.analysis import analyse
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.executable import Executable
 from core.runtime.native import Region
 from core.wire import read

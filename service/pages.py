@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
 from core.ir.builder import BlockBuilder
 from core.ir.registry import Attr, Example, OpSpec, as_tuple, plain

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.analysis.numeric import random_values
 from core.analysis.profile import profile_of
-from core.compile import GradientQuery, bound, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, bound, compile_gradient, compile_training
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times

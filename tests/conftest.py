@@ -65,7 +65,7 @@ def _by_differences(terminalreporter: Any) -> None:
                 outcomes[report.nodeid.partition(LAW)[2].rpartition("-")[0]].add(outcome)
     if not outcomes:
         return
-    import core.compile  # noqa: F401  (declares every op)
+    import core.compiler.compile  # noqa: F401  (declares every op)
     from core.ir.registry import CONSTRUCTS, REGISTRY
 
     differentiable = {name for name, spec in REGISTRY.items() if spec.differentiable}

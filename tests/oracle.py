@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from core.compile import compile_forward
+from core.compiler.compile import compile_forward
 from core.wire import read
 
 __all__ = ["NearKink", "unrolled"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import GradientQuery, Outputs, compile_gradient
+from core.compiler.compile import GradientQuery, Outputs, compile_gradient
 from core.ir.registry import lookup
 from core.runtime.sparse_rows import RowArray
 from core.wire import read
@@ -153,7 +153,7 @@ def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, 
 
     The gradient of their squared norm, second order, is compared too. `options` as of `step`.
     """
-    from core.compile import compile_forward
+    from core.compiler.compile import compile_forward
     from core.gradients.append_backward import append_backward
     from core.wire import write
 

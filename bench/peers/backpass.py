@@ -7,8 +7,8 @@ import numpy as np
 import scipy
 
 from bench.workloads import RATE, Workload, mlp
-from core.compile import GradientQuery, Optimizer, compile_training
-from core.trainer import Trainer
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.trainer import Trainer
 from core.wire import read
 
 __all__ = ["Training", "start", "versions"]

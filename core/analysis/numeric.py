@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import GradientQuery, compile_forward, compile_gradient
+from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.ir import Program
 from core.ir.errors import ProgramError
 from core.runtime.reference import RunLimits

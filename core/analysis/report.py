@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from core.analysis.compiled import machine_code
 from core.analysis.place import place
-from core.compile import GradientQuery, bound
+from core.compiler.compile import GradientQuery, bound
+from core.compiler.differentiate import differentiate
 from core.cost import count_work, predict_memory
 from core.cost.budget import Budget
 from core.cost.step import Step
-from core.differentiate import differentiate
 from core.gradients.backward_program import Backward
 from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ir.errors import CoreError

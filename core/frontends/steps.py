@@ -16,7 +16,7 @@ import numpy as np
 
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.frontends.playback import Playback, play_back
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location

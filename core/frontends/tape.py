@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.compile import key_of
+from core.compiler.compile import key_of
 from core.frontends.answers import Appended, Evaluated, Gradients
 from core.frontends.reader import parsed, pointer_of, read_ops
 from core.frontends.record import record, why_missing

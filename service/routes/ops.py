@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-import core.compile  # noqa: F401  (declares every op)
+import core.compiler.compile  # noqa: F401  (declares every op)
 from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
 from core.ops.aligned import ALIGNED

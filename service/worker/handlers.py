@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Backward, GradientQuery, append_backward, gradients
+from core.compiler.compile import Backward, GradientQuery, append_backward, gradients
 from core.gradients.forward_only import clone
 from core.ir import Variable
 from core.ir.errors import ProgramError

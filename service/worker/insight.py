@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from core.analysis import analyse, check_gradients
-from core.compile import GradientQuery
+from core.compiler.compile import GradientQuery
 from core.ir.errors import ProgramError
 from service.worker.programs import known_program
 from service.worker.running import limits_of, query_from

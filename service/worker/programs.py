@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from core.compile import (
+from core.compiler.compile import (
     Clip,
     Executable,
     GradientQuery,

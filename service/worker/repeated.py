@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Outputs
+from core.compiler.compile import Outputs
 from core.runtime.bound_step import KEPT, BoundStep, bound
 from core.runtime.reference import Run
 from service.worker.programs import Compiled

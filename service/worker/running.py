@@ -10,7 +10,7 @@ import numpy as np
 
 from core.analysis.profile import profile_of
 from core.autodiff.hooks import Hook
-from core.compile import Budget, Executable, GradientQuery, Outputs
+from core.compiler.compile import Budget, Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import Message, RunLimits
 from core.runtime.sparse_rows import RowArray

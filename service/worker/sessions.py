@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Clip, Executable, GradientQuery, LossScale, Outputs
+from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Outputs
 from core.ir import TensorType, Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.initializers import initial_parameters

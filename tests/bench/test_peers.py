@@ -13,7 +13,7 @@ from bench.peers.messages import receive, send
 from bench.peers.process import OWN, started
 from bench.steps import disagreement, measured
 from bench.workloads import RATE, WORKLOADS, mlp
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.beside_torch.installed import MISSING, torch
 

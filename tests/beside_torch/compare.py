@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import REGISTRY, OpSpec, as_tuple

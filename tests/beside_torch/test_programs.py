@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.beside_torch.compare import attributes
 from tests.beside_torch.installed import MISSING, torch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.analysis import analyse, check_gradients, predict_memory
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.core.test_constructs import custom
 from tests.core.test_memory import POLICIES, layers, tanh_loop

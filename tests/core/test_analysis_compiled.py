@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.analysis import analyse
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir import Block, inner_blocks
 from core.wire import read
 from tests.core.test_memory import tanh_loop

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.compile import Budget, Executable, GradientQuery, Optimizer, compile_gradient, compile_training
+from core.compiler.compile import Budget, Executable, GradientQuery, Optimizer, compile_gradient, compile_training
 from core.cost import count_work, predict_memory
 from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError

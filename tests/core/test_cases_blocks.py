@@ -325,7 +325,7 @@ def test_74_a_loop_that_does_not_end_is_stopped_with_a_typed_error():
         s.op("mul", "h", "w", out="h")
         s.const(1, dtype="bool", out="go")
     s.total("h")
-    from core.compile import GradientQuery, compile_gradient
+    from core.compiler.compile import GradientQuery, compile_gradient
 
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss"))
     with pytest.raises(ExecutionError) as error:

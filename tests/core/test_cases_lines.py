@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.gradients.append_backward import Options, append_backward, gradients
 from core.ir.errors import NotDifferentiable, ProgramError
 from core.ir.registry import REGISTRY, op

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.gradients.append_backward import append_backward, gradients
 from core.wire import read
 from tests.core.test_cases_lines import second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.gradients.append_backward import append_backward, gradients
 from core.wire import read, write
 from tests.programs import Sketch, check, close, grads

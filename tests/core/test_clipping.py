@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import Clip, GradientQuery, Optimizer, compile_training, compile_update
+from core.compiler.compile import Clip, GradientQuery, Optimizer, compile_training, compile_update
 from core.ir.errors import ProgramError
 from core.wire import read
 from tests.programs import Sketch, close

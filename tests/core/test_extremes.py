@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import Optimizer, compile_update
+from core.compiler.compile import Optimizer, compile_update
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.precision import HALVES

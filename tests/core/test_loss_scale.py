@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
 from core.ir.errors import ProgramError
 from core.wire import read
 from tests.programs import Sketch, close
@@ -48,7 +48,7 @@ def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_mov
 @pytest.mark.parametrize("clip", [None, "global_norm"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip, dtype):
-    from core.compile import Clip
+    from core.compiler.compile import Clip
 
     s = Sketch()
     s.param("w", [[0.5, -1.0], [0.25, 2.0]], dtype)

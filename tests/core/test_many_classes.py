@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import CoreError
 from core.wire import read
 from tests.programs import Sketch, close, grads

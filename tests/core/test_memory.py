@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError
 from core.ops.control import LoopMemory

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from core.analysis import analyse
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.cost import predict_memory
 from core.cost.step import Step
 from core.gradients.append_backward import append_backward

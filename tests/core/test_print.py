@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import CoreError
 from core.runtime.reference import RunLimits
 from core.wire import read

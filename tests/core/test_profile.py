@@ -9,7 +9,7 @@ import pytest
 
 from core.analysis.profile import as_text, profile_of
 from core.codegen.peak import Peak, _rate, peak
-from core.compile import GradientQuery, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, compile_gradient, compile_training
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
 from core.wire import read

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from core.compile import GradientQuery, compile_gradient, key_of
+from core.compiler.compile import GradientQuery, compile_gradient, key_of
 from core.ops.random import philox
 from core.wire import read
 from tests.programs import Sketch

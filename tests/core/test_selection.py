@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.runtime.reference import execute

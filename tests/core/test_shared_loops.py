@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, TensorType, inner_blocks
 from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup

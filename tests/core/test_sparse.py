@@ -12,7 +12,7 @@ import pytest
 
 from core.analysis import analyse
 from core.autodiff.hooks import Hook
-from core.compile import Clip, GradientQuery, compile_gradient, compile_training
+from core.compiler.compile import Clip, GradientQuery, compile_gradient, compile_training
 from core.gradients.append_backward import append_backward, gradients
 from core.ir.errors import ExecutionError, ProgramError
 from core.ops.types import as_dtype

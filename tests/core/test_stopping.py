@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from core.compile import compile_forward
+from core.compiler.compile import compile_forward
 from core.ir.errors import ExecutionError
 from core.runtime.reference import RunLimits
 from core.wire import read

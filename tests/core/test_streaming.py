@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.hooks import Hook
-from core.compile import Executable, GradientQuery, append_backward, compile_gradient
+from core.compiler.compile import Executable, GradientQuery, append_backward, compile_gradient
 from core.ir.errors import ExecutionError
 from core.runtime.reference import RunLimits
 from core.wire import read

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_forward, compile_gradient
+from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.frontends import Steps, Tape, TapeLimits
 from core.ir.errors import ExecutionError, InvalidProgram, ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.trainer import Trainer
 from core.ir.errors import CoreError, ProgramError
-from core.trainer import Trainer
 from core.wire import read
 from tests.programs import Sketch
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
+from core.compiler.compile import GradientQuery, Optimizer, compile_forward, compile_training, compile_update
 from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError

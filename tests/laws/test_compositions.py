@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import CoreError, ExecutionError

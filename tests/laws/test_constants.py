@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import INTEGERS, Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError

@@ -8,7 +8,7 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen.machine import lanes
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.errors import ExecutionError
 from core.runtime import memory

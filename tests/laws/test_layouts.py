@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.compile import GradientQuery, compile_gradient, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import StackType, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ExecutionError

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
-from core.compile import GradientQuery, compile_gradient, key_of, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.ir.errors import ExecutionError
 from core.ir.registry import Example
 from core.runtime.native import native_plan

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import core.compile  # noqa: F401  (declares every op)
+import core.compiler.compile  # noqa: F401  (declares every op)
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types
 from core.ir.errors import CoreError, ProgramError

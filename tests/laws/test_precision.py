@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, StackType
 from core.ir.errors import CoreError, ProgramError
 from core.ir.precision import EXACT, HALVES

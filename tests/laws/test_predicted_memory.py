@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench import workloads
 from core.analysis import analyse
 from core.analysis.compiled import machine_code
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.executable import Executable
 from core.runtime.native import Region
 from core.wire import read

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.hooks import Hook
-from core.compile import Executable, GradientQuery, compile_gradient
+from core.compiler.compile import Executable, GradientQuery, compile_gradient
 from core.gradients.append_backward import Options, gradients
 from core.ir import Program
 from core.wire import read, write

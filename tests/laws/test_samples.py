@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.registry import CONSTRUCTS, REGISTRY
 from core.wire import read, write
 from core.wire.samples import SAMPLES

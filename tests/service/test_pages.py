@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_forward, compile_gradient
+from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.ir.registry import OpSpec
 from core.wire import read
 from core.wire.samples import SAMPLES

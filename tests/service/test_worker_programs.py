@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery
+from core.compiler.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import Optimizer
 from service.settings import Settings

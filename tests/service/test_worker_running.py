@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from core.compile import Outputs
+from core.compiler.compile import Outputs
 from service.worker.running import answer_of
 
 STATE: Any = SimpleNamespace(device="cpu", xp=np, to_host=np.asarray)

@@ -72,7 +72,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from core.codegen import machine
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from bench.workloads import WORKLOADS
 import numpy as np

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.workloads import mlp
 from core.autodiff.adjoint import vjp
 from core.codegen import fork
-from core.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import build, data, plan_block

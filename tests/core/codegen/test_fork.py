@@ -7,7 +7,7 @@ import pytest
 
 from bench.workloads import WORKLOADS
 from core.codegen import fork
-from core.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.runtime import native
 from core.runtime.native import native_plan
 from core.runtime.reference import Run

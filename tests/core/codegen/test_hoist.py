@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir import Block
 from core.plan import plan_block
 from core.plan.flow import Ahead, Hoisted, Loop
@@ -115,7 +115,7 @@ def walled(array: np.ndarray) -> np.ndarray:
 
 READS_TO_THE_END = """
 import numpy as np
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.native import native_plan
 from core.runtime.reference import Run
 from core.wire import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, Location

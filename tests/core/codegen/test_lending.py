@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.workloads import mlp
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime import memory
 from core.runtime.memory import Arena, Arenas
 from core.wire import read

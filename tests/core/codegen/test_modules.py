@@ -7,7 +7,7 @@ import pytest
 
 from bench.workloads import WORKLOADS
 from core.codegen import module, step
-from core.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime import native
 from core.runtime.times import Times
 from core.wire import read

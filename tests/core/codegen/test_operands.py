@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.registry import lookup

@@ -8,7 +8,7 @@ import pytest
 from core.autodiff.adjoint import vjp
 from core.codegen import sweeps
 from core.codegen.machine import lanes
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.runtime.native import native_plan

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.compile import GradientQuery, compile_gradient, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.plan import plan_block
 from core.plan.flow import Elements, Loop
 from core.runtime.native import CPU, refusals

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.codegen.operands import RUN
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup

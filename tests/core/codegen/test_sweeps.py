@@ -8,7 +8,7 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen.sweeps import DEAR, kept_values, sweeps
-from core.compile import optimize
+from core.compiler.compile import optimize
 from core.ir import Block
 from core.plan import Unsupported, plan_block
 from core.plan.data import Instr, RowKernel, Rows, Sequence

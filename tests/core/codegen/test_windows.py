@@ -18,7 +18,7 @@ from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.step import CONTROL, write_step
-from core.compile import GradientQuery, compile_gradient, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import arrange, convolution, plan_block

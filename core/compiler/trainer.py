@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.compile import Executable, Outputs
+from core.compiler.compile import Executable, Outputs
 from core.runtime.bound_step import KEPT, bound
 from core.runtime.reference import Run, RunLimits
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff.cotangents import Densified
+from core.compiler.differentiate import Answered, differentiate_scaled
+from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
-from core.differentiate import Answered, differentiate_scaled
 from core.gradients.append_backward import append_backward, gradients
 from core.gradients.backward_program import Backward
 from core.gradients.options import Options
@@ -26,7 +27,6 @@ from core.passes.bind import bind
 from core.runtime.executable import Executable, Outputs, Update, key_of
 from core.runtime.outputs import Result, Wanted, states_of, step_block, wanted_by
 from core.runtime.reference import plan
-from core.update import apply_update
 
 __all__ = [
     "Backward",
