@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
-from core.frontends import Steps, Tape, TapeLimits
 from core.ir.errors import ExecutionError, InvalidProgram, ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec
+from core.tape import Steps, Tape, TapeLimits
 from core.wire import read, write
 from tests.programs import identical, whole
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
-from core.frontends.trace import Change, Trace
 from core.gradients.unreachable import reason_for
 from core.ir import Op, Program, Type, live
 from core.ir.errors import Location
+from core.tape.trace import Change, Trace
 
 __all__ = ["record", "why_missing"]
 

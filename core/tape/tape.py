@@ -15,16 +15,16 @@ from typing import Any, Literal
 import numpy as np
 
 from core.compiler.compile import key_of
-from core.frontends.answers import Appended, Evaluated, Gradients
-from core.frontends.reader import parsed, pointer_of, read_ops
-from core.frontends.record import record, why_missing
-from core.frontends.steps import Form, Steps
-from core.frontends.trace import Change, TapeLimits, Trace, held, size_of
 from core.gradients.append_backward import check_seed
 from core.ir import Program, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.recursion import headroom
 from core.runtime.reference import RunLimits
+from core.tape.answers import Appended, Evaluated, Gradients
+from core.tape.reader import parsed, pointer_of, read_ops
+from core.tape.record import record, why_missing
+from core.tape.steps import Form, Steps
+from core.tape.trace import Change, TapeLimits, Trace, held, size_of
 from core.wire import KEY, write
 from core.wire.document import RawProgram
 

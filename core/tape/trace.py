@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from core.frontends.reader import pointer_of
 from core.ir import Block, Op, Program, TensorType, Type, Variable
 from core.ir.errors import ProgramError
 from core.ops.types import as_dtype
+from core.tape.reader import pointer_of
 from core.wire import KEY, Limits
 from core.wire.site import Env
 from core.wire.versions import Versions

@@ -17,11 +17,11 @@ import numpy as np
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
 from core.compiler.compile import optimize
-from core.frontends.playback import Playback, play_back
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location
 from core.ir.recursion import headroom
 from core.runtime.reference import Plan, Run, RunLimits, plan
+from core.tape.playback import Playback, play_back
 
 __all__ = ["Form", "Step", "Steps"]
 
