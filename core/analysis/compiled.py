@@ -9,7 +9,7 @@ from core.analysis.place import place
 from core.analysis.records import record_bytes
 from core.cost.memory import lives
 from core.ir import Block, Op, inner_blocks
-from core.ops.types import byte_size
+from core.ops.common.types import byte_size
 from core.runtime.memory import LINE, keeps_result
 from core.runtime.native import SHARES, parts_of, refusals, written
 from core.runtime.reference import NATIVE

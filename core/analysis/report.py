@@ -19,8 +19,8 @@ from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ir.errors import CoreError
 from core.ir.names import block_index
 from core.ir.recursion import headroom
-from core.ops.control import LoopMemory
-from core.ops.types import byte_size
+from core.ops.common.types import byte_size
+from core.ops.control.inner_blocks import LoopMemory
 from core.runtime.outputs import gradient_step
 
 __all__ = ["analyse"]

@@ -20,7 +20,7 @@ from core.cost.variants import Variant
 from core.cost.work import count_work
 from core.ir import Block
 from core.ir.errors import Place, ProgramError
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 from core.passes.recompute import even_cuts
 
 __all__ = ["Budget", "Choice", "Policies", "choose"]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import Place
-from core.ops.types import byte_size
+from core.ops.common.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
 

@@ -17,7 +17,7 @@ from core.cost.memory import lives
 from core.cost.nests import Nest, nests_of
 from core.cost.variants import Variant, constant, variant_of
 from core.ir import HOLE, Block, StackType
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 
 __all__ = ["Step"]
 

@@ -10,7 +10,7 @@ from core.cost.memory import Lives, lives
 from core.cost.nests import Nest, alone
 from core.cost.work import count_work
 from core.ir import HOLE, Block, Op, inner_blocks
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 from core.passes import optimize
 from core.passes.chunk import chunk_loops
 

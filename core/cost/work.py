@@ -12,7 +12,7 @@ from typing import Any
 from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
 from core.ir.registry import lookup
-from core.ops.types import REMEMBERED
+from core.ops.common.types import REMEMBERED
 
 __all__ = ["count_work"]
 

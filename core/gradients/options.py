@@ -12,7 +12,7 @@ from core.cost.budget import Budget, Policies
 from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError
 from core.ir.names import block_index, called, check_places, inner_name, list_of_names, plain, root_variable
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 from core.passes.chunk import chunk_loops
 from core.passes.recompute import even_cuts
 

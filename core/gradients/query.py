@@ -9,7 +9,7 @@ from core.autodiff.hooks import Hook
 from core.cost.budget import Budget
 from core.gradients.options import Options, Unconnected
 from core.ir.errors import ProgramError
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 
 __all__ = ["GradientQuery"]
 

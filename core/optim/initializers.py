@@ -11,7 +11,7 @@ import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.errors import ProgramError
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 
 __all__ = ["INITIALIZERS", "initial_parameters"]
 

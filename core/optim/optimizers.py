@@ -1,4 +1,4 @@
-"""A choice of optimiser: one of the ops in core/ops/updates.py and core/ops/adam.py, attributes, a schedule."""
+"""A choice of optimiser: one of the ops in core/ops/optimizers/updates.py and core/ops/optimizers/adam.py, attributes, a schedule."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ProgramError
 from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
-from core.ops.types import as_dtype
-from core.ops.updates import decayed
+from core.ops.common.types import as_dtype
+from core.ops.optimizers.updates import decayed
 from core.optim.schedules import Schedule
 
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]

@@ -9,7 +9,7 @@ from typing import Any
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
-from core.ops.types import joined_type
+from core.ops.common.types import joined_type
 
 __all__ = ["bind"]
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from core.ir import Block, Op, TensorType, inner_blocks, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Place
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 
 __all__ = ["chunk_loops"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from core.ir import HOLE, Block, Op, TensorType, Type
 from core.ir.registry import lookup
-from core.ops.control import silent
+from core.ops.control.inner_blocks import silent
 
 __all__ = ["Recomputed", "even_cuts", "recompute"]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.ops.einsum import terms_of
+from core.ops.linalg.einsum import terms_of
 from core.plan.data import Gemm, Root, View, contiguous
 from core.plan.linear import matrix, target_of
 from core.plan.lowering import Lowering, Unsupported, lowers

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import Op
-from core.ops.windows import few_windows
+from core.ops.common.windows import few_windows
 from core.plan.convolution import correlation, to_input
 from core.plan.data import Kernel, View, contiguous
 from core.plan.geometry import Pool, Scattered, Tiles

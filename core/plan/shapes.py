@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.ir import Op
-from core.ops.index import cut
+from core.ops.indexing.gather import cut
 from core.plan.data import View
 from core.plan.group import Member
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.ir import Op
-from core.ops.windows import pads_of, sizes
+from core.ops.common.windows import pads_of, sizes
 from core.plan.data import Kernel, View
 from core.plan.geometry import Room, Triple
 from core.plan.lowering import Entry, Lowering

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import Variable
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.native import Region, plain
 from core.runtime.reference import Run

@@ -16,7 +16,7 @@ from core.cost.budget import Choice
 from core.ir import Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.recursion import headroom
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import STEPS, Optimizer, state_types
 from core.runtime.native import native_plan

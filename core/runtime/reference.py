@@ -18,7 +18,7 @@ import numpy as np
 from core.ir import HOLE, Block, Op
 from core.ir.errors import CoreError, ExecutionError, Location
 from core.ir.registry import as_tuple, lookup
-from core.ops.types import byte_size
+from core.ops.common.types import byte_size
 from core.runtime.times import Times
 
 __all__ = ["NATIVE", "Message", "Plan", "Run", "RunLimits", "plan"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from core.ir import Block, Op, Program, TensorType, Type, Variable
 from core.ir.errors import ProgramError
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.tape.reader import pointer_of
 from core.wire import KEY, Limits
 from core.wire.site import Env

@@ -13,8 +13,8 @@ from core.ir import INTEGERS, Block, Op, TensorType, Type
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
-from core.ops.control import BranchMemory, LoopMemory
-from core.ops.types import joined_type
+from core.ops.common.types import joined_type
+from core.ops.control.inner_blocks import BranchMemory, LoopMemory
 from core.wire.reader import Reader
 from core.wire.site import KEY, Known, Site
 

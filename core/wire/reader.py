@@ -10,8 +10,8 @@ from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
-from core.ops.aligned import ALIGNED
-from core.ops.types import byte_size, matches
+from core.ops.common.types import byte_size, matches
+from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
 from core.wire.site import KEY, Env, Known, Site

@@ -9,8 +9,8 @@ from core.ir import StackType, TensorType
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, LocalName, Slot, construct
-from core.ops.control import LoopMemory
-from core.ops.types import same_size
+from core.ops.common.types import same_size
+from core.ops.control.inner_blocks import LoopMemory
 from core.wire.control import carry_types, overwritten
 from core.wire.reader import Reader
 from core.wire.scope import local_names

@@ -14,7 +14,7 @@ from pydantic import Field
 import core.compiler.compile  # noqa: F401  (declares every op)
 from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
-from core.ops.aligned import ALIGNED
+from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.samples import SAMPLES, Sample
 from service import tensors
 from service.body import JSON

@@ -25,7 +25,7 @@ from core.compiler.compile import (
 from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from core.wire import Limits, read
 from service.worker.compiling import Compilations

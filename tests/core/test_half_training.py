@@ -9,7 +9,7 @@ from core.compiler.compile import Optimizer, compile_update
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.precision import HALVES
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS
 
 FIRST, GRADIENT = np.array([1.0, -2.0, 0.5]), np.array([2.0**-12, -(2.0**-13), 2.0**-10])

@@ -13,7 +13,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, InvalidProgram
 from core.ir.registry import REGISTRY, Example, OpSpec
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.runtime.native import native_plan
 from core.runtime.reference import Run, execute, plan
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, gradient

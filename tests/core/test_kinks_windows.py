@@ -10,7 +10,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import as_tuple
-from core.ops import correlate
+from core.ops.vision import correlate
 from core.runtime.reference import execute
 from tests.programs import Sketch, close, grads
 
@@ -140,7 +140,7 @@ def test_an_adaptive_size_beyond_memory_is_found_from_the_types():
     ],
 )
 def test_half_precision_stays_and_is_as_good_as_it_can_be(dtype, type, shapes, attrs):
-    from core.ops.types import as_dtype
+    from core.ops.common.types import as_dtype
 
     r = np.random.default_rng(1)
     halves = [r.standard_normal(s).astype(as_dtype(dtype)) for s in shapes]

@@ -10,7 +10,7 @@ import pytest
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError
-from core.ops.control import LoopMemory
+from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
 from tests.core.test_constructs import elman
 from tests.programs import Sketch, check, close, grads, step

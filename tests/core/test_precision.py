@@ -17,7 +17,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.precision import HALVES
 from core.ir.registry import REGISTRY, Example
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
 from tests.laws.test_ops import block_for
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from core.compiler.compile import GradientQuery, compile_gradient, key_of
-from core.ops.random import philox
+from core.ops.random.counter import philox
 from core.wire import read
 from tests.programs import Sketch
 

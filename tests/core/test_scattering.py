@@ -9,8 +9,8 @@ import pytest
 
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
-from core.ops.places import added
-from core.ops.types import as_dtype
+from core.ops.common.scatter_rows import added
+from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
 
 R = np.random.default_rng(5)

@@ -15,7 +15,7 @@ from core.autodiff.hooks import Hook
 from core.compiler.compile import Clip, GradientQuery, compile_gradient, compile_training
 from core.gradients.append_backward import append_backward, gradients
 from core.ir.errors import ExecutionError, ProgramError
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS, Optimizer
 from core.runtime.sparse_rows import RowArray
 from core.wire import read, write

@@ -12,7 +12,7 @@ from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import as_tuple
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import OPTIMIZERS, state_types
 from core.runtime.reference import execute

@@ -20,7 +20,7 @@ from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types
 from core.ir.errors import CoreError, ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
-from core.ops.types import matches
+from core.ops.common.types import matches
 from core.runtime.reference import execute
 
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}

@@ -19,7 +19,7 @@ from core.ir import Block, StackType
 from core.ir.errors import CoreError, ProgramError
 from core.ir.precision import EXACT, HALVES
 from core.ir.registry import Example, OpSpec
-from core.ops.types import as_dtype
+from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 

@@ -1,0 +1,1 @@
+"""Helpers that ops of several families share."""

@@ -1,0 +1,119 @@
+"""What the ops of linear algebra share: types, errors of the run, and short names for what their rules are written in.
+
+Matrices are the last two axes; all axes before them are a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import lookup
+from core.ops.common.types import floating, same_size
+
+__all__ = [
+    "NO_CONVERGENCE",
+    "SINGULAR",
+    "as_diagonal",
+    "attempt",
+    "column",
+    "diagonal_part",
+    "matrices",
+    "multiplied",
+    "read_lower",
+    "row",
+    "sized",
+    "square",
+    "symmetric_part",
+    "transposed",
+]
+
+SINGULAR = "singular_matrix"
+NO_CONVERGENCE = "no_convergence"
+
+
+def matrices(x: TensorType, what: str) -> TensorType:
+    """The type x if it is one of matrices that LAPACK knows.
+
+    Raises ProgramError (dtype_mismatch, shape_mismatch). There are no routines for 16-bit floats, and factors of
+    numbers with three digits would mean little: a client who wants them casts.
+    """
+    floating(x)
+    if x.dtype not in ("float32", "float64"):
+        raise ProgramError(f"{what} takes float32 or float64, not {x}: cast it", "dtype_mismatch")
+    if x.rank < 2:
+        raise ProgramError(f"{what} takes matrices, not {x}", "shape_mismatch")
+    return x
+
+
+def square(x: TensorType, what: str) -> TensorType:
+    """The type x if it is one of square matrices. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
+    matrices(x, what)
+    same_size(x.shape[-1], x.shape[-2], f"{what} takes square matrices, not {x}")
+    return x
+
+
+def sized(x: TensorType, what: str) -> tuple[int, int]:
+    """Rows and columns of matrices of known size. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
+    matrices(x, what)
+    if -1 in x.shape[-2:]:
+        raise ProgramError(f"{what} takes matrices of known size, not {x}", "shape_mismatch")
+    return x.shape[-2], x.shape[-1]
+
+
+def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *args: Any) -> Any:
+    """`function` of arrays. Raises ExecutionError with `code` and `problem` where LAPACK or cuSOLVER gives up."""
+    try:
+        if xp is np:
+            return function(*args)
+        from cupyx import errstate
+
+        with errstate(linalg="raise"):  # cupy returns garbage otherwise
+            return function(*args)
+    except np.linalg.LinAlgError as error:
+        raise ExecutionError(f"{problem} ({error})", code) from None
+
+
+def transposed(x):
+    """The symbol x with its last two axes swapped."""
+    return lookup("transpose")(x, axes=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def multiplied(x, y, **flags):
+    return lookup("matmul")(x, y, **flags)
+
+
+def row(x):
+    """Vectors [..., k] as [..., 1, k]: their elements stand over the columns of a matrix."""
+    return lookup("unsqueeze")(x, axes=(-2,))
+
+
+def column(x):
+    """Vectors [..., k] as [..., k, 1]: their elements stand beside the rows of a matrix."""
+    return lookup("unsqueeze")(x, axes=(-1,))
+
+
+def diagonal_part(x):
+    """Matrices x with zeros off the diagonal."""
+    return lookup("where")(lookup("diagonal_mask_like")(x), x, lookup("fill_zeros_like")(x))
+
+
+def as_diagonal(x, like):
+    """Vectors x as the diagonals of matrices that are zero elsewhere, shaped like `like`."""
+    return diagonal_part(row(x) + lookup("fill_zeros_like")(like))
+
+
+def symmetric_part(x, what):
+    """``(x + x.T) / 2`` for the op `what`."""
+    square(x.type, what)
+    return (x + transposed(x)) * 0.5
+
+
+def read_lower(x):
+    """The cotangent of the lower triangle, which is all that is read, from that x of a symmetric matrix."""
+    whole = x + transposed(x)
+    return lookup("tril")(whole) - diagonal_part(x)

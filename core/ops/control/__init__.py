@@ -1,0 +1,1 @@
+"""Loops, branches, calls and tensor arrays."""

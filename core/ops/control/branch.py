@@ -1,0 +1,171 @@
+"""`if_else`: one of two blocks runs. Its gradient is an `if_else` too.
+
+Whatever the backward pass needs from inside a block leaves it as an ordinary output of the forward op, so the result
+can be differentiated again by the same rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.autodiff.activity import FLOWS
+from core.autodiff.adjoint import Adjoint
+from core.ir import Block, Op
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
+from core.ir.errors import ProgramError, TypeMismatch
+from core.ir.registry import op
+from core.ops.common.types import joined_type, matches
+from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names
+
+__all__ = ["if_else"]
+
+
+@op(control=True, outputs="out")
+def if_else(
+    run,
+    condition,
+    *x,
+    true_block: Block,
+    false_block: Block,
+    memory: BranchMemory = "store",
+    checkpoints: tuple[str, ...] = (),
+):
+    """Run `true_block` on the operands `x` if `condition` (one bool) is true, else `false_block`.
+
+    Both blocks take the same operands and return equally many results of equal dtypes; sizes in which the results
+    differ are known only when the program runs. The branch not taken runs neither forwards nor backwards.
+
+    memory: what is kept for the backward pass: with "store" all that it reads; with "recompute" only the operands and
+    the variables of the blocks named in `checkpoints`, from which the rest is computed again.
+    """
+    return (true_block if bool(condition) else false_block)(run, *x)  # type: ignore[operator]
+
+
+@if_else.infer
+def if_else_infer(condition, *x, true_block, false_block, memory, checkpoints):
+    check_condition("if_else", condition)
+    for block in (true_block, false_block):
+        if len(block.params) != len(x) or not all(matches(a, p) for a, p in zip(x, block.param_types, strict=True)):
+            raise TypeMismatch("a branch of if_else must take the operands' types")
+    a, b = true_block.result_types, false_block.result_types
+    if len(a) != len(b):
+        raise ProgramError(f"the branches of if_else return {len(a)} and {len(b)} values", "branch_mismatch")
+    return tuple(
+        joined_type(s, t, "branch_mismatch", f"result {i} of if_else differs between the branches")
+        for i, (s, t) in enumerate(zip(a, b, strict=True))
+    )
+
+
+def _if_else_flow(op: Op, true_block: tuple[int, ...], false_block: tuple[int, ...]) -> list[int]:
+    return [(t | f) << 1 for t, f in zip(true_block, false_block, strict=True)]  # bit 0 is the condition
+
+
+FLOWS["if_else"] = _if_else_flow
+
+
+@if_else.adjoint
+def if_else_adjoint(
+    a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
+) -> list[Cotangent | None]:
+    """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
+    blocks = (op.attrs["true_block"], op.attrs["false_block"])
+    seeded = [i for i, ct in enumerate(cts) if ct is not None]
+    inner = [a.inside(block) for block in blocks]
+    cotangents = [[each.seed(each.block.results[i]) for i in seeded] for each in inner]
+    found = []
+    for each, given in zip(inner, cotangents, strict=True):
+        wrt = [p for p, w in zip(each.block.params, wanted[1:], strict=True) if w]
+        seeds = zip((each.block.results[i] for i in seeded), given, strict=True)
+        found.append(each.run_by_rows(seeds, wrt))
+    reached = [
+        i
+        for i in range(len(op.inputs) - 1)
+        if any(block.params[i] in f for block, f in zip(blocks, found, strict=True))
+    ]
+    tables = [i for i in reached if _by_rows([f.get(b.params[i]) for b, f in zip(blocks, found, strict=True)])]
+    sides: list[Side] = []
+    returned: list[list[Value]] = []
+    for each, f in zip(inner, found, strict=True):
+        returned.append([])
+        for i in reached:
+            name = each.block.params[i]
+            ct = f.get(name)
+            if i in tables:
+                rows = ct if isinstance(ct, SparseRows) else _no_rows(each.b, each.b.value(name))
+                returned[-1] += [rows.rows, rows.values]
+            elif ct is None:
+                returned[-1].append(each.b.zeros_like(each.b.value(name)))
+            else:
+                returned[-1].append(each.cotangents.whole(name, ct, "other_branch", op.location))
+        for other in inner:
+            for ct in other.cotangents.recorded.values():
+                returned[-1].append(ct if other is each else empty(each.b, ct.type))
+        sides.append(Side.of(each, [v.name for v in returned[-1]], op.attrs["memory"], op.attrs["checkpoints"]))
+
+    operands = [i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)]
+    kept = [[n for n in s.reads if n not in s.adjoint.block.params] for s in sides]
+    op = _keep_in_branches(a, index, op, sides, kept)
+    saved = [a.b.value(n) for n in op.outputs[len(cts) :]]
+
+    adjoints = []
+    for which, s in enumerate(sides):
+        own = dict(enumerate(kept[which], start=len(kept[0]) if which else 0))
+        slots = []
+        for i, value in enumerate(saved):
+            slots.append(own.get(i) or s.adjoint.b.param(value.type).name)
+        params = [*(s.adjoint.block.params[i] for i in operands), *slots, *(c.name for c in cotangents[which])]
+        adjoints.append(s.adjoint.part(s.ops, params, [v.name for v in returned[which]]))
+
+    values = [a.b.value(op.inputs[1 + i]) for i in operands]
+    given_cts = [ct for ct in cts if ct is not None]
+    if not reached:
+        return [None] * len(op.inputs)
+    outs = a.b.append(
+        a.b.make(
+            "if_else",
+            a.b.value(op.inputs[0]),
+            *values,
+            *saved,
+            *given_cts,
+            true_block=adjoints[0],
+            false_block=adjoints[1],
+        )
+    )
+    result: list[Cotangent | None] = [None] * len(op.inputs)
+    left = iter(outs)
+    for i in reached:
+        result[1 + i] = SparseRows(next(left), next(left)) if i in tables else next(left)
+    a.cotangents.recorded.update(zip((key for each in inner for key in each.cotangents.recorded), left, strict=True))
+    return result
+
+
+def _by_rows(sides: list[Cotangent | None]) -> bool:
+    """Whether a cotangent can leave as rows: each side has rows, or none at all."""
+    return any(isinstance(ct, SparseRows) for ct in sides) and not any(isinstance(ct, Value) for ct in sides)
+
+
+def _no_rows(b: BlockBuilder, table: Value) -> SparseRows:
+    """The cotangent of `table` where nothing is looked up in it."""
+    return SparseRows(b.constant(0, "int64", (0,)), b.emit("slice", table, axes=(0,), starts=(0,), ends=(0,)))
+
+
+def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: list[list[str]]) -> Op:
+    """The forward `if_else`, now also returning what either backward side reads; the side not taken returns zeros."""
+    if not any(kept):
+        outputs: tuple[str, ...] = op.outputs
+        blocks = [s.forward for s in sides]
+    else:
+        blocks = []
+        for which, s in enumerate(sides):
+            b = BlockBuilder.like(s.forward)
+            other = sides[1 - which].adjoint.b
+            absent = [empty(b, other.types[n]) for n in kept[1 - which]]
+            own = [b.value(n) for n in kept[which]]
+            extra = [*own, *absent] if which == 0 else [*absent, *own]
+            blocks.append(b.build([*s.adjoint.block.results, *extra]))
+        names = [f"{n}@KEPT" for n in (*kept[0], *kept[1])]
+        outputs = (*op.outputs, *free_names(a, names))
+    true_block, false_block = blocks
+    op = replace(op, outputs=outputs, attrs={**op.attrs, "true_block": true_block, "false_block": false_block})
+    a.rewrite(index, a.b.typed(op))
+    return op

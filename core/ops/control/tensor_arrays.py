@@ -1,0 +1,375 @@
+"""Tensor arrays: lists of arrays that a program writes and reads by index, and what loops record.
+
+An array is a value like any other. A write makes a new array and leaves the old one as it was, so the gradient of a
+write takes the element's cotangent out of the array's, and the gradient of a read adds to it. In the cotangent of an
+array an element that is missing, in the middle or past the end, is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from core.ir import INTEGERS, StackType, TensorType, Type
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ops.common.types import as_dtype, joined_type, matches
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0], [0.5, 4.0], [3.0, 0.25]])
+ROWS = [X[0], X[1], X[2]]
+MATRICES = [X[:1], X[1:2], X[2:]]
+NUMBERS = [X[0, 0], X[0, 1], X[1, 0]]
+ARRAYS = (ROWS, MATRICES, NUMBERS)
+
+
+def _array(type: Type, what: str) -> StackType:
+    if not isinstance(type, StackType):
+        raise ProgramError(f"{what} takes a tensor array, not a {type}", "type_mismatch")
+    return type
+
+
+def _check_index(type: Type) -> None:
+    if not isinstance(type, TensorType) or type.dtype not in INTEGERS or any(n not in (1, -1) for n in type.shape):
+        raise ProgramError(f"an index is one integer, not {type}", "type_mismatch")
+
+
+def _element(type: Type) -> TensorType:
+    if not isinstance(type, TensorType):
+        raise ProgramError(f"an element of a tensor array is an array, not a {type}", "type_mismatch")
+    return type
+
+
+@op(no_gradient="it is a constant")
+def create_array(xp, *, shape: tuple[int, ...], dtype: Dtype = "float32"):
+    """A tensor array without elements. They will have that dtype and shape; a size of -1 may be any."""
+    return []
+
+
+@create_array.infer
+def create_array_infer(*, shape, dtype):
+    if any(n < -1 for n in shape):
+        raise ProgramError(f"a size is a whole number from 0, or -1, not {list(shape)}", "bad_attr")
+    return StackType(TensorType(shape, dtype))
+
+
+create_array.example(lambda: [Example((), ([],), {"shape": (2,)})])
+
+
+@op(stacks=True)
+def array_write(xp, x, index, array):
+    """The array with element `index` replaced by x; an index equal to the length appends. `array` stays as it was."""
+    at = int(index)
+    if not 0 <= at <= len(array):
+        raise ExecutionError(f"cannot write element {at} of an array of {len(array)}", "index_out_of_range")
+    return [*array[:at], x, *array[at + 1 :]]
+
+
+@array_write.infer
+def array_write_infer(x, index, array):
+    _check_index(index)
+    element = _array(array, "array_write").element
+    return StackType(joined_type(element, _element(x), "type_mismatch", "the array holds other elements"))
+
+
+@array_write.vjp
+def array_write_vjp(ct, out, x, index, array):
+    return lookup("array_take")(ct, index, x), None, lookup("array_erase")(ct, index)
+
+
+array_write.example(
+    lambda: [
+        *(Example((a[2], np.array(1), a), ([a[0], a[2], a[2]],)) for a in ARRAYS),
+        Example((X[0], np.array(3), ROWS), ()),
+    ]
+)
+
+
+@op(stacks=True)
+def array_read(xp, array, index):
+    """Element `index` of the array. Its gradient is added to that element."""
+    at = int(index)
+    if not 0 <= at < len(array):
+        raise ExecutionError(f"cannot read element {at} of an array of {len(array)}", "index_out_of_range")
+    return array[at]
+
+
+@array_read.infer
+def array_read_infer(array, index):
+    _check_index(index)
+    return _array(array, "array_read").element
+
+
+array_read.vjp(lambda ct, out, array, index: (lookup("array_place")(ct, index), None))
+array_read.example(lambda: [Example((a, np.array(1)), (a[1],)) for a in ARRAYS])
+
+
+@op(stacks=True, no_gradient="its result is an integer")
+def array_length(xp, array):
+    """The number of elements, as int64."""
+    return xp.asarray(len(array), dtype="int64")
+
+
+@array_length.infer
+def array_length_infer(array):
+    _array(array, "array_length")
+    return TensorType((), "int64")
+
+
+array_length.example(lambda: [Example((ROWS,), (np.array(3),))])
+
+
+# --- cotangents of arrays, in which elements may be missing ----------------------------------------------------
+
+
+@op
+def array_place(xp, x, index):
+    """The cotangent of an array of which only element `index` is not zero."""
+    return [*[None] * int(index), x]
+
+
+@array_place.infer
+def array_place_infer(x, index):
+    return StackType(_element(x))
+
+
+array_place.vjp(lambda ct, out, x, index: (lookup("array_take")(ct, index, x), None))
+array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in ARRAYS])
+
+
+@op(stacks=True)
+def array_take(xp, array, index, like):
+    """Element `index` of the cotangent of an array; zeros shaped like `like` where it is missing."""
+    at = int(index)
+    found = array[at] if at < len(array) else None
+    return xp.zeros(like.shape, like.dtype) if found is None else found
+
+
+@array_take.infer
+def array_take_infer(array, index, like):
+    _array(array, "array_take")
+    return like
+
+
+array_take.vjp(lambda ct, out, array, index, like: (lookup("array_place")(ct, index), None, None))
+array_take.example(
+    lambda: [
+        Example((ROWS, np.array(7), X[0]), (np.zeros(2),)),
+        *(Example((a, np.array(1), a[0]), (a[1],)) for a in ARRAYS),
+    ]
+)
+
+
+@op(stacks=True)
+def array_erase(xp, array, index):
+    """The cotangent of an array with element `index` made zero."""
+    at = int(index)
+    return [*array[:at], None, *array[at + 1 :]] if at < len(array) else array
+
+
+array_erase.infer(lambda array, index: _array(array, "array_erase"))
+array_erase.vjp(lambda ct, out, array, index: (lookup("array_erase")(ct, index), None))
+array_erase.example(lambda: [Example((a, np.array(7)), (a,)) for a in ARRAYS])
+
+
+@op(stacks=True)
+def array_fill(xp, array, like):
+    """The cotangent of an array with every missing element made zero: as long as `like`, shaped as its elements."""
+    padded = [*array, *[None] * (len(like) - len(array))]
+    return [xp.zeros(m.shape, m.dtype) if e is None else e for e, m in zip(padded, like, strict=True)]
+
+
+array_fill.infer(lambda array, like: like)
+array_fill.vjp(lambda ct, out, array, like: (ct, None))
+array_fill.example(lambda: [Example((a[:1], a), ([a[0], 0 * a[0], 0 * a[0]],)) for a in ARRAYS])
+
+
+# --- arrays and plain tensors ----------------------------------------------------------------------------------
+
+
+@op(stacks=True)
+def array_unstack(xp, x):
+    """The tensor array whose elements are x[0], x[1], ... along the first axis."""
+    return [x[i, ...] for i in range(x.shape[0])]
+
+
+@array_unstack.infer
+def array_unstack_infer(x):
+    if _element(x).rank == 0:
+        raise ProgramError(f"there is no axis to take {x} apart along", "shape_mismatch")
+    return StackType(TensorType(x.shape[1:], x.dtype))
+
+
+@array_unstack.vjp
+def array_unstack_vjp(ct, out, x):
+    like = None if x.type.is_static else x
+    return lookup("array_join")(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0])
+
+
+array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
+
+
+@composite(stacks=True)
+def array_stack(array):
+    """The elements of a tensor array along a new first axis, ``[length, ...]``; all must have one shape."""
+    element = _element(_array(array.type, "array_stack").element)
+    return lookup("array_join")(array, None, shape=element.shape, dtype=element.dtype)
+
+
+array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
+
+
+@op(stacks=True)
+def array_join(xp, array, like=None, *, shape: tuple[int, ...], dtype: Dtype, count: int = -1):
+    """The elements of an array, each of `shape`, along a new first axis.
+
+    like, count: the tensor it was, or how many elements there are, for what an array alone does not tell: sizes where
+    there are no elements, and the length where some are missing.
+    """
+    given = [each for each in array if each is not None]
+    sizes = tuple(max(n, 0) for n in shape)
+    if given:
+        sizes = given[0].shape
+    elif like is not None:
+        sizes = like.shape[1:]
+    if like is not None or count < 0:
+        count = len(array) if like is None else like.shape[0]
+    out = xp.zeros((count, *sizes), dtype=as_dtype(dtype))
+    for i, each in enumerate(array):
+        if each is not None:
+            if each.shape != sizes:
+                raise ExecutionError(
+                    f"elements of shapes {list(sizes)} and {list(each.shape)} do not stack", "shape_mismatch"
+                )
+            out[i] = each
+    return out
+
+
+@array_join.infer
+def array_join_infer(array, like, *, shape, dtype, count):
+    element = _array(array, "array_join").element
+    wanted = TensorType(shape, dtype)
+    if not matches(element, wanted):
+        raise ProgramError(f"the elements are {element}, not {wanted}", "type_mismatch")
+    return TensorType((count if like is None else like.shape[0], *shape), dtype)
+
+
+array_join.vjp(lambda ct, out, array, like, **attrs: (lookup("array_unstack")(ct), None))
+array_join.example(lambda: [Example((a,), (np.stack(a),), {"shape": a[0].shape, "dtype": "float64"}) for a in ARRAYS])
+
+
+@op(stacks=True)
+def array_concat(xp, array, like=None):
+    """The elements of a tensor array one after the other along their first axis.
+
+    like: an array whose other sizes they have, for when there may be no element; without it there must be one.
+    """
+    if not array and like is not None:
+        return like[:0]
+    if not array:
+        raise ExecutionError("there is nothing to concatenate in an empty array", "shape_mismatch")
+    return xp.concatenate(array)
+
+
+@array_concat.infer
+def array_concat_infer(array, like):
+    element = _element(_array(array, "array_concat").element)
+    if element.rank == 0:
+        raise ProgramError(f"there is no axis to concatenate {element} along", "shape_mismatch")
+    if like is not None and not matches(like, TensorType((-1, *element.shape[1:]), element.dtype)):
+        raise ProgramError(f"the elements are {element}, not like {like}", "type_mismatch")
+    return TensorType((-1, *element.shape[1:]), element.dtype)
+
+
+array_concat.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
+array_concat.example(
+    lambda: [
+        *(Example((a,), (np.concatenate(a),)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])),
+        Example((ROWS, X[0]), (X.reshape(-1),)),
+    ]
+)
+
+
+@op(stacks=True)
+def array_split_as(xp, x, array):
+    """x cut along its first axis into pieces as long as the elements of `array`."""
+    ends = np.cumsum([each.shape[0] for each in array], dtype=np.int64)
+    if x.shape[0] != (ends[-1] if len(ends) else 0):
+        raise ExecutionError(f"{x.shape[0]} rows are not those of the array", "shape_mismatch")
+    return [x[end - each.shape[0] : end] for end, each in zip(ends.tolist(), array, strict=True)]
+
+
+array_split_as.infer(lambda x, array: array)
+array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array), x), None))
+array_split_as.example(
+    lambda: [Example((np.concatenate(a), a), (a,)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])]
+)
+
+
+# --- runs of elements ------------------------------------------------------------------------------------------
+
+
+@op(stacks=True)
+def array_chunks(xp, array, *, order: int = 1):
+    """The elements in runs, as an array of arrays. Run number k = 1, 2, ... holds binom(k + order - 1, order) of them.
+
+    With order 1 the runs have 1, 2, 3, ... elements, with order 2 they have 1, 3, 6, ...; the last may be shorter.
+    """
+    out: list[Any] = []
+    start = 0
+    while start < len(array):
+        size = math.comb(len(out) + order, order)
+        out.append(array[start : start + size])
+        start += size
+    return out
+
+
+@array_chunks.infer
+def array_chunks_infer(array, *, order):
+    if order < 1:
+        raise ProgramError(f"order must be at least 1, not {order}", "bad_attr")
+    return StackType(_array(array, "array_chunks"))
+
+
+array_chunks.vjp(lambda ct, out, array, *, order: lookup("array_flatten")(ct))
+array_chunks.example(
+    lambda: [
+        *(Example((a,), ([a[:1], a[1:]],)) for a in ARRAYS),
+        Example((ROWS,), ([[X[0]], [X[1], X[2]]],), {"order": 2}),
+    ]
+)
+
+
+@op(stacks=True)
+def array_flatten(xp, array):
+    """The elements of an array of arrays, one array after the other."""
+    return [each for inner in array for each in inner]
+
+
+@array_flatten.infer
+def array_flatten_infer(array):
+    return _array(_array(array, "array_flatten").element, "array_flatten")
+
+
+array_flatten.vjp(lambda ct, out, array: lookup("array_regroup")(ct, array))
+array_flatten.example(lambda: [Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS])
+
+
+@op(stacks=True)
+def array_regroup(xp, array, like):
+    """The elements of a flat array in runs as long as those of `like`."""
+    rest = iter(array)
+    return [[next(rest) for _ in each] for each in like]
+
+
+@array_regroup.infer
+def array_regroup_infer(array, like):
+    _array(_array(like, "array_regroup").element, "array_regroup")
+    return StackType(_array(array, "array_regroup"))
+
+
+array_regroup.vjp(lambda ct, out, array, like: (lookup("array_flatten")(ct), None))
+array_regroup.example(lambda: [Example((a, [a[:1], a[1:]]), ([a[:1], a[1:]],)) for a in ARRAYS])

@@ -1,0 +1,305 @@
+"""Arithmetic, element by element, with NumPy broadcasting. Both operands have the same dtype; nothing is converted.
+
+Fluid's attribute `axis` leads to an op of its own (see `aligned`), so that these remain two operands and no more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, lookup, op
+from core.ops.common.types import as_dtype, broadcast, floating, same, working_dtype
+from core.ops.elementwise.logic import kept_where
+from core.ops.shape.creation import check_fits
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+B = np.array([2.0, 0.25, -1.0])
+
+
+def _numbers(x: TensorType, y: TensorType) -> TensorType:
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    return broadcast(x, y)
+
+
+# --- two operands ----------------------------------------------------------------------------------------------
+
+
+@op(elementwise=True)
+def add(xp, x, y):
+    """``out = x + y``. Shapes broadcast."""
+    return xp.add(x, y)
+
+
+add.infer(_numbers)
+add.vjp(lambda ct, out, x, y: (ct, ct))
+add.example(lambda: [Example((A, B), (A + B,)), Example((A, A[:, :1]), (A + A[:, :1],))])
+
+
+@op(elementwise=True)
+def sub(xp, x, y):
+    """``out = x - y``. Shapes broadcast."""
+    return xp.subtract(x, y)
+
+
+sub.infer(_numbers)
+sub.vjp(lambda ct, out, x, y: (ct, -ct))
+sub.example(lambda: [Example((A, B), (A - B,))])
+
+
+@op(elementwise=True)
+def mul(xp, x, y):
+    """``out = x * y``. Shapes broadcast."""
+    return xp.multiply(x, y)
+
+
+mul.infer(_numbers)
+mul.vjp(lambda ct, out, x, y: (ct * y, ct * x))
+mul.example(lambda: [Example((A, B), (A * B,))])
+
+
+@op(elementwise=True)
+def div(xp, x, y):
+    """``out = x / y`` for floating-point operands. Shapes broadcast."""
+    return xp.divide(x, y)
+
+
+@div.infer
+def div_infer(x, y):
+    floating(x)
+    return broadcast(x, y)
+
+
+@div.vjp
+def div_vjp(ct, out, x, y):
+    # -x / y^2, not -out / y: the quotient was rounded
+    share = ct / y
+    return share, -(share * (x / y))
+
+
+div.example(lambda: [Example((A, np.abs(B)), (A / np.abs(B),)), Example((A, B), (A / B,))])
+
+
+@op(elementwise=True)
+def pow_(xp, x, y):
+    """``out = x ** y`` for floating-point operands. Shapes broadcast.
+
+    The gradient with respect to x is 0 where y is 0; with respect to y it is 0 where x is 0 and y is not negative.
+    """
+    return xp.power(x, y)
+
+
+@pow_.infer
+def pow_infer(x, y):
+    floating(x)
+    return broadcast(x, y)
+
+
+@pow_.vjp
+def pow_vjp(ct, out, x, y):
+    zero, one = lookup("fill_zeros_like"), lookup("full_like")
+    no_power = lookup("equal")(y, zero(y))
+    lower = lookup("pow")(x, lookup("where")(no_power, one(y, value=1.0), y - 1.0))
+    dx = kept_where(lookup("logical_not")(no_power), ct * y * lower)
+    at_zero = lookup("logical_and")(lookup("equal")(x, zero(x)), lookup("greater_equal")(y, zero(y)))
+    logarithm = lookup("log")(lookup("where")(at_zero, one(x, value=1.0), x))
+    return dx, kept_where(lookup("logical_not")(at_zero), ct * out * logarithm)
+
+
+pow_.example(
+    lambda: [
+        Example((np.abs(A), B), (np.abs(A) ** B,)),
+        Example((np.array([0.0, 2.0, -2.0]), np.array([0.0, 0.0, 3.0])), (np.array([1.0, 1.0, -8.0]),), smooth=False),
+    ]
+)
+
+
+def _to_the_winner(ct, x_wins, y_wins):
+    """ct goes to the operand that wins, half of it to each where none does: they are equal, or one is NaN."""
+    where, half = lookup("where"), ct * 0.5
+    zero = ct.builder.constant(0.0, ct.dtype)
+    return where(x_wins, ct, where(y_wins, zero, half)), where(y_wins, ct, where(x_wins, zero, half))
+
+
+@op(elementwise=True)
+def maximum(xp, x, y):
+    """``out = max(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    return xp.maximum(x, y)
+
+
+maximum.infer(_numbers)
+
+
+@maximum.vjp
+def maximum_vjp(ct, out, x, y):
+    return _to_the_winner(ct, lookup("greater_than")(x, y), lookup("less_than")(x, y))
+
+
+maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (B,), smooth=False)])
+
+
+@op(elementwise=True)
+def minimum(xp, x, y):
+    """``out = min(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    return xp.minimum(x, y)
+
+
+minimum.infer(_numbers)
+
+
+@minimum.vjp
+def minimum_vjp(ct, out, x, y):
+    return _to_the_winner(ct, lookup("less_than")(x, y), lookup("greater_than")(x, y))
+
+
+minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
+
+
+# --- one operand -----------------------------------------------------------------------------------------------
+
+
+@op(elementwise=True)
+def scale(xp, x, *, scale: float = 1.0, bias: float = 0.0):
+    """``out = scale * x + bias`` with two constants."""
+    kind = working_dtype(x).type  # keeps an integer array integer, and a float one its own precision
+    out = x if scale == 1.0 else xp.multiply(x.astype(kind, copy=False), kind(scale))
+    out = out if bias == 0.0 else xp.add(out.astype(kind, copy=False), kind(bias))
+    return out.astype(x.dtype, copy=False)
+
+
+@scale.infer
+def scale_infer(x, *, scale, bias):
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    if not x.is_float and not (float(scale).is_integer() and float(bias).is_integer()):
+        raise ProgramError(f"scale {scale} and bias {bias} must be whole numbers for {x}", "bad_attr")
+    for number in (scale, bias):
+        check_fits(number, x.dtype)
+    return x
+
+
+scale.vjp(lambda ct, out, x, *, scale, bias: ct if scale == 1.0 else ct * scale)
+scale.example(lambda: [Example((A,), (3 * A - 1,), {"scale": 3.0, "bias": -1.0})])
+
+
+@op(elementwise=True)
+def increment(xp, x, *, step: float = 1.0):
+    """``out = x + step``. Usually written over its input: a counter."""
+    return xp.add(x, x.dtype.type(step))
+
+
+@increment.infer
+def increment_infer(x, *, step):
+    return scale_infer(x, scale=1.0, bias=step)
+
+
+increment.vjp(lambda ct, out, x, *, step: ct)
+increment.example(lambda: [Example((A,), (A + 2,), {"step": 2.0})])
+
+
+@op(elementwise=True)
+def neg(xp, x):
+    """``out = -x``."""
+    return xp.negative(x)
+
+
+@neg.infer
+def neg_infer(x):
+    return scale_infer(x, scale=-1.0, bias=0.0)
+
+
+neg.vjp(lambda ct, out, x: -ct)
+neg.example(lambda: [Example((A,), (-A,))])
+
+
+@op(elementwise=True)
+def abs_(xp, x):
+    """``out = |x|``. The gradient at 0 is 0."""
+    return xp.abs(x)
+
+
+@abs_.infer
+def abs_infer(x):
+    return scale_infer(x, scale=1.0, bias=0.0)
+
+
+@abs_.vjp
+def abs_vjp(ct, out, x):
+    return kept_where(lookup("not_equal")(x, lookup("fill_zeros_like")(x)), ct * lookup("sign")(x))
+
+
+abs_.example(lambda: [Example((A,), (np.abs(A),))])
+
+
+@op(elementwise=True)
+def sign(xp, x, *, straight_through: bool = False):
+    """``x / |x|``, and 0 at 0: -1, 0 or 1. The gradient is 0, or with `straight_through` as if nothing happened (Bengio
+    et al. 2013).
+    """
+    return xp.sign(x)
+
+
+@sign.infer
+def sign_infer(x, *, straight_through):
+    return scale_infer(x, scale=1.0, bias=0.0)
+
+
+@sign.vjp
+def sign_vjp(ct, out, x, *, straight_through):
+    return ct if straight_through else lookup("fill_zeros_like")(x)
+
+
+sign.example(
+    lambda: [Example((A,), (np.sign(A),)), Example((A,), (np.sign(A),), {"straight_through": True}, smooth=False)]
+)
+
+
+@op(elementwise=True)
+def cast(xp, x, *, dtype: Dtype):
+    """x converted to `dtype`. Between floating-point dtypes the gradient is cast back; an integer or bool ends it.
+
+    A float becomes the nearest integer towards zero that the dtype has, be it infinite; NaN becomes 0.
+    """
+    kind = as_dtype(dtype)
+    if kind.kind not in "iu" or x.dtype.kind not in "fV":
+        return x.astype(kind)
+    x = x.astype(working_dtype(x))
+    limits = np.iinfo(kind)
+    least, beyond = float(limits.min), float(limits.max + 1)
+    whole = xp.where((x > least) & (x < beyond), x, 0).astype(kind)
+    return xp.where(x >= beyond, kind.type(limits.max), xp.where(x <= least, kind.type(limits.min), whole))
+
+
+cast.infer(lambda x, *, dtype: TensorType(x.shape, dtype))
+cast.vjp(lambda ct, out, x, *, dtype: lookup("cast")(ct, dtype=x.dtype) if x.type.is_float else None)
+cast.example(
+    lambda: [
+        Example((A,), (A.astype("float32"),), {"dtype": "float32"}, smooth=False),
+        *(Example((x,), (x,), {"dtype": "float64"}) for x in (A, A[:0], A[0, 0])),
+    ]
+)
+
+
+@op(elementwise=True, stacks=True)
+def assign(xp, x):
+    """``out = x``: another name for the same value."""
+    return x
+
+
+assign.infer(same)
+assign.vjp(lambda ct, out, x: ct)
+assign.example(lambda: [Example((A,), (A,))])
+
+
+@op(elementwise=True, no_gradient="it stops gradients by definition")
+def stop_gradient(xp, x):
+    """``out = x``, as a constant: no gradient flows back through it."""
+    return x
+
+
+stop_gradient.infer(same)
+stop_gradient.example(lambda: [Example((A,), (A,))])

@@ -1,0 +1,292 @@
+"""Mathematical functions and activations, element by element."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ops.common.types import floating, working_dtype
+from core.ops.elementwise.logic import kept_where
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+
+
+@op(elementwise=True)
+def exp(xp, x):
+    """``out = e ** x``."""
+    return xp.exp(x)
+
+
+exp.infer(floating)
+exp.vjp(lambda ct, out, x: ct * out)
+exp.example(lambda: [Example((A,), (np.exp(A),))])
+
+
+@op(elementwise=True)
+def expm1(xp, x):
+    """``out = e ** x - 1``, exact for small x."""
+    return xp.expm1(x)
+
+
+expm1.infer(floating)
+# out + 1 would keep nothing of the far left
+expm1.vjp(lambda ct, out, x: ct * lookup("exp")(x))
+expm1.example(lambda: [Example((A,), (np.expm1(A),))])
+
+
+@op(elementwise=True)
+def log(xp, x):
+    """The natural logarithm, ``exp(out) = x``. At 0 it is -inf and its gradient inf."""
+    return xp.log(x)
+
+
+log.infer(floating)
+log.vjp(lambda ct, out, x: ct / x)
+log.example(lambda: [Example((np.abs(A),), (np.log(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def log1p(xp, x):
+    """``out = log(1 + x)``, exact for small x."""
+    return xp.log1p(x)
+
+
+log1p.infer(floating)
+log1p.vjp(lambda ct, out, x: ct / (x + 1.0))
+log1p.example(lambda: [Example((np.abs(A),), (np.log1p(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def sqrt(xp, x):
+    """The square root, ``out * out = x``. Its gradient at 0 is inf."""
+    return xp.sqrt(x)
+
+
+sqrt.infer(floating)
+sqrt.vjp(lambda ct, out, x: ct * 0.5 / out)
+sqrt.example(lambda: [Example((np.abs(A),), (np.sqrt(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def rsqrt(xp, x):
+    """``out = 1 / sqrt(x)``. At 0 it is inf."""
+    return xp.divide(x.dtype.type(1), xp.sqrt(x))
+
+
+rsqrt.infer(floating)
+rsqrt.vjp(lambda ct, out, x: ct * -0.5 * out / x)
+rsqrt.example(lambda: [Example((np.abs(A),), (1 / np.sqrt(np.abs(A)),))])
+
+
+@op(elementwise=True)
+def square(xp, x):
+    """``out = x * x``."""
+    return xp.multiply(x, x)
+
+
+@square.infer
+def square_infer(x):
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    return x
+
+
+square.vjp(lambda ct, out, x: ct * (2.0 * x))
+square.example(lambda: [Example((A,), (A * A,))])
+
+
+@op(elementwise=True)
+def sin(xp, x):
+    """The sine, ``out = sin(x)``; x in radians."""
+    return xp.sin(x)
+
+
+sin.infer(floating)
+sin.vjp(lambda ct, out, x: ct * lookup("cos")(x))
+sin.example(lambda: [Example((A,), (np.sin(A),))])
+
+
+@op(elementwise=True)
+def cos(xp, x):
+    """The cosine, ``out = cos(x)``; x in radians."""
+    return xp.cos(x)
+
+
+cos.infer(floating)
+cos.vjp(lambda ct, out, x: -(ct * lookup("sin")(x)))
+cos.example(lambda: [Example((A,), (np.cos(A),))])
+
+
+@op(elementwise=True)
+def tanh(xp, x):
+    """The hyperbolic tangent, ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))``."""
+    return xp.tanh(x)
+
+
+tanh.infer(floating)
+tanh.vjp(lambda ct, out, x: ct * (1.0 - lookup("square")(out)))
+tanh.example(lambda: [Example((A,), (np.tanh(A),))])
+
+
+@op(elementwise=True)
+def sigmoid(xp, x):
+    """``out = 1 / (1 + exp(-x))``, all digits right at either end."""
+    # where exp(-x) overflows, 1 / inf is the right answer; a form by tanh would give 0 long before
+    wide = x.astype(working_dtype(x), copy=False)
+    one = wide.dtype.type(1)
+    return xp.divide(one, xp.add(one, xp.exp(xp.negative(wide)))).astype(x.dtype, copy=False)
+
+
+sigmoid.infer(floating)
+sigmoid.vjp(lambda ct, out, x: ct * (out * (1.0 - out)))
+sigmoid.example(lambda: [Example((A,), (1 / (1 + np.exp(-A)),))])
+
+
+@op(elementwise=True)
+def erf(xp, x):
+    """The error function, ``2 / sqrt(pi) * integral of exp(-t^2) from 0 to x``."""
+    if xp.__name__ == "cupy":
+        from cupyx.scipy.special import erf as special
+    else:
+        from scipy.special import erf as special
+    return special(x).astype(x.dtype, copy=False)
+
+
+erf.infer(floating)
+erf.vjp(lambda ct, out, x: ct * lookup("exp")(-lookup("square")(x)) * (2.0 / math.sqrt(math.pi)))
+erf.example(lambda: [Example((A,), (np.vectorize(math.erf)(A),))])
+
+
+@op(elementwise=True)
+def relu(xp, x):
+    """``out = max(x, 0)``. The gradient at 0 is 0."""
+    return xp.maximum(x, x.dtype.type(0))
+
+
+relu.infer(floating)
+
+
+@relu.vjp
+def relu_vjp(ct, out, x):
+    return kept_where(lookup("greater_than")(x, lookup("fill_zeros_like")(x)), ct)
+
+
+relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
+
+
+@op(elementwise=True)
+def clip(xp, x, *, min: Extended = -math.inf, max: Extended = math.inf):
+    """``out = min(max(x, min), max)``. The gradient is 1 inside and on the bounds, 0 beyond."""
+    kind = x.dtype.type
+    return xp.minimum(xp.maximum(x, kind(min)), kind(max))
+
+
+@clip.infer
+def clip_infer(x, *, min, max):
+    if not min <= max:
+        raise ProgramError(f"min {min} is above max {max}", "bad_attr")
+    return floating(x)
+
+
+@clip.vjp
+def clip_vjp(ct, out, x, *, min, max):
+    return kept_where(lookup("equal")(out, x), ct)
+
+
+clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max": 2.0})])
+
+
+@op(elementwise=True)
+def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
+    """``out = log(1 + exp(beta * x)) / beta``, without overflow (Dugas et al. 2001).
+
+    threshold: above it, ``beta * x`` counts as large, and out is x itself, with a gradient of 1. None: nowhere; the
+    formula holds everywhere as it is, and others cut only because theirs overflows.
+    """
+    wide = x.astype(working_dtype(x), copy=False)
+    kind = wide.dtype.type
+    scaled = wide if beta == 1.0 else xp.multiply(wide, kind(beta))
+    # the line that it approaches on one side, whose product with beta might overflow, and what is left
+    line = (xp.maximum if beta > 0 else xp.minimum)(wide, kind(0))
+    soft = line + xp.log1p(xp.exp(-xp.abs(scaled))) / kind(beta)
+    return (soft if threshold is None else xp.where(scaled > kind(threshold), wide, soft)).astype(x.dtype, copy=False)
+
+
+@softplus.infer
+def softplus_infer(x, *, beta, threshold):
+    if beta == 0:
+        raise ProgramError("beta must not be 0", "bad_attr")
+    return floating(x)
+
+
+@softplus.vjp
+def softplus_vjp(ct, out, x, *, beta, threshold):
+    scaled = x if beta == 1.0 else x * beta
+    dx = ct * lookup("sigmoid")(scaled)
+    if threshold is None:
+        return dx
+    linear = lookup("greater_than")(scaled, lookup("full_like")(scaled, value=threshold))
+    return lookup("where")(linear, ct, dx)
+
+
+softplus.example(
+    lambda: [
+        Example((A,), (np.log1p(np.exp(A)),)),
+        Example((A,), (np.log1p(np.exp(2 * A)) / 2,), {"beta": 2.0}),
+        Example((A,), (np.where(A > 1.75, A, np.log1p(np.exp(2 * A)) / 2),), {"beta": 2.0, "threshold": 3.5}),
+    ]
+)
+
+
+@composite
+def leaky_relu(x, *, alpha: float = 0.02):
+    """``out = x`` where x > 0, else ``alpha * x``. The gradient at 0 is `alpha`."""
+    positive = lookup("greater_than")(x, lookup("fill_zeros_like")(x))
+    return lookup("where")(positive, x, x * alpha)
+
+
+SOME = (A, A[:0], A[0, 1])
+leaky_relu.example(lambda: [Example((x,), (np.where(x > 0, x, 0.1 * x),), {"alpha": 0.1}) for x in SOME])
+
+
+@composite
+def gelu(x, *, approximate: bool = False):
+    """``out = x * P(N <= x)`` for a standard normal N; `approximate` takes the tanh form (Hendrycks, Gimpel 2016)."""
+    if approximate:
+        # beyond 30 the sigmoid is 0 or 1 in every dtype, and its argument would overflow at last;
+        # (1 + tanh(z)) / 2 = sigmoid(2 z), which keeps its digits on the far left
+        near = lookup("clip")(x, min=-30.0, max=30.0)
+        inner = near + near * lookup("square")(near) * 0.044715
+        return x * lookup("sigmoid")(inner * (2.0 * math.sqrt(2.0 / math.pi)))
+    # 1 + erf would lose all digits of the far left
+    return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
+
+
+def _by_erf(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2)))
+
+
+def _by_tanh(x):
+    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+gelu.example(
+    lambda: [
+        *(Example((x,), (_by_erf(x),)) for x in SOME),
+        *(Example((x,), (_by_tanh(x),), {"approximate": True}) for x in SOME),
+    ]
+)
+
+
+@composite
+def silu(x):
+    """``out = x * sigmoid(x)``, also called swish."""
+    return x * lookup("sigmoid")(x)
+
+
+silu.example(lambda: [Example((x,), (x / (1 + np.exp(-x)),)) for x in SOME])

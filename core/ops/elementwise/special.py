@@ -1,0 +1,151 @@
+"""Special functions and logarithms to other bases, element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import floating
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+P = np.abs(A) + 0.25
+INSIDE = A / 5
+
+
+def _scipy(xp: Any, name: str) -> Any:
+    if xp.__name__ == "cupy":
+        from cupyx.scipy import special
+    else:
+        from scipy import special
+    return getattr(special, name)
+
+
+def _half(xp: Any, x: Any, function: Any) -> Any:
+    """`function` of x; computed in float32 for shorter dtypes, which the libraries lack."""
+    wide = x.astype("float32") if x.dtype.itemsize < 4 else x
+    return function(wide).astype(x.dtype, copy=False)
+
+
+@op(elementwise=True)
+def log2(xp, x):
+    """The logarithm to base 2, ``2 ** out = x``, exact for powers of 2. At 0 it is -inf and its gradient inf."""
+    return xp.log2(x)
+
+
+log2.infer(floating)
+log2.vjp(lambda ct, out, x: ct / x * (1.0 / math.log(2.0)))
+log2.example(lambda: [Example((P,), (np.vectorize(math.log2)(P),))])
+
+
+@op(elementwise=True)
+def log10(xp, x):
+    """The logarithm to base 10, ``10 ** out = x``, exact for powers of 10. At 0 it is -inf and its gradient inf."""
+    return xp.log10(x)
+
+
+log10.infer(floating)
+log10.vjp(lambda ct, out, x: ct / x * (1.0 / math.log(10.0)))
+log10.example(lambda: [Example((P,), (np.vectorize(math.log10)(P),))])
+
+
+@composite
+def reciprocal(x):
+    """``out = 1 / x``. At 0 it is inf, and its gradient -inf."""
+    return 1.0 / x
+
+
+reciprocal.example(lambda: [Example((P,), (1 / P,)), Example((P[:0],), (P[:0],)), Example((P[0, 0],), (1 / P[0, 0],))])
+
+
+@op(elementwise=True)
+def erfc(xp, x):
+    """The complementary error function, ``1 - erf(x)``, exact for large x."""
+    return _half(xp, x, _scipy(xp, "erfc"))
+
+
+erfc.infer(floating)
+erfc.vjp(lambda ct, out, x: ct * lookup("exp")(-lookup("square")(x)) * (-2.0 / math.sqrt(math.pi)))
+erfc.example(lambda: [Example((A,), (np.vectorize(math.erfc)(A),))])
+
+
+@op(elementwise=True)
+def erfinv(xp, x):
+    """The inverse of the error function, ``erf(out) = x``; inf at -1 and 1, NaN beyond."""
+    return _half(xp, x, _scipy(xp, "erfinv"))
+
+
+erfinv.infer(floating)
+erfinv.vjp(lambda ct, out, x: ct * lookup("exp")(lookup("square")(out)) * (math.sqrt(math.pi) / 2.0))
+erfinv.example(lambda: [Example((np.vectorize(math.erf)(INSIDE),), (INSIDE,))])
+
+
+@op(elementwise=True)
+def lgamma(xp, x):
+    """``log(|gamma(x)|)``, the logarithm of the gamma function; inf at 0 and at negative whole numbers."""
+    return _half(xp, x, _scipy(xp, "gammaln"))
+
+
+lgamma.infer(floating)
+lgamma.vjp(lambda ct, out, x: ct * lookup("digamma")(x))
+lgamma.example(lambda: [Example((P,), (np.vectorize(math.lgamma)(P),))])
+
+
+@composite
+def digamma(x):
+    """The derivative of `lgamma`: ``polygamma(x, order=0)``."""
+    return lookup("polygamma")(x, order=0)
+
+
+EULER = 0.5772156649015329
+digamma.example(
+    lambda: [
+        Example((np.array([1.0, 2.0, 3.0, 0.5]),), (np.array([0.0, 1.0, 1.5, -2 * math.log(2)]) - EULER,)),
+        Example((P[:0],), (P[:0],)),
+        Example((np.array(2.0),), (np.array(1 - EULER),)),
+    ]
+)
+
+
+@op(elementwise=True)
+def polygamma(xp, x, *, order: int = 1):
+    """The derivative number `order` + 1 of ``log(gamma(x))``."""
+    if order == 0:
+        return _half(xp, x, _scipy(xp, "digamma"))
+    scale = (-1.0) ** (order + 1) * math.factorial(order)
+    zeta = _scipy(xp, "zeta")
+    return _half(xp, x, lambda v: v.dtype.type(scale) * zeta(v.dtype.type(order + 1), v))
+
+
+@polygamma.infer
+def polygamma_infer(x, *, order):
+    if not 0 <= order <= 20:
+        raise ProgramError(f"order must be 0 to 20, not {order}", "bad_attr")
+    return floating(x)
+
+
+polygamma.vjp(lambda ct, out, x, *, order: ct * lookup("polygamma")(x, order=order + 1))
+polygamma.example(
+    lambda: [
+        Example(
+            (np.array([[1.0, 2.0], [3.0, 0.5]]),), (math.pi**2 / np.array([[6, 6], [6, 2]]) - [[0, 1], [1.25, 0]],)
+        ),
+        Example((np.array([1.0, 2.0]),), (np.array([-2.4041138063191886, -0.4041138063191886]),), {"order": 2}),
+    ]
+)
+
+
+@op(elementwise=True)
+def logsigmoid(xp, x):
+    """``out = log(1 / (1 + exp(-x)))``, without overflow at either end."""
+    return xp.negative(xp.logaddexp(xp.negative(x), x.dtype.type(0)))
+
+
+logsigmoid.infer(floating)
+logsigmoid.vjp(lambda ct, out, x: ct * lookup("sigmoid")(-x))
+logsigmoid.example(lambda: [Example((A,), (-np.log1p(np.exp(-A)),))])

@@ -1,0 +1,1 @@
+"""Reading and writing elements at positions that are data; sorting; embedding tables."""

@@ -1,0 +1,70 @@
+"""Rows that go separate ways: split by a mask, and merged again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, lookup, op
+from core.ops.common.types import joined_type, same_size
+
+__all__: list[str] = []
+
+X = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+MASK = np.array([True, False, True])
+CASES = [(X, MASK), (X[:, 0], ~MASK), (X, MASK & False), (X[:0], MASK[:0])]
+
+
+def _check(x: TensorType, mask: TensorType) -> int:
+    """The number of rows. Raises ProgramError where the mask is not one bool for each."""
+    if mask.dtype != "bool" or mask.rank != 1 or x.rank == 0:
+        raise ProgramError(f"the mask must be one bool for each row of {x}, not {mask}", "shape_mismatch")
+    return same_size(mask.shape[0], x.shape[0], "a mask and rows of different number")
+
+
+@op(outputs=("true", "false"))
+def split_by_mask(xp, x, mask):
+    """The rows of x [n, ...] where `mask` [n] is true, and the others, both in their order."""
+    if len(mask) != len(x):
+        raise ExecutionError(f"{len(x)} rows, but {len(mask)} in the mask", "shape_mismatch")
+    return x[mask], x[~mask]
+
+
+@split_by_mask.infer
+def split_by_mask_infer(x, mask):
+    _check(x, mask)
+    piece = TensorType((-1, *x.shape[1:]), x.dtype)
+    return piece, piece
+
+
+split_by_mask.vjp(lambda ct, out, x, mask: (lookup("merge_by_mask")(mask, *ct), None))
+split_by_mask.example(lambda: [Example((x, m), (x[m], x[~m])) for x, m in CASES])
+
+
+@op
+def merge_by_mask(xp, mask, true, false):
+    """The rows of `true` where `mask` [n] is true, and those of `false` elsewhere: what `split_by_mask` took apart."""
+    count = int(mask.sum())
+    if len(true) != count or len(false) != len(mask) - count:
+        raise ExecutionError(
+            f"{len(true)} and {len(false)} rows, but the mask has {count} and {len(mask) - count}", "shape_mismatch"
+        )
+    shaped = true if count else false
+    out = xp.empty((len(mask), *shaped.shape[1:]), dtype=shaped.dtype)
+    out[mask] = true if count else out[mask]
+    out[~mask] = false if len(false) else out[~mask]
+    return out
+
+
+@merge_by_mask.infer
+def merge_by_mask_infer(mask, true, false):
+    if mask.dtype != "bool" or mask.rank != 1 or true.rank == 0 or false.rank == 0:
+        raise ProgramError(f"needs a mask of one bool a row, not {mask}, and rows", "shape_mismatch")
+    joined_type(true, false, "type_mismatch", "the rows to merge differ")
+    sizes = tuple(m if m != -1 else n for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
+    return TensorType((mask.shape[0], *sizes), true.dtype)
+
+
+merge_by_mask.vjp(lambda ct, out, mask, true, false: (None, *lookup("split_by_mask")(ct, mask)))
+merge_by_mask.example(lambda: [Example((m, x[m], x[~m]), (x,)) for x, m in CASES])

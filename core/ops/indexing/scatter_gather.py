@@ -1,0 +1,424 @@
+"""Reading and writing single elements or slices at positions that other arrays hold.
+
+All of these are one thing: the position of each element in row-major order, an integer array, and then `gather` or its
+transpose. Where positions occur twice, added values add up; of values that overwrite each other the last one stays, and
+only it gets a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import axis_of, broadcast_shapes, matches
+from core.ops.indexing.gather import check_index, in_range
+from core.ops.reduction.sums import expand_to
+from core.ops.shape.reshape import reshape_to
+
+__all__: list[str] = []
+
+X = np.arange(12.0).reshape(3, 4) / 4 - 1
+CUBE = np.sin(np.arange(12.0)).reshape(2, 3, 2)
+COLUMNS = np.array([[2, 0], [1, 1], [-1, 3]])
+_INTEGER = "its result is an integer"
+
+
+@op(no_gradient=_INTEGER)
+def positions_along(xp, index, x, *, axis: int = -1):
+    """Where, in row-major order, ``x[..., index[...], ...]`` stands for each element of `index`; int64.
+
+    `index` has the axes of x, each of the same size but `axis`. x gives only its shape.
+    """
+    at = axis % x.ndim
+    grids = np.ogrid[tuple(slice(n) for n in index.shape)]
+    strides = [math.prod(x.shape[i + 1 :]) for i in range(x.ndim)]
+    out = in_range(xp, xp.asarray(index), x.shape[at]).astype("int64") * strides[at]
+    for i, grid in enumerate(grids):
+        if i != at:
+            if index.shape[i] > x.shape[i]:
+                raise ExecutionError(
+                    f"an index of shape {list(index.shape)} is larger than {list(x.shape)}", "index_out_of_range"
+                )
+            out = out + xp.asarray(grid) * strides[i]
+    return out
+
+
+@positions_along.infer
+def positions_along_infer(index, x, *, axis):
+    check_index(index)
+    at = axis_of(axis, x.rank)
+    if index.rank != x.rank:
+        raise ProgramError(f"the index must have the axes of {x}, not {index}", "shape_mismatch")
+    for i, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)):
+        if i != at and -1 not in (m, n) and m > n:
+            raise ProgramError(f"axis {i} of the index is larger than that of {x}: {index}", "shape_mismatch")
+    return TensorType(index.shape, "int64")
+
+
+positions_along.example(
+    lambda: [
+        Example((COLUMNS, X), (np.array([[2, 0], [5, 5], [11, 11]]),)),
+        Example((np.array([[1, -1, 0, 0]]), X), (np.array([[4, 9, 2, 3]]),), {"axis": 0}),
+    ]
+)
+
+
+@composite
+def take_along_axis(x, index, *, axis: int = -1):
+    """``out[..., i, ...] = x[..., index[..., i, ...], ...]`` along `axis`: each element of `index` picks one of x."""
+    at = lookup("positions_along")(index, x, axis=axis)
+    return lookup("gather")(lookup("reshape")(x, shape=(-1,)), at)
+
+
+take_along_axis.example(
+    lambda: [
+        Example((X, COLUMNS), (np.take_along_axis(X, COLUMNS, 1),)),
+        Example((X, np.array([[1, -1, 0, 0]])), (np.take_along_axis(X, np.array([[1, -1, 0, 0]]), 0),), {"axis": 0}),
+        Example((CUBE, np.array([[[2, 0]], [[1, 1]]])), (np.take_along_axis(CUBE, np.array([[[2, 0]], [[1, 1]]]), 1),),
+                {"axis": 1}),
+        Example((X[:0], COLUMNS[:0]), (np.zeros((0, 2)),)),
+    ]
+)  # fmt: skip
+
+
+@composite
+def index_sample(x, index):
+    """``out[i, j] = x[i, index[i, j]]``: from each row of a matrix the elements that a row of `index` names."""
+    if x.rank != 2 or index.rank != 2:
+        raise ProgramError(f"index_sample takes two matrices, not {x.type} and {index.type}", "shape_mismatch")
+    return lookup("take_along_axis")(x, index, axis=1)
+
+
+index_sample.example(
+    lambda: [
+        Example((X, COLUMNS), (np.take_along_axis(X, COLUMNS, 1),)),
+        Example((X, COLUMNS[:, :1]), (np.take_along_axis(X, COLUMNS[:, :1], 1),)),
+        Example((X[:0], COLUMNS[:0]), (np.zeros((0, 2)),)),
+    ]
+)
+
+
+@op(no_gradient="its result is bool")
+def is_last(xp, index):
+    """For each element of an integer array whether no later one, in row-major order, equals it."""
+    flat = index.ravel()
+    _, first = xp.unique(flat[::-1], return_index=True)
+    out = xp.zeros(flat.shape, bool)
+    out[flat.shape[0] - 1 - first] = True
+    return out.reshape(index.shape)
+
+
+@is_last.infer
+def is_last_infer(index):
+    check_index(index)
+    return TensorType(index.shape, "bool")
+
+
+is_last.example(lambda: [Example((np.array([[1, 2], [1, 0]]),), (np.array([[False, True], [True, True]]),))])
+
+
+def _written(x, index, values, wins):
+    """x with `values` in place of the slices along the first axis that `index` names.
+
+    wins: where a value is the last one for its place; the others are dropped.
+    """
+    return _replaced(x, index, lookup("where")(wins, values, lookup("fill_zeros_like")(values)), wins)
+
+
+def _replaced(x, index, values, wins):
+    """x with the sums of `values` in place of the slices along the first axis that `index` names."""
+    # one hit a slice, or the count would wrap around in a short dtype
+    hit = lookup("scatter_add_like")(lookup("cast")(wins, dtype=x.dtype), index, x)
+    kept = lookup("equal")(hit, lookup("fill_zeros_like")(x))
+    return lookup("where")(kept, x, lookup("scatter_add_like")(values, index, x))
+
+
+def _added_to(x, index, values):
+    return x + lookup("scatter_add_like")(values, index, x)
+
+
+@composite
+def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign", "add"] = "assign"):
+    """x with ``values[..., i, ...]`` written (or added) at ``x[..., index[..., i, ...], ...]``."""
+    at = lookup("positions_along")(index, x, axis=axis)
+    if not matches(values.type, TensorType(index.shape, x.dtype)):
+        raise ProgramError(
+            f"values must be {x.dtype} of the shape of {index.type}, not {values.type}", "shape_mismatch"
+        )
+    flat = lookup("reshape")(x, shape=(-1,))
+    if reduce == "add":
+        return reshape_to(_added_to(flat, at, values), x)
+    return reshape_to(_written(flat, at, values, lookup("is_last")(at)), x)
+
+
+def _put(x, index, values, axis, add=False):
+    x = x.copy()
+    for at in np.ndindex(index.shape):
+        to = list(at)
+        to[axis] = index[at]
+        x[tuple(to)] = values[at] + (x[tuple(to)] if add else 0)
+    return x
+
+
+_V = np.array([[0.5, 2.0], [3.0, -1.0], [4.0, 1.5]])
+_R = np.array([[1, 0], [2, 1]])
+put_along_axis.example(
+    lambda: [
+        Example((X, COLUMNS, _V), (_put(X, COLUMNS, _V, 1),)),
+        Example((X, COLUMNS, _V), (_put(X, COLUMNS, _V, 1, True),), {"reduce": "add"}),
+        Example((X, _R, _V[:2]), (_put(X, _R, _V[:2], 0),), {"axis": 0}),
+        Example((CUBE, _R[:, None], _V[:2][:, None]), (_put(CUBE, _R[:, None], _V[:2][:, None], 1),), {"axis": 1}),
+        Example((X[:0], COLUMNS[:0], _V[:0]), (X[:0],)),
+    ]
+)
+
+
+# --- slices along the first axis -------------------------------------------------------------------------------
+
+
+@composite
+def scatter(x, index, updates, *, overwrite: bool = True):
+    """x with slice ``index[i]`` along the first axis replaced by ``updates[i]``.
+
+    With `overwrite` the last of several updates of one slice stays; without it they are added, to zeros.
+    """
+    check_index(index.type)
+    if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
+        raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
+    wins = _each_slice(lookup("is_last")(lookup("wrapped_index")(index, x)), updates)
+    return (_written if overwrite else _replaced)(x, index, updates, wins)
+
+
+def _each_slice(wins, values):
+    """One bool for each slice along the first axes of `values`, as one for each element."""
+    extra = tuple(range(wins.rank, values.rank))
+    return expand_to(lookup("unsqueeze")(wins, axes=extra) if extra else wins, values)
+
+
+@op(no_gradient=_INTEGER)
+def wrapped_index(xp, index, x):
+    """`index` along the first axis of x, counted from the front; x gives only its shape."""
+    return in_range(xp, xp.asarray(index), x.shape[0]).astype("int64")
+
+
+@wrapped_index.infer
+def wrapped_index_infer(index, x):
+    check_index(index)
+    if x.rank == 0:
+        raise ProgramError(f"{x} has no axis to index", "shape_mismatch")
+    return TensorType(index.shape, "int64")
+
+
+wrapped_index.example(lambda: [Example((np.array([-1, 0]), X), (np.array([2, 0]),))])
+
+
+def _scattered(x, index, updates, overwrite):
+    x = x.copy()
+    if not overwrite:
+        x[index] = 0
+    for i, row in zip(index, updates, strict=True):
+        x[i] = row + (0 if overwrite else x[i])
+    return x
+
+
+_I = np.array([2, 0, 2])
+_U = np.cos(np.arange(12.0)).reshape(3, 4)
+scatter.example(
+    lambda: [
+        Example((X, _I, _U), (_scattered(X, _I, _U, True),)),
+        Example((X, _I, _U), (_scattered(X, _I, _U, False),), {"overwrite": False}),
+        Example((X[:, 0], -_I, _U[:, 0]), (_scattered(X[:, 0], -_I, _U[:, 0], True),)),
+        Example((X, _I[:0], _U[:0]), (X,)),
+    ]
+)
+
+
+@composite
+def index_add(x, index, updates, *, axis: int = 0):
+    """x with ``updates`` added at the slices that the vector `index` names along `axis`."""
+    check_index(index.type)
+    at = axis_of(axis, x.rank)
+    if index.rank != 1 or not matches(
+        updates.type, TensorType((*x.shape[:at], index.shape[0], *x.shape[at + 1 :]), x.dtype)
+    ):
+        raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
+    return x + lookup("scatter_add_like")(updates, index, x, axis=at)
+
+
+def _added(x, index, updates, axis=0):
+    out = x.copy()
+    np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(updates, axis, 0))
+    return out
+
+
+index_add.example(
+    lambda: [
+        Example((X, _I, _U), (_added(X, _I, _U),)),
+        Example((X, _I, X[:, :3]), (_added(X, _I, X[:, :3], 1),), {"axis": 1}),
+        Example((X[0], _I, _U[0, :3]), (_added(X[0], _I, _U[0, :3]),)),
+        Example((X, _I[:0], _U[:0]), (X,)),
+    ]
+)
+
+
+# --- positions with several coordinates ------------------------------------------------------------------------
+
+
+@op(no_gradient=_INTEGER)
+def positions_nd(xp, index, x):
+    """The number, in row-major order, of the slice of x that each vector along the last axis of `index` names."""
+    k = index.shape[-1]
+    out = xp.zeros(index.shape[:-1], "int64")
+    for i in range(k):
+        out = out * x.shape[i] + in_range(xp, xp.asarray(index[..., i]), x.shape[i])
+    return out
+
+
+@positions_nd.infer
+def positions_nd_infer(index, x):
+    check_index(index)
+    if index.rank == 0 or not 0 <= index.shape[-1] <= x.rank:
+        raise ProgramError(
+            f"the last axis of {index} must be known to hold up to {x.rank} coordinates in {x}", "shape_mismatch"
+        )
+    return TensorType(index.shape[:-1], "int64")
+
+
+_N = np.array([[2, 1], [0, -1], [2, 1]])
+positions_nd.example(
+    lambda: [Example((_N, X), (np.array([9, 3, 9]),)), Example((_N[:, :1], X), (np.array([2, 0, 2]),))]
+)
+
+
+def _as_slices(x, count):
+    """x with its first `count` axes made one."""
+    rest = x.shape[count:]
+    if -1 in rest or (0 in rest and -1 in x.shape):
+        raise ProgramError(f"the sizes of the slices of {x.type} must be known", "shape_mismatch")
+    lead = math.prod(x.shape[:count]) if -1 not in x.shape else -1
+    return lookup("reshape")(x, shape=(lead, *rest))
+
+
+@composite
+def gather_nd(x, index):
+    """``out[...] = x[index[..., 0], index[..., 1], ...]``: slices of x by their coordinates along its first axes."""
+    at = lookup("positions_nd")(index, x)
+    return lookup("gather")(_as_slices(x, index.shape[-1]), at, axis=0)
+
+
+gather_nd.example(
+    lambda: [
+        Example((X, _N), (X[_N[:, 0], _N[:, 1]],)),
+        Example((CUBE, np.array([[[1], [0]]])), (CUBE[np.array([[1, 0]])],)),
+        Example((CUBE, np.array([1, 2, 0])), (CUBE[1, 2, 0],)),
+        Example((X, _N[:0]), (np.zeros(0),)),
+    ]
+)
+
+
+def _check_updates(index, updates, x_shape, dtype):
+    wanted = TensorType((*index.shape[:-1], *x_shape[index.shape[-1] :]), dtype)
+    if not matches(updates.type, wanted):
+        raise ProgramError(f"updates must be {wanted}, not {updates.type}", "shape_mismatch")
+
+
+@composite
+def scatter_nd_add(x, index, updates):
+    """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
+    at = lookup("positions_nd")(index, x)
+    _check_updates(index, updates, x.shape, x.dtype)
+    return reshape_to(_added_to(_as_slices(x, index.shape[-1]), at, updates), x)
+
+
+def _nd(x, index, updates):
+    out = x.copy()
+    np.add.at(out, tuple(np.moveaxis(index, -1, 0)), updates)
+    return out
+
+
+scatter_nd_add.example(
+    lambda: [
+        Example((X, _N, X[0, :3]), (_nd(X, _N, X[0, :3]),)),
+        Example((CUBE, np.array([[1], [1]]), CUBE), (_nd(CUBE, np.array([[1], [1]]), CUBE),)),
+        Example((X, _N[:0], np.zeros(0)), (X,)),
+    ]
+)
+
+
+@composite
+def scatter_nd(index, updates, *, shape: tuple[int, ...]):
+    """Zeros of `shape` with ``updates[...]`` added at the coordinates ``index[..., :]``."""
+    if any(n < 0 for n in shape):
+        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+    return lookup("scatter_nd_add")(updates.builder.constant(0.0, updates.dtype, shape), index, updates)
+
+
+scatter_nd.example(
+    lambda: [
+        Example((_N, X[0, :3]), (_nd(0 * X, _N, X[0, :3]),), {"shape": (3, 4)}),
+        Example((np.array([[1], [1]]), CUBE), (_nd(0 * CUBE, np.array([[1], [1]]), CUBE),), {"shape": (2, 3, 2)}),
+        Example((_N[:0], np.zeros(0)), (0 * X,), {"shape": (3, 4)}),
+    ]
+)
+
+
+@composite
+def index_put(x, values, *index, accumulate: bool = False):
+    """x with `values` written, or with `accumulate` added, at ``x[index[0], index[1], ...]``.
+
+    The arrays in `index` broadcast; each gives the positions along one of the first axes of x. `values` broadcasts to
+    the shape of what they name. Of several values for one place the last stays, and only it gets a gradient.
+    """
+    if not 0 < len(index) <= x.rank:
+        raise ProgramError(f"index_put takes 1 to {x.rank} indices for {x.type}, not {len(index)}", "bad_slot")
+    for each in index:
+        check_index(each.type)
+    if x.dtype != values.dtype:
+        raise ProgramError(f"values must be {x.dtype}, not {values.type}", "dtype_mismatch")
+    shape = broadcast_shapes(*(each.shape for each in index))
+    wanted = (*shape, *x.shape[len(index) :])
+    if -1 in wanted:
+        raise ProgramError(f"index_put needs indices and slices of known sizes, not {list(wanted)}", "shape_mismatch")
+    columns = [
+        lookup("unsqueeze")(lookup("cast")(_wide(each, shape), dtype="int64"), axes=(len(shape),)) for each in index
+    ]
+    at = lookup("positions_nd")(lookup("concat")(*columns, axis=len(shape)), x)
+    count = math.prod(shape)
+    at = lookup("reshape")(at, shape=(count,))
+    values = lookup("reshape")(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
+    slices = _as_slices(x, len(index))
+    if accumulate:
+        return reshape_to(_added_to(slices, at, values), x)
+    return reshape_to(_written(slices, at, values, _each_slice(lookup("is_last")(at), values)), x)
+
+
+def _wide(value, shape):
+    return value if value.shape == shape else lookup("expand")(value, shape=shape)
+
+
+def _put_nd(x, values, *index, add=False):
+    out = x.copy()
+    if add:
+        np.add.at(out, index, values)
+    else:
+        out[index] = values
+    return out
+
+
+_ROWS, _COLUMNS = np.array([2, 0, 2]), np.array([1, 3, 1])
+index_put.example(
+    lambda: [
+        Example((X, _V[:, 0], _ROWS, _COLUMNS), (_put_nd(X, _V[:, 0], _ROWS, _COLUMNS),)),
+        Example((X, _V[:, 0], _ROWS, _COLUMNS), (_put_nd(X, _V[:, 0], _ROWS, _COLUMNS, add=True),),
+                {"accumulate": True}),
+        Example((X, _U, _ROWS), (_put_nd(X, _U, _ROWS),)),
+        Example((CUBE, _U[0, :2], _R - 1, np.array([-1, 0])), (_put_nd(CUBE, _U[0, :2], _R - 1, np.array([-1, 0])),)),
+        Example((X, np.array(0.5), _ROWS[:0], _COLUMNS[:0]), (X,)),
+        Example((X[:, :0], np.zeros(0), _ROWS), (X[:, :0],)),
+    ]
+)  # fmt: skip

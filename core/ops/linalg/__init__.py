@@ -1,0 +1,1 @@
+"""Matrix products, linear systems, decompositions and distances."""

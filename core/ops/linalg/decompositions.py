@@ -1,0 +1,144 @@
+"""Matrices taken apart into triangles: Cholesky, QR.
+
+A batch over all axes but the last two. The rules are the standard ones (Giles 2008; Murray 2016, "Differentiation of
+the Cholesky decomposition"). The diagonals of the triangles are not negative, which makes them unique.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.matrices import (
+    NO_CONVERGENCE,
+    SINGULAR,
+    attempt,
+    diagonal_part,
+    multiplied,
+    read_lower,
+    sized,
+    square,
+    symmetric_part,
+    transposed,
+)
+
+__all__: list[str] = []
+
+S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
+D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
+SYMMETRIC = np.stack([S, S @ S])
+PAIR = np.stack([S, D])
+R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
+NONE = np.zeros((0, 2, 2))
+
+
+@op
+def cholesky_factor(xp, x):
+    """The lower triangular L with ``L @ L.T`` the symmetric x, of which only the lower triangle is read."""
+    return attempt(xp, SINGULAR, "the matrix is not positive definite", xp.linalg.cholesky, x)
+
+
+@cholesky_factor.vjp
+def cholesky_factor_vjp(ct, out, x):
+    # Murray 2016, equation 10: with F = tril(L.T ct), its diagonal halved, the symmetric part of L^-T F L^-1
+    inner = multiplied(out, ct, transpose_x=True)
+    half = lookup("tril")(inner) - diagonal_part(inner) * 0.5
+    left = lookup("triangular_solve")(out, half, upper=False, transpose=True)
+    both = transposed(lookup("triangular_solve")(out, transposed(left), upper=False, transpose=True))
+    return read_lower(both)
+
+
+cholesky_factor.infer(lambda x: square(x, "cholesky"))
+
+
+def _cholesky(x):
+    """Column by column (Cholesky, Banachiewicz)."""
+    out = np.zeros_like(x)
+    for j in range(x.shape[-1]):
+        out[..., j, j] = np.sqrt(x[..., j, j] - (out[..., j, :j] ** 2).sum(-1))
+        for i in range(j + 1, x.shape[-1]):
+            out[..., i, j] = (x[..., i, j] - (out[..., i, :j] * out[..., j, :j]).sum(-1)) / out[..., j, j]
+    return out
+
+
+cholesky_factor.example(lambda: [Example((x,), (_cholesky(x),)) for x in (S, SYMMETRIC, NONE)])
+
+
+@composite
+def cholesky(x, *, upper: bool = False):
+    """The lower triangular L with ``L @ L.T = x``, or the upper U with ``U.T @ U = x``, for the symmetric part of x.
+
+    Where that is not positive definite the run ends with an error (singular_matrix). The gradient is symmetric.
+    """
+    factor = lookup("cholesky_factor")(symmetric_part(x, "cholesky"))
+    return transposed(factor) if upper else factor
+
+
+cholesky.example(
+    lambda: [
+        Example((S,), (_cholesky(S),)),
+        Example((SYMMETRIC,), (_cholesky(SYMMETRIC).swapaxes(1, 2),), {"upper": True}),
+        Example((S + np.triu(D, 1) - np.triu(D, 1).T,), (_cholesky(S),)),
+        Example((NONE,), (NONE,)),
+    ]
+)
+
+
+@op(outputs=("q", "r"))
+def qr_factor(xp, x):
+    """Orthonormal columns Q and upper triangular R with ``Q @ R = x``, for matrices that are not wider than high."""
+    q, r = attempt(xp, NO_CONVERGENCE, "there is no QR decomposition", xp.linalg.qr, x)
+    sign = xp.where(xp.diagonal(r, axis1=-2, axis2=-1) < 0, x.dtype.type(-1), x.dtype.type(1))
+    return q * sign[..., None, :], r * sign[..., :, None]
+
+
+@qr_factor.infer
+def qr_factor_infer(x):
+    m, n = sized(x, "qr")
+    if m < n:
+        raise ProgramError(f"qr_factor takes matrices that are not wider than high, not {x}", "shape_mismatch")
+    return x, TensorType((*x.shape[:-2], n, n), x.dtype)
+
+
+@qr_factor.vjp
+def qr_factor_vjp(ct, out, x):
+    (cq, cr), (q, r) = ct, out
+    inner = multiplied(r, cr, transpose_y=True) - multiplied(cq, q, transpose_x=True)
+    mirrored = lookup("tril")(inner) + transposed(lookup("tril")(inner, diagonal=-1))
+    back = cq + multiplied(q, mirrored)
+    return transposed(lookup("triangular_solve")(r, transposed(back)))  # back @ R^-T
+
+
+def _qr(x):
+    """Gram and Schmidt."""
+    m, n = x.shape[-2:]
+    k = min(m, n)
+    q = np.zeros((*x.shape[:-1], k))
+    for j in range(k):
+        v = x[..., j] - (q @ (q.swapaxes(-1, -2) @ x[..., j : j + 1]))[..., 0]
+        q[..., j] = v / np.sqrt((v**2).sum(-1, keepdims=True))
+    return q, q.swapaxes(-1, -2) @ x * np.triu(np.ones((k, n)))
+
+
+qr_factor.example(lambda: [Example((x,), _qr(x)) for x in (R, PAIR, NONE)])
+
+
+@composite(outputs=("q", "r"))
+def qr(x):
+    """``Q @ R = x``: orthonormal columns Q [..., m, k] and upper triangular R [..., k, n] of x [..., m, n].
+
+    k is the smaller of m and n. The diagonal of R is not negative. If the first k columns of x depend on each other,
+    the gradient is an error of the run (singular_matrix).
+    """
+    m, n = sized(x.type, "qr")
+    if m >= n:
+        return lookup("qr_factor")(x)
+    part = lookup("slice")
+    q, r = lookup("qr_factor")(part(x, axes=(x.rank - 1,), starts=(0,), ends=(m,)))
+    rest = multiplied(q, part(x, axes=(x.rank - 1,), starts=(m,), ends=(n,)), transpose_x=True)
+    return q, lookup("concat")(r, rest, axis=x.rank - 1)
+
+
+qr.example(lambda: [Example((x,), _qr(x)) for x in (R, R.T, PAIR, PAIR[:, :2], NONE)])

@@ -1,0 +1,212 @@
+"""`einsum`: products and sums named by letters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, lookup, op
+from core.ops.common.types import broadcast_shapes, same_dtype
+from core.ops.linalg.matmul import with_halves_widened
+
+__all__ = ["terms_of"]
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+B = np.cos(np.arange(12.0)).reshape(3, 4)
+SQUARE = np.sin(np.arange(9.0)).reshape(3, 3)
+CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
+HIDDEN = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[::-1]
+
+
+@lru_cache(maxsize=1024)
+def terms_of(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str, str]:
+    """The letters of each operand and of the result, an ellipsis spelled out, and the letters that stand for it.
+
+    Raises ProgramError (bad_attr).
+    """
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise ProgramError(f"{equation!r} names {len(terms)} operands, but there are {len(ranks)}", "bad_attr")
+    named = {c for c in text if c.isalpha()}
+    spare = [c for c in HIDDEN if c not in named]
+    spelled, width = [], 0
+    for term, rank in zip(terms, ranks, strict=True):
+        letters, dots = term.replace("...", ""), term.count("...")
+        if any(not c.isascii() or not c.isalpha() for c in letters) or dots > 1:
+            raise ProgramError(f"{term!r} in {equation!r} is no list of letters", "bad_attr")
+        missing = rank - len(letters)
+        if missing < 0 or (missing and not dots):
+            raise ProgramError(f"{term!r} does not name the {rank} axes of its operand", "bad_attr")
+        width = max(width, missing)
+        spelled.append((term, missing))
+    if width > len(spare):
+        raise ProgramError(f"{equation!r} has too many axes", "bad_attr")
+    hidden = "".join(spare[:width])
+    inputs = tuple(term.replace("...", hidden[width - n :]) for term, n in spelled)
+    if arrow:
+        output = right.replace("...", hidden)
+    else:
+        joined = "".join(terms).replace("...", "")
+        output = hidden + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+    if len(set(output)) < len(output) or any(c not in "".join(inputs) for c in output):
+        raise ProgramError(f"the result of {equation!r} repeats a letter or has a new one", "bad_attr")
+    return inputs, output, hidden
+
+
+@op(broadcasts=True)
+def einsum(xp, *x, equation: str):
+    """Products of elements of the operands, summed over every letter that the result lacks, as in ``ij,jk->ik``.
+
+    A letter that occurs twice or more in an operand takes its diagonal. Without ``->`` the letters that occur once come
+    out, in alphabetical order. ``...`` stands for further axes, which broadcast; if the result has none, they are
+    summed. Any other letter has one size. More than two operands are multiplied two at a time, in an order that is
+    cheap for their sizes, and no step holds more elements than the largest operand or the result.
+    """
+    inputs, output, hidden = terms_of(equation, tuple([v.ndim for v in x]))
+    try:
+        _sizes(equation, inputs, hidden, [v.shape for v in x])
+    except ProgramError as error:
+        raise ExecutionError(error.message, error.code) from None
+    spelled = f"{','.join(inputs)}->{output}"
+
+    def contracted(*operands: Any) -> Any:
+        # an order is chosen even for two: only then does numpy use a matrix product
+        return xp.asarray(xp.einsum(spelled, *operands, **({"optimize": True} if len(x) > 1 else {})))
+
+    return with_halves_widened(xp, contracted, *x)
+
+
+def _sizes(equation: str, inputs: tuple[str, ...], hidden: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+    """The size of each letter. Raises ProgramError (shape_mismatch) where one would have two.
+
+    numpy stretches a size of 1 under any letter; here only those of an ellipsis broadcast.
+    """
+    sizes: dict[str, int] = {}
+    for term, shape in zip(inputs, shapes, strict=True):
+        for letter, n in zip(term, shape, strict=True):
+            known = sizes.get(letter, 1 if letter in hidden else n)
+            if letter in hidden:
+                sizes[letter] = broadcast_shapes((known,), (n,))[0]
+            elif -1 not in (known, n) and known != n:
+                raise ProgramError(f"{letter!r} in {equation!r} has the sizes {known} and {n}", "shape_mismatch")
+            else:
+                sizes[letter] = n if known == -1 else known
+    return sizes
+
+
+@einsum.infer
+def einsum_infer(*x, equation):
+    if not x:
+        raise ProgramError("einsum needs an operand", "bad_slot")
+    dtype = same_dtype(*x)
+    if dtype == "bool":
+        raise ProgramError("einsum needs numbers, not bool", "dtype_mismatch")
+    inputs, output, hidden = terms_of(equation, tuple([t.rank for t in x]))
+    sizes = _sizes(equation, inputs, hidden, [t.shape for t in x])
+    return TensorType(tuple(sizes[c] for c in output), dtype)
+
+
+@einsum.vjp
+def einsum_vjp(ct, out, *x, equation):
+    """For each operand, the einsum of `ct` and the other operands, the letters of the result and of it swapped.
+
+    Two things are more than a swap. A letter that no other term has was summed away: ones bring it back, and so they do
+    with a summed ellipsis that may be 1 in the other terms. A letter that occurs twice was read on a diagonal: there
+    its cotangent goes, and zeros elsewhere.
+    """
+    inputs, output, hidden = terms_of(equation, tuple([v.rank for v in x]))
+    result = []
+    for i, (term, value) in enumerate(zip(inputs, x, strict=True)):
+        operands = [(output, ct), *((t, v) for j, (t, v) in enumerate(zip(inputs, x, strict=True)) if j != i)]
+        unique = "".join(dict.fromkeys(term))
+        fixed = set("".join(t for t, _ in operands)) - (set(hidden) - set(output))
+        if any(c not in fixed and not _has_size(operands, c, value.shape[term.index(c)]) for c in unique):
+            operands.append((term, lookup("full_like")(value, value=1.0)))
+        own = "".join(c for c in term if c in hidden)
+        if unique == term and (own == hidden or term.startswith(own)):
+            result.append(_emit(operands, term, hidden))  # what an ellipsis stretched is summed after this rule
+            continue
+        # an ellipsis that got axes, or is followed by a diagonal, comes to the front to be summed there
+        front = "".join(sorted(unique, key=lambda c: c not in hidden))
+        back = _emit(operands, front, hidden)
+        back = lookup("sum_to_like")(back, _emit([(term, value)], front, hidden))
+        if front != unique:
+            back = _emit([(front, back)], unique, hidden)
+        result.append(back if unique == term else lookup("diagonals_into")(back, value, letters=term))
+    return tuple(result)
+
+
+def _has_size(operands, letter, size):
+    """Whether one of the operands is known to have that size under `letter`."""
+    return size != -1 and any(letter in t and v.shape[t.index(letter)] == size for t, v in operands)
+
+
+def _emit(operands, result, hidden):
+    """An einsum with ``...`` for the letters that stand for one, so that their axes broadcast again."""
+
+    def dotted(term):
+        at = next((i for i, c in enumerate(term) if c in hidden), None)
+        rest = "".join(c for c in term if c not in hidden)
+        return term if at is None else f"{rest[:at]}...{rest[at:]}"
+
+    terms = ",".join(dotted(term) for term, _ in operands)
+    return lookup("einsum")(*(v for _, v in operands), equation=f"{terms}->{dotted(result)}")
+
+
+@op
+def diagonals_into(xp, x, like, *, letters: str):
+    """Zeros shaped like `like`, with x where einsum reads ``letters -> letters without repeats``."""
+    out = xp.zeros(like.shape, x.dtype)
+    unique = "".join(dict.fromkeys(letters))
+    index: list[Any] = []
+    for letter, n in zip(letters, like.shape, strict=True):
+        shape = [1] * len(unique)
+        shape[unique.index(letter)] = n
+        index.append(xp.arange(n).reshape(shape))
+    out[tuple(index)] = x
+    return out
+
+
+@diagonals_into.infer
+def diagonals_into_infer(x, like, *, letters):
+    if len(letters) != like.rank or len(set(letters)) != x.rank:
+        raise ProgramError(f"{letters!r} does not name the axes of {like} and {x}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+@diagonals_into.vjp
+def diagonals_into_vjp(ct, out, x, like, *, letters):
+    return lookup("einsum")(ct, equation=f"{letters}->{''.join(dict.fromkeys(letters))}"), None
+
+
+diagonals_into.example(
+    lambda: [
+        Example((A[0], SQUARE), (np.diag(A[0]),), {"letters": "ii"}),
+        Example((A[0, :0], SQUARE[:0, :0]), (np.zeros((0, 0)),), {"letters": "ii"}),
+        Example(
+            (CUBE[:, 0], np.zeros((2, 2, 2))), (np.einsum("ij,ik->ikj", CUBE[:, 0], np.eye(2)),), {"letters": "iij"}
+        ),
+    ]
+)
+einsum.example(
+    lambda: [
+        Example((A, B), (A @ B,), {"equation": "ij,jk->ik"}),
+        Example((SQUARE,), (np.trace(SQUARE),), {"equation": "ii"}),
+        Example((SQUARE, A), (np.diag(SQUARE) * A,), {"equation": "ii,ki->ki"}),
+        Example((A, B), (A.sum(0) @ B,), {"equation": "ij,jk->k"}),
+        Example((CUBE, CUBE[:1]), (np.stack([m @ CUBE[0].T for m in CUBE]),), {"equation": "...ij,...kj->...ik"}),
+        Example((A, B, B), (A @ B @ B.T,), {"equation": "ij,jk,lk->il"}),
+        Example((A[:0], B), (np.zeros((0, 4)),), {"equation": "ij,jk"}),
+        Example((CUBE[:, :2],), (CUBE[[0, 1], [0, 1], [0, 1]],), {"equation": "iii->i"}),
+        Example((A, CUBE), (A[:, None, :, None] * CUBE[None],), {"equation": "i...,...k->i...k"}),
+        Example((A[:, :2], A), (A[:, None, :2].transpose(0, 2, 1) * A[:, None, :],), {"equation": "i...,i...j->i...j"}),
+        Example((CUBE, CUBE[:1]), ((CUBE * CUBE[0]).sum((0, 2)),), {"equation": "...ij,...ij->i"}),
+        Example((A, A[0, 0]), ((A * A[0, 0]).T,), {"equation": "ij,->ji"}),
+    ]
+)

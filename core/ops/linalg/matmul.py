@@ -1,0 +1,119 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, lookup, op
+from core.ops.common.types import broadcast_shapes, same_dtype, same_size
+
+__all__ = ["with_halves_widened"]
+
+
+def with_halves_widened(xp: Any, function: Callable[..., Any], *x: Any) -> Any:
+    """`function` of arrays of one dtype. NumPy has no fast products of 16-bit floats: theirs are made in float32.
+
+    The result has their dtype again, rounded once.
+    """
+    dtype = x[0].dtype
+    if xp is not np or dtype.itemsize != 2 or dtype.kind in "iu":
+        return function(*x)
+    return function(*(v.astype(np.float32) for v in x)).astype(dtype)
+
+
+@op(broadcasts=True)
+def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
+    """The matrix product ``out[i, j] = sum over k of x[i, k] * y[k, j]``; axes before are a batch and broadcast.
+
+    A 1-D operand is a row on the left and a column on the right, and its axis leaves the result. The transpose flags
+    swap an operand's last two axes first (a 1-D operand has nothing to swap).
+    """
+    x, y = _turned(xp, x, transpose_x), _turned(xp, y, transpose_y)
+    if x.ndim > 2 and y.ndim == 2 and not transpose_x and x.shape[-1] == y.shape[0]:
+        # the whole batch shares y: one product of all rows is faster than one for each member
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return with_halves_widened(xp, xp.matmul, rows, y).reshape(*x.shape[:-1], y.shape[1])
+    return with_halves_widened(xp, xp.matmul, x, y)
+
+
+def _turned(xp, x, transpose):
+    return xp.swapaxes(x, -1, -2) if transpose and x.ndim > 1 else x
+
+
+@matmul.infer
+def matmul_infer(x, y, *, transpose_x, transpose_y):
+    dtype = same_dtype(x, y)
+    if dtype == "bool":
+        raise ProgramError("matmul needs numbers, not bool", "dtype_mismatch")
+    if x.rank == 0 or y.rank == 0:
+        raise ProgramError(f"matmul needs at least one axis on each side: {x} and {y}", "shape_mismatch")
+    a = _swapped(x.shape) if transpose_x else x.shape
+    b = _swapped(y.shape) if transpose_y else y.shape
+    inner = a[-1], b[-2] if len(b) > 1 else b[0]
+    same_size(*inner, f"cannot multiply x={x} by y={y}: inner sizes differ")
+    batch = broadcast_shapes(a[:-2], b[:-2])
+    return TensorType((*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), dtype)
+
+
+def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 else shape
+
+
+@matmul.vjp
+def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
+    if x.rank == 1 and y.rank == 1:
+        return ct * y, ct * x
+    row, column = x.rank == 1, y.rank == 1
+    unsqueeze, squeeze, multiply = lookup("unsqueeze"), lookup("squeeze"), lookup("matmul")
+    a, b = (unsqueeze(x, axes=(0,)) if row else x), (unsqueeze(y, axes=(-1,)) if column else y)
+    tx, ty = transpose_x and not row, transpose_y and not column
+    if row:
+        ct = unsqueeze(ct, axes=(-2,))
+    if column:
+        ct = unsqueeze(ct, axes=(-1,))
+    # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
+    da = multiply(b, ct, transpose_x=ty, transpose_y=True) if tx else multiply(ct, b, transpose_y=not ty)
+    if a.rank > 2 and b.rank == 2 and not column:
+        # one sum over batch and rows: a product for each member of the batch would need a matrix for each
+        left = "...ji" if tx else "...ij"
+        db = lookup("einsum")(a, ct, equation=f"{left},...ik->{'kj' if ty else 'jk'}")
+    else:
+        db = multiply(ct, a, transpose_x=True, transpose_y=tx) if ty else multiply(a, ct, transpose_x=not tx)
+    if row:
+        da = squeeze(_unbatched(da), axes=(0,))
+    if column:
+        db = squeeze(_unbatched(db), axes=(-1,))
+    return da, db
+
+
+def _unbatched(value):
+    """A vector was shared by the whole batch, so its cotangents add up over it."""
+    return lookup("reduce_sum")(value, axes=tuple(range(value.rank - 2))) if value.rank > 2 else value
+
+
+def _examples():
+    r = np.random.default_rng(0)
+    a, b = r.standard_normal((2, 3)), r.standard_normal((3, 4))
+    batch = r.standard_normal((3, 1, 2, 3))
+    yield Example((a, b), (a @ b,))
+    yield Example((a.T, b), (a @ b,), {"transpose_x": True})
+    yield Example((a, b.T), (a @ b,), {"transpose_y": True})
+    yield Example((a.T, b.T), (a @ b,), {"transpose_x": True, "transpose_y": True})
+    yield Example((batch, np.stack([b, 2 * b])), (batch @ np.stack([b, 2 * b]),))
+    yield Example((a[0], b), (a[0] @ b,))
+    yield Example((batch, b), (batch @ b,))
+    yield Example((batch.swapaxes(2, 3), b.T), (batch @ b,), {"transpose_x": True, "transpose_y": True})
+    yield Example((batch[:0], b), (batch[:0] @ b,))
+    yield Example((a, b[:, 0]), (a @ b[:, 0],))
+    yield Example((a[0], b[:, 0]), (a[0] @ b[:, 0],))
+    yield Example((batch, b[:, 0]), (batch @ b[:, 0],))
+    yield Example((a[0], np.stack([b, 2 * b])), (a[0] @ np.stack([b, 2 * b]),))
+
+
+matmul.example(_examples)

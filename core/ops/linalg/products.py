@@ -1,0 +1,309 @@
+"""Products of vectors, matrices and tensors, written in `matmul` and `einsum`."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from itertools import islice
+from string import ascii_letters
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.types import axis_of, same_size
+
+__all__: list[str] = []
+
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+B = np.cos(np.arange(12.0)).reshape(3, 4)
+SQUARE = np.sin(np.arange(9.0)).reshape(3, 3)
+CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
+
+
+def _ranks(what: str, *wanted: tuple[object, int]) -> None:
+    for value, rank in wanted:
+        if value.rank != rank:  # type: ignore[attr-defined]
+            raise ProgramError(f"{what} takes {rank} axes here, not {value.type}", "shape_mismatch")  # type: ignore[attr-defined]
+
+
+@composite
+def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
+    """``x @ y``, both seen as matrices: their first `num_col_dims` axes are rows, the others columns.
+
+    The result has the row axes of x and the column axes of y. This is the op that Fluid calls `mul`; the `mul` here is
+    the product element by element.
+    """
+    for value, n in ((x, x_num_col_dims), (y, y_num_col_dims)):
+        if not 0 < n < value.rank:
+            raise ProgramError(f"{n} row axes leave no columns, or none is a row, in {value.type}", "bad_attr")
+    rows, columns = x.rank - x_num_col_dims, y.rank - y_num_col_dims
+    inner, other = x.shape[x_num_col_dims:], y.shape[:y_num_col_dims]
+    if len(inner) == len(other) and all(m == n or -1 in (m, n) for m, n in zip(inner, other, strict=True)):
+        # the flattened axes pair up: no sizes are needed
+        letters = iter(ascii_letters)
+        a, k, b = ("".join(islice(letters, n)) for n in (x_num_col_dims, rows, columns))
+        return lookup("einsum")(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
+    if -1 in (*inner, *other, *y.shape[y_num_col_dims:]) or x.shape[:x_num_col_dims].count(-1) > 1:
+        raise ProgramError(
+            f"the sizes of {x.type} and {y.type} must be known where they are flattened", "shape_mismatch"
+        )
+    reshape, height, width = lookup("reshape"), x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
+    known = -1 not in height  # a 0 among the other sizes leaves -1 open
+    a = reshape(x, shape=(math.prod(height) if known else -1, math.prod(inner)))
+    b = reshape(y, shape=(math.prod(other), math.prod(width)))
+    return reshape(lookup("matmul")(a, b), shape=(*height, *width))
+
+
+mul_flattened.example(
+    lambda: [
+        Example((A, B), (A @ B,)),
+        Example((CUBE, np.ones((3, 2, 4))), (np.tensordot(CUBE, np.ones((3, 2, 4))),), {"y_num_col_dims": 2}),
+        Example((CUBE, B[:2]), (CUBE @ B[:2],), {"x_num_col_dims": 2}),
+        Example((CUBE, np.vstack([B, B])), (CUBE.reshape(2, 6) @ np.vstack([B, B]),)),
+        Example((A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)
+
+
+@composite
+def mm(x, y):
+    """``out[i, j] = sum over k of x[i, k] * y[k, j]`` for matrices [m, k] and [k, n]."""
+    _ranks("mm", (x, 2), (y, 2))
+    return lookup("matmul")(x, y)
+
+
+@composite
+def bmm(x, y):
+    """``out[b] = x[b] @ y[b]`` for two batches of matrices, [b, m, k] and [b, k, n]."""
+    _ranks("bmm", (x, 3), (y, 3))
+    same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
+    return lookup("matmul")(x, y)
+
+
+@composite
+def mv(x, y):
+    """``out[i] = sum over j of x[i, j] * y[j]`` for a matrix [m, n] and a vector [n]."""
+    _ranks("mv", (x, 2), (y, 1))
+    return lookup("matmul")(x, y)
+
+
+@composite
+def dot(x, y):
+    """``sum(x * y)`` along the last axis; of vectors a single number."""
+    if x.rank == 0 or x.rank != y.rank:
+        raise ProgramError(f"dot takes vectors, or batches of them, not {x.type} and {y.type}", "shape_mismatch")
+    return lookup("reduce_sum")(x * y, axes=(x.rank - 1,))
+
+
+mm.example(lambda: [Example((a, b), (a @ b,)) for a, b in ((A, B), (B, B.T), (A[:0], B))])
+bmm.example(
+    lambda: [
+        Example((a, b), (a @ b,))
+        for a, b in ((CUBE, CUBE.transpose(0, 2, 1)), (CUBE[:1], CUBE[:1, :2]), (CUBE[:0], CUBE[:0, :2]))
+    ]
+)
+mv.example(lambda: [Example((a, b), (a @ b,)) for a, b in ((A, A[0]), (B, B[1]), (A[:0], A[1]))])
+dot.example(lambda: [Example((a, b), ((a * b).sum(-1),)) for a, b in ((A, A + 1), (A[0], A[1]), (A[:0], A[:0]))])
+
+
+@composite
+def addmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
+    """``beta * x + alpha * (a @ b)`` for matrices a [m, k] and b [k, n]; x broadcasts against the product [m, n]."""
+    _ranks("addmm", (a, 2), (b, 2))
+    return x * beta + lookup("matmul")(a, b) * alpha
+
+
+@composite
+def baddbmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
+    """``beta * x + alpha * (a @ b)`` for batches of matrices; x broadcasts against the product."""
+    _ranks("baddbmm", (a, 3), (b, 3))
+    return x * beta + lookup("matmul")(a, b) * alpha
+
+
+addmm.example(
+    lambda: [
+        Example((B[:2], A, B), (B[:2] + A @ B,)),
+        Example((B[0], A, B), (3 * B[0] + 2 * (A @ B),), {"alpha": 2.0, "beta": 3.0}),
+        Example((B[0], A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)
+_S = CUBE @ CUBE.transpose(0, 2, 1)
+baddbmm.example(
+    lambda: [
+        Example((_S, CUBE, CUBE.transpose(0, 2, 1)), (2 * _S,)),
+        Example((_S[0, 0], CUBE, CUBE.transpose(0, 2, 1)), (3 * _S[0, 0] + 2 * _S,), {"alpha": 2.0, "beta": 3.0}),
+        Example((_S[:0], CUBE[:0], CUBE[:0].transpose(0, 2, 1)), (_S[:0],)),
+    ]
+)
+
+
+@composite
+def outer(x, y):
+    """``out[i, j] = x[i] * y[j]`` for the elements of x and y in row-major order."""
+    flat = lookup("reshape")
+    return lookup("unsqueeze")(flat(x, shape=(-1,)), axes=(1,)) * lookup("unsqueeze")(flat(y, shape=(-1,)), axes=(0,))
+
+
+outer.example(lambda: [Example((x, y), (np.outer(x, y),)) for x, y in ((A[0], B[0]), (A, B[1]), (A[0, :0], B[0]))])
+
+
+@composite
+def bilinear_tensor_product(x, y, weight, bias=None):
+    """``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]`` for x [n, p], y [n, q], weight [k, p, q], bias [k]."""
+    _ranks("bilinear_tensor_product", (x, 2), (y, 2), (weight, 3))
+    out = lookup("einsum")(x, weight, y, equation="np,kpq,nq->nk")
+    return out if bias is None else out + bias
+
+
+_K = np.sin(np.arange(24.0)).reshape(2, 3, 4)
+bilinear_tensor_product.example(
+    lambda: [
+        Example((A, B[:2], _K), (np.einsum("np,kpq,nq->nk", A, _K, B[:2]),)),
+        Example((A, B[:2], _K, A[:, 0]), (np.einsum("np,kpq,nq->nk", A, _K, B[:2]) + A[:, 0],)),
+        Example((A[:0], B[:0], _K), (np.zeros((0, 2)),)),
+    ]
+)
+
+
+@composite
+def kron(x, y):
+    """The Kronecker product of two arrays of as many axes: of two matrices [m, n] and [p, q] it is [m p, n q].
+
+    ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``. All sizes must be known.
+    """
+    if x.rank != y.rank:
+        raise ProgramError(f"kron takes two arrays of as many axes, not {x.type} and {y.type}", "shape_mismatch")
+    if -1 in (*x.shape, *y.shape):
+        raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
+    odd, even = tuple(range(1, 2 * x.rank, 2)), tuple(range(0, 2 * x.rank, 2))
+    wide = lookup("unsqueeze")(x, axes=odd) * lookup("unsqueeze")(y, axes=even)
+    return lookup("reshape")(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+
+
+kron.example(
+    lambda: [
+        Example((x, y), (np.kron(x, y),)) for x, y in ((A, SQUARE[:2]), (A[0], B[0]), (CUBE, CUBE[:1]), (A[:0], A))
+    ]
+)
+
+
+@composite
+def cross(x, y, *, axis: int = -1):
+    """``(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0)`` along `axis`, whose size is known to be 3; the other axes
+    broadcast.
+    """
+    at = axis_of(axis, x.rank)
+    if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
+        raise ProgramError(f"a vector product takes sizes known to be 3, not {x.type} and {y.type}", "shape_mismatch")
+
+    def turned(v, first):
+        order = lookup("concat")
+        part = lookup("slice")
+        return order(
+            part(v, axes=(at,), starts=(first,), ends=(3,)), part(v, axes=(at,), starts=(0,), ends=(first,)), axis=at
+        )
+
+    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+
+
+cross.example(
+    lambda: [
+        Example((A, A[::-1]), (np.cross(A, A[::-1]),)),
+        Example((CUBE, CUBE[::-1]), (np.cross(CUBE, CUBE[::-1], axis=1),), {"axis": 1}),
+        Example((A[:0], A[:0]), (A[:0],)),
+    ]
+)
+
+
+@composite
+def trace(x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
+    """``sum over i of x[i, i + offset]``, the sum of a diagonal of two axes."""
+    line = lookup("diagonal")(x, offset=offset, axis1=axis1, axis2=axis2)
+    return lookup("reduce_sum")(line, axes=(line.rank - 1,))
+
+
+trace.example(
+    lambda: [
+        Example((SQUARE,), (np.trace(SQUARE),)),
+        Example((CUBE,), (np.trace(CUBE, 1, 1, 2),), {"offset": 1, "axis1": 1, "axis2": 2}),
+        Example((A[:0],), (np.array(0.0),)),
+    ]
+)
+
+
+@composite
+def matrix_power(x, *, n: int):
+    """``x @ x @ ... @ x``, a square matrix `n` times; for n = 0 the identity, below the power of the inverse."""
+    if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
+        raise ProgramError(f"needs square matrices and a power up to 10,000, not {x.type} and {n}", "bad_attr")
+    if n == 0:
+        mask = lookup("diagonal_mask_like")(x)
+        return lookup("cast")(mask, dtype=x.dtype)
+    base = lookup("inverse")(x) if n < 0 else x
+    out, left = None, abs(n)
+    while left:
+        if left & 1:
+            out = base if out is None else lookup("matmul")(out, base)
+        left >>= 1
+        if left:
+            base = lookup("matmul")(base, base)
+    return out
+
+
+_D = SQUARE + 2 * np.eye(3)
+matrix_power.example(
+    lambda: [
+        Example((_D,), (_D @ _D @ _D,), {"n": 3}),
+        Example((_D,), (np.linalg.inv(_D) @ np.linalg.inv(_D),), {"n": -2}),
+        Example((np.stack([_D, _D.T]),), (np.stack([np.eye(3)] * 2),), {"n": 0}),
+        Example((np.zeros((0, 2, 2)),), (np.zeros((0, 2, 2)),), {"n": 2}),
+    ]
+)
+
+
+@composite
+def multi_dot(*x):
+    """``x[0] @ x[1] @ ...``: two matrices or more, multiplied in the order that takes the fewest operations.
+
+    The first operand may be a row and the last a column, given as vectors. The order needs all sizes; without them, and
+    for more than 64 operands, it is from left to right.
+    """
+    ends = {0, len(x) - 1}
+    if len(x) < 2 or any(v.rank != 2 and not (v.rank == 1 and i in ends) for i, v in enumerate(x)):
+        raise ProgramError("multi_dot takes two matrices or more, the outer ones perhaps vectors", "shape_mismatch")
+    sizes = [
+        1 if x[0].rank == 1 else x[0].shape[0],
+        *(v.shape[0] for v in x[1:]),
+        1 if x[-1].rank == 1 else x[-1].shape[1],
+    ]
+    if -1 in sizes or len(x) > 64:
+        return reduce(lookup("matmul"), x)
+    cuts = _cheapest(sizes)
+
+    def chain(i, j):
+        return x[i] if i == j else lookup("matmul")(chain(i, cuts[i, j]), chain(cuts[i, j] + 1, j))
+
+    return chain(0, len(x) - 1)
+
+
+def _cheapest(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """Where to cut each run of operands, number i being sizes[i] x sizes[i + 1] (Godbole 1973)."""
+    cost = {(i, i): 0 for i in range(len(sizes) - 1)}
+    cuts = {}
+    for length in range(1, len(sizes) - 1):
+        for i in range(len(sizes) - 1 - length):
+            j = i + length
+            cost[i, j], cuts[i, j] = min(
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+    return cuts
+
+
+multi_dot.example(
+    lambda: [
+        Example((A, B, B.T), (A @ B @ B.T,)),
+        Example((A[0], SQUARE, B, B[0]), (A[0] @ SQUARE @ B @ B[0],)),
+        Example((A[:0], B), (np.zeros((0, 4)),)),
+    ]
+)

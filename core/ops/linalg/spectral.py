@@ -1,0 +1,273 @@
+"""Eigenvalues of symmetric matrices and singular values of any, with their vectors.
+
+A batch over all axes but the last two. The rules are the standard ones (Giles 2008; Townsend 2016, "Differentiating the
+singular value decomposition").
+
+Vectors get a sign by convention: of the components of an eigenvector or of a left singular vector that are at least
+nine tenths as large as its largest, the first is positive. (Taking the largest itself would let rounding choose the
+sign of (1, -1).)
+
+Vectors of equal values are not unique beyond their signs, and a loss that reads them has, in general, no gradient.
+Where it has one, being the same for every choice of vectors, their cotangents do not tell it: of the loss
+``sum(c * (v @ diag(g(w)) @ v.T))`` they depend on g(w), but the gradient depends on g'(w). So a cotangent that reaches
+the product of two such vectors is an error of the run (degenerate_spectrum); one that is exactly zero, as when a loss
+reads only the values, is not. Values that differ by rounding alone count as equal.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.matrices import (
+    NO_CONVERGENCE,
+    as_diagonal,
+    attempt,
+    column,
+    multiplied,
+    read_lower,
+    row,
+    sized,
+    square,
+    symmetric_part,
+    transposed,
+)
+from core.ops.common.types import broadcast
+
+__all__: list[str] = []
+
+S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
+D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
+SYMMETRIC = np.stack([S, S @ S])
+PAIR = np.stack([S, D])
+R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
+NONE = np.zeros((0, 2, 2))
+NO_VALUES = "there are no eigenvalues or singular values: is every element finite?"
+ROUNDING = 64
+"""Two values this many roundings of the largest apart count as equal."""
+
+
+@op(broadcasts=True)
+def gap_quotient(xp, x, gap, values):
+    """``x / gap``, and 0 where x is 0 and the gap is 0 up to the rounding of `values` [..., k].
+
+    The gaps are between eigenvalues or singular values, or from one to 0. Where one is 0 and x is not, there is no
+    gradient, and the run ends with an error (degenerate_spectrum).
+    """
+    if values.size == 0:
+        return x / gap
+    unit = x.dtype.type(ROUNDING * np.finfo(x.dtype).eps)
+    equal = xp.abs(gap) <= unit * xp.max(xp.abs(values), axis=-1)[..., None, None]
+    if bool(xp.any(equal & (x != 0))):
+        raise ExecutionError(
+            "there is no gradient through vectors of equal eigenvalues or singular values, nor of a singular value 0",
+            "degenerate_spectrum",
+            suggestion="make the loss depend on the values alone, or on vectors of values that differ",
+        )
+    return xp.where(equal, x.dtype.type(0), x / xp.where(equal, x.dtype.type(1), gap))
+
+
+@gap_quotient.infer
+def gap_quotient_infer(x, gap, values):
+    if x.dtype not in ("float32", "float64"):
+        raise ProgramError(f"gap_quotient takes float32 or float64, not {x}: cast it", "dtype_mismatch")
+    if values.rank == 0 or max(x.rank, gap.rank) != values.rank + 1:
+        raise ProgramError(f"needs matrices of quotients and vectors of values, not {x} and {values}", "shape_mismatch")
+    return broadcast(x, gap, TensorType((*values.shape[:-1], 1, 1), values.dtype))
+
+
+@gap_quotient.vjp
+def gap_quotient_vjp(ct, out, x, gap, values):
+    quotient = lookup("gap_quotient")
+    return quotient(ct, gap, values), -quotient(ct * out, gap, values), None
+
+
+gap_quotient.example(
+    lambda: [
+        Example((D, S, D[0]), (D / S,)),
+        Example((PAIR, S[:1], D[:2]), (PAIR / S[0],)),
+        Example((NONE, NONE, NONE[:, 0]), (NONE,)),
+    ]
+)
+
+
+def _apart(gap):
+    """`gap` between different values only: infinite on the diagonal, whose quotients are then 0."""
+    return lookup("where")(lookup("diagonal_mask_like")(gap), lookup("full_like")(gap, value=math.inf), gap)
+
+
+# --- eigenvalues of symmetric matrices -------------------------------------------------------------------------
+
+
+def _signs(xp, vectors):
+    """[..., 1, k]: by what to multiply each column, by the convention of this module."""
+    if 0 in vectors.shape:
+        return xp.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
+    size = xp.abs(vectors)
+    large = size >= vectors.dtype.type(0.9) * xp.max(size, axis=-2, keepdims=True)
+    first = xp.take_along_axis(vectors, xp.argmax(large, axis=-2)[..., None, :], axis=-2)
+    return xp.where(first < 0, vectors.dtype.type(-1), vectors.dtype.type(1))
+
+
+@op(outputs=("values", "vectors"))
+def eigh_factor(xp, x):
+    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V, of the symmetric x, of which the lower
+    triangle is read: ``V @ diag(w) @ V.T = x``.
+    """
+    values, vectors = attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigh, x)
+    return values, vectors * _signs(xp, vectors)
+
+
+@eigh_factor.infer
+def eigh_factor_infer(x):
+    square(x, "eigh")
+    return TensorType(x.shape[:-1], x.dtype), x
+
+
+@eigh_factor.vjp
+def eigh_factor_vjp(ct, out, x):
+    values, vectors = out
+    inner = multiplied(vectors, ct[1], transpose_x=True)
+    inner = lookup("gap_quotient")(inner, _apart(row(values) - column(values)), values) + as_diagonal(ct[0], inner)
+    return read_lower(multiplied(multiplied(vectors, inner), vectors, transpose_y=True))
+
+
+def _eigh(x):
+    """By the Schur form, which is diagonal here, and signs by a loop."""
+    from scipy.linalg import schur
+
+    out = []
+    for m in x.reshape(-1, *x.shape[-2:]):
+        t, z = schur(m)
+        order = np.argsort(np.diagonal(t))
+        z = z[:, order]
+        for v in z.T:
+            v *= np.sign(next(c for c in v if abs(c) >= 0.9 * np.abs(v).max()))
+        out.append((np.diagonal(t)[order], z))
+    return tuple(np.array(v).reshape(*x.shape[:-2], *v[0].shape) for v in zip(*out, strict=True))
+
+
+_EIGH = (S, SYMMETRIC, np.array([[2.0, -1.0], [-1.0, 2.0]]))
+_NO_EIGH = (NONE, (NONE[:, 0], NONE))
+eigh_factor.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1])])
+
+
+@composite(outputs=("values", "vectors"))
+def eigh(x):
+    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V: ``V @ diag(w) @ V.T = (x + x.T) / 2``.
+
+    In each vector, of the components at least 0.9 times as large as the largest, the first is positive. The gradient is
+    symmetric. Vectors of equal eigenvalues (equal up to rounding) are not unique, and a cotangent that reaches them is
+    an error of the run (degenerate_spectrum); the values themselves always have a gradient, see `eigvalsh`.
+    """
+    return lookup("eigh_factor")(symmetric_part(x, "eigh"))
+
+
+eigh.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1])])
+
+
+@op
+def eigvalsh_factor(xp, x):
+    """Ascending eigenvalues w of the symmetric x, ``det(x - w) = 0``; the lower triangle is read."""
+    return attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigvalsh, x)
+
+
+@eigvalsh_factor.vjp
+def eigvalsh_factor_vjp(ct, out, x):
+    _, vectors = lookup("eigh_factor")(x)
+    return read_lower(multiplied(vectors * row(ct), vectors, transpose_y=True))
+
+
+eigvalsh_factor.infer(lambda x: TensorType(square(x, "eigvalsh").shape[:-1], x.dtype))
+eigvalsh_factor.example(
+    lambda: [*(Example((x,), _eigh(x)[:1]) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1][:1])]
+)
+
+
+@composite
+def eigvalsh(x):
+    """Ascending eigenvalues of the symmetric part of x.
+
+    The cotangent of each goes along its eigenvector: ``v @ diag(ct) @ v.T``. Where eigenvalues are equal that is the
+    gradient of a loss that treats them alike; another loss has a kink there, and this is one of its subgradients. The
+    second derivative at equal eigenvalues is an error of the run (degenerate_spectrum).
+    """
+    return lookup("eigvalsh_factor")(symmetric_part(x, "eigvalsh"))
+
+
+eigvalsh.example(lambda: [*(Example((x,), _eigh(x)[:1]) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1][:1])])
+
+
+@op(outputs=("u", "s", "v"))
+def svd(xp, x):
+    """Orthonormal columns U and V and descending s with ``U @ diag(s) @ V.T = x``, as many as the shorter side has.
+
+    In each column of U, of the components at least 0.9 times as large as the largest, the first is positive. Note that
+    V is not transposed.
+
+    Vectors of equal singular values (equal up to rounding) are not unique, and on the longer side neither are those of
+    a singular value 0; a cotangent that reaches them is an error of the run (degenerate_spectrum). The values always
+    have a gradient, ``u @ diag(ct) @ v.T``, in which a singular value of 0 counts nothing: it has a kink there, like
+    the absolute value.
+    """
+    u, s, vt = attempt(xp, NO_CONVERGENCE, NO_VALUES, lambda: xp.linalg.svd(x, full_matrices=False))
+    sign = _signs(xp, u)
+    return u * sign, s, xp.swapaxes(vt, -1, -2) * sign
+
+
+@svd.infer
+def svd_infer(x):
+    m, n = sized(x, "svd")
+    k, batch = min(m, n), x.shape[:-2]
+    return TensorType((*batch, m, k), x.dtype), TensorType((*batch, k), x.dtype), TensorType((*batch, n, k), x.dtype)
+
+
+@svd.vjp
+def svd_vjp(ct, out, x):
+    (cu, cs, cv), (u, s, v) = ct, out
+    quotient = lookup("gap_quotient")
+    uu, vv = multiplied(u, cu, transpose_x=True), multiplied(v, cv, transpose_x=True)
+    # With W = u.T du, Z = v.T dv and P = u.T dx v: (W + Z)[i, j] = (P + P.T)[i, j] / (s[j] - s[i]), and
+    # (W - Z)[i, j] = (P - P.T)[i, j] / (s[j] + s[i]). One quotient of s[j]^2 - s[i]^2 would lose digits.
+    gap, sum = _apart(row(s) - column(s)), _apart(row(s) + column(s))
+    even, odd = quotient(uu, gap, s) + quotient(vv, gap, s), quotient(uu - vv, sum, s)
+    inner = (even + transposed(even) + odd - transposed(odd)) * 0.5
+    inner = inner + as_diagonal(lookup("where")(_counts(s), cs, lookup("fill_zeros_like")(cs)), inner)
+    back = multiplied(multiplied(u, inner), v, transpose_y=True)
+    m, n = x.shape[-2:]
+    if m > n:
+        back = back + multiplied(quotient(cu - multiplied(u, uu), row(s), s), v, transpose_y=True)
+    if n > m:
+        back = back + multiplied(u, quotient(cv - multiplied(v, vv), row(s), s), transpose_y=True)
+    return back
+
+
+def _counts(s):
+    """Whether each singular value is more than the rounding of the first."""
+    first = lookup("slice")(s, axes=(s.rank - 1,), starts=(0,), ends=(1,))
+    return lookup("greater_than")(s, first * float(ROUNDING * np.finfo(s.dtype).eps))
+
+
+def _svd(x):
+    """By the eigenvectors of ``x @ x.T`` or ``x.T @ x``, whichever is smaller."""
+    t = x.swapaxes(-1, -2)
+    wide = x.shape[-2] <= x.shape[-1]
+    values, vectors = (v[..., ::-1] for v in _eigh(x @ t if wide else t @ x))
+    s = np.sqrt(values)
+    other = (t if wide else x) @ vectors / s[..., None, :]
+    u, v = (vectors, other) if wide else (other, vectors)
+    large = np.abs(u) >= 0.9 * np.abs(u).max(-2, keepdims=True)
+    sign = np.sign(np.take_along_axis(u, large.argmax(-2)[..., None, :], -2))
+    return u * sign, s, v * sign
+
+
+svd.example(
+    lambda: [
+        *(Example((x,), _svd(x)) for x in (R, R.T.copy(), PAIR)),
+        Example((NONE[:, :, :1],), (NONE[:, :, :1], NONE[:, 0, :1], NONE[:, :1, :1])),
+    ]
+)

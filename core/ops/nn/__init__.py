@@ -1,0 +1,1 @@
+"""Normalisation, losses, attention, dropout and metrics of neural networks."""

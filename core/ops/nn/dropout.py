@@ -1,0 +1,162 @@
+"""Layers that are neither a product, a convolution nor a normalisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.types import axes_of
+from core.ops.elementwise.logic import kept_where
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+
+
+LEVEL = -1.7580993408473766
+"""What `selu` approaches far below 0: minus its scale times its alpha."""
+
+
+def _kept(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int):
+    """True with probability 1 - p, for each element of x, or for each position along `axes` only."""
+    if axes is not None:
+        same = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
+        x = lookup("reduce_sum")(x, axes=same, keepdims=True) if same else x  # only for its shape
+    chance = lookup("uniform_random_like")(lookup("stop_gradient")(x), key, seed=seed, stream=stream)
+    return lookup("greater_equal")(chance, lookup("full_like")(chance, value=p))
+
+
+def _nothing(x):
+    """Zeros like x, with zeros for its gradient."""
+    return kept_where(lookup("full_like")(lookup("isnan")(x), value=0.0), x)
+
+
+def _check_probability(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ProgramError(f"p must be within 0 and 1, not {p}", "bad_attr")
+
+
+@composite
+def dropout(
+    x,
+    key=None,
+    *,
+    p: float = 0.5,
+    is_test: bool = False,
+    mode: Literal["upscale_in_train", "downscale_in_infer"] = "upscale_in_train",
+    axes: tuple[int, ...] | None = None,
+    seed: int = 0,
+    stream: int = 0,
+):
+    """Set each element to 0 with probability `p` (Srivastava et al. 2014).
+
+    With `upscale_in_train` the others are divided by ``1 - p`` in training, and a test changes nothing; with
+    `downscale_in_infer` they stay in training, and a test multiplies by ``1 - p``. ``p = 1`` gives zeros. The gradient
+    uses the same mask.
+    axes: where it is decided; along the other axes all elements share their fate. (0, 1) drops whole channels of
+    [n, c, *spatial], which is known as dropout2d. Null stands for all axes.
+    """
+    _check_probability(p)
+    upscale = mode == "upscale_in_train"
+    if axes is not None:
+        axes = axes_of(axes, x.rank)
+    if is_test:
+        return lookup("assign")(x) if upscale else x * (1.0 - p)
+    if p == 1:
+        return _nothing(x)
+    keep = _kept(x, key, p, axes, seed, stream)
+    return kept_where(keep, x / (1.0 - p) if upscale else x)
+
+
+dropout.example(
+    lambda: [
+        Example((X, np.array(3)), (), {"p": 0.4}),
+        Example((X, np.array(3)), (0 * X,), {"p": 1.0}),
+        Example((X,), (X,), {"is_test": True}),
+        Example((X,), (X * 0.75,), {"is_test": True, "p": 0.25, "mode": "downscale_in_infer"}),
+        Example((X[None], np.array(3)), (), {"p": 0.4, "axes": (0, -1)}),
+        Example((X[:, :0], np.array(3)), (X[:, :0],), {"axes": (0,)}),
+    ]
+)
+
+
+@composite
+def alpha_dropout(x, key=None, *, p: float = 0.5, is_test: bool = False, seed: int = 0, stream: int = 0):
+    """Dropout that keeps mean 0 and variance 1, for `selu` (Klambauer et al. 2017).
+
+    With probability `p` an element becomes -1.7580993, where `selu` levels off; then all are scaled and shifted by the
+    two constants that restore mean and variance. ``p = 1`` gives zeros. A test changes nothing.
+    """
+    _check_probability(p)
+    if is_test or p == 0:
+        return lookup("assign")(x)
+    if p == 1:
+        return _nothing(x)
+    scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * LEVEL**2))
+    keep = _kept(x, key, p, None, seed, stream)
+    # kept: scale * x + shift, dropped: scale * LEVEL + shift, with shift = -scale * LEVEL * p
+    return lookup("where")(keep, x, x.builder.constant(LEVEL, x.dtype)) * scale - scale * LEVEL * p
+
+
+alpha_dropout.example(
+    lambda: [
+        Example((X, np.array(3)), (), {"p": 0.4}),
+        Example((X, np.array(3)), (0 * X,), {"p": 1.0}),
+        Example((X,), (X,), {"is_test": True}),
+        Example((X[:0], np.array(3)), (X[:0],)),
+    ]
+)
+
+
+@composite
+def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
+    """Channels of [n * segments, c, h, w], consecutive frames of n videos, moved along time (Lin et al. 2019).
+
+    The first ``floor(c * shift_ratio)`` channels come from the frame before, as many after them from the frame behind,
+    the others stay. Beyond the first and the last frame there are zeros.
+    """
+    if x.rank != 4 or -1 in x.shape[1:] or not 0 <= shift_ratio <= 0.5:
+        raise ProgramError(
+            f"needs [frames, c, h, w] of known sizes and a ratio within 0 and 0.5, not {x.type} and {shift_ratio}",
+            "shape_mismatch",
+        )
+    frames, c, h, w = x.shape
+    if segments < 1 or (frames % segments and frames != -1):
+        raise ProgramError(f"{frames} frames do not divide into videos of {segments}", "bad_attr")
+    moved = int(c * shift_ratio)
+    videos = -1 if frames == -1 else frames // segments
+    apart = lookup("reshape")(x, shape=(videos, segments, c, h, w))
+    early, late, rest = lookup("split")(apart, sections=(moved, moved, c - 2 * moved), axis=2)
+
+    def shifted(part, before: int):
+        padded = lookup("pad")(part, paddings=(0, 0, before, 1 - before, *(0,) * 6))
+        return lookup("slice")(padded, axes=(1,), starts=(1 - before,), ends=(1 - before + segments,))
+
+    out = lookup("concat")(shifted(early, 1), shifted(late, 0), rest, axis=2)
+    return lookup("reshape")(out, shape=x.shape)
+
+
+def _shifted(x, segments, moved):
+    out = x.copy()
+    out[:, : 2 * moved] = 0
+    for i in range(len(x)):
+        if i % segments > 0:
+            out[i, :moved] = x[i - 1, :moved]
+        if i % segments < segments - 1:
+            out[i, moved : 2 * moved] = x[i + 1, moved : 2 * moved]
+    return out
+
+
+FRAMES = np.arange(24.0).reshape(6, 4, 1, 1)
+temporal_shift.example(
+    lambda: [
+        Example((FRAMES,), (_shifted(FRAMES, 3, 1),), {"segments": 3}),
+        Example((FRAMES,), (_shifted(FRAMES, 2, 2),), {"segments": 2, "shift_ratio": 0.5}),
+        Example((FRAMES.reshape(2, 4, 1, 3),), (_shifted(FRAMES.reshape(2, 4, 1, 3), 1, 1),), {"segments": 1}),
+        Example((FRAMES[:0],), (FRAMES[:0],), {"segments": 2}),
+    ]
+)

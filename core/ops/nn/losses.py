@@ -1,0 +1,317 @@
+"""Losses of a prediction and a target of its shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.nn.softmax_loss import Reduction, reduced
+
+__all__ = ["cases"]
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+Y = np.array([[0.6, -1.0, 2.2], [1.5, 3.0, 0.5]])
+P = np.array([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]])
+T = np.array([[0.3, 0.3, 0.4], [0.5, 0.2, 0.3]])
+SIGN = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+EMPTY = X[:0]
+_LOG = np.log(P)
+
+
+def _zero(x):
+    return lookup("fill_zeros_like")(x)
+
+
+def _full(x, value: float):
+    return lookup("full_like")(x, value=value)
+
+
+def cases(f, *inputs, **attrs):
+    """One value an element, the mean over a row, the sum of nothing."""
+    return lambda: [
+        Example(inputs, (f(*inputs),), attrs),
+        Example(tuple(x[0] for x in inputs), (f(*(x[0] for x in inputs)).mean(),), {**attrs, "reduction": "mean"}),
+        Example(tuple(x[:0] for x in inputs), (np.array(0.0),), {**attrs, "reduction": "sum"}),
+    ]
+
+
+@composite
+def square_error_cost(x, label):
+    """``(x - label) ** 2``, element by element."""
+    return lookup("square")(x - label)
+
+
+square_error_cost.example(
+    lambda: [
+        Example((X, Y), ((X - Y) ** 2,)),
+        Example((X, Y[0]), ((X - Y[0]) ** 2,)),
+        Example((EMPTY, EMPTY), (EMPTY,)),
+    ]
+)
+
+
+@composite
+def l1_loss(x, label, *, reduction: Reduction = "mean"):
+    """``|x - label|``. Where they are equal the gradient is 0."""
+    return reduced(lookup("abs")(x - label), reduction)
+
+
+l1_loss.example(cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
+
+
+def _huber(difference, delta: float):
+    """Half the square within `delta`, a line of slope `delta` beyond."""
+    size = lookup("abs")(difference)
+    inside = lookup("less_equal")(size, _full(size, delta))
+    return lookup("where")(inside, lookup("square")(difference) * 0.5, size * delta - 0.5 * delta * delta)
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ProgramError(f"{name} must be a positive number, not {value}", "bad_attr")
+
+
+@composite
+def huber_loss(x, label, *, delta: float = 1.0, reduction: Reduction = "none"):
+    """``d ** 2 / 2`` for ``|d| <= delta``, else ``delta * (|d| - delta / 2)``, with d = x - label (Huber 1964)."""
+    _positive(delta=delta)
+    return reduced(_huber(x - label, delta), reduction)
+
+
+huber_loss.example(
+    cases(lambda x, y: np.where(abs(x - y) <= 0.7, (x - y) ** 2 / 2, 0.7 * (abs(x - y) - 0.35)), X, Y, delta=0.7)
+)
+
+
+@composite
+def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, reduction: Reduction = "mean"):
+    """``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| - delta / 2`` (Girshick 2015): `huber_loss` / delta.
+
+    sigma: if it is given, delta is ``1 / sigma ** 2``.
+    """
+    if sigma is not None:
+        _positive(sigma=sigma)
+        delta = sigma**-2
+    _positive(delta=delta)
+    return reduced(_huber(x - label, delta) / delta, reduction)
+
+
+def _smooth_l1(x, y, delta=0.7):
+    return np.where(abs(x - y) <= delta, (x - y) ** 2 / (2 * delta), abs(x - y) - delta / 2)
+
+
+smooth_l1_loss.example(
+    lambda: [
+        *cases(_smooth_l1, X, Y, delta=0.7, reduction="none")(),
+        Example((X, Y), (_smooth_l1(X, Y, 0.25).mean(),), {"sigma": 2.0}),
+    ]
+)
+
+
+@composite
+def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
+    """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
+
+    def log(x):
+        none = lookup("less_equal")(x, _zero(x))
+        found = lookup("log")(lookup("where")(none, _full(x, 1.0), x))
+        return lookup("where")(none, _full(found, -100.0), lookup("clip")(found, min=-100.0))
+
+    each = -(label * log(p) + (1.0 - label) * log(1.0 - p))
+    return reduced(each if weight is None else each * weight, reduction)
+
+
+bce_loss.example(cases(lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)), P, T, reduction="none"))
+
+
+@composite
+def log_loss(p, label, *, epsilon: float = 1e-4):
+    """``-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)``."""
+    return -(label * lookup("log")(p + epsilon)) - (1.0 - label) * lookup("log")((1.0 + epsilon) - p)
+
+
+def _log_loss(p, t):
+    return -t * np.log(p + 1e-4) - (1 - t) * np.log(1 - p + 1e-4)
+
+
+log_loss.example(lambda: [Example((p, t), (_log_loss(p, t),)) for p, t in ((P, T), (P[0], T[0]), (P[:0], T[:0]))])
+
+
+@composite
+def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmean"] = "mean"):
+    """``target * (log(target) - x)`` for log-probabilities x; 0 where target is not above 0.
+
+    batchmean: the sum divided by the size of the first axis.
+    """
+    none = lookup("less_equal")(target, _zero(target))
+    safe = lookup("where")(none, _full(target, 1.0), target)
+    each = lookup("where")(none, _zero(x), safe * (lookup("log")(safe) - x))
+    if reduction == "batchmean":
+        rows = lookup("reduce_sum")(each, axes=tuple(range(1, each.rank)))
+        return lookup("reduce_mean")(rows)
+    return reduced(each, reduction)
+
+
+kldiv_loss.example(
+    lambda: [
+        Example((_LOG, T), ((T * (np.log(T) - _LOG)).mean(),)),
+        Example((_LOG, T), ((T * (np.log(T) - _LOG)).sum() / 2,), {"reduction": "batchmean"}),
+        Example((_LOG[0], T[0]), (T[0] * (np.log(T[0]) - _LOG[0]),), {"reduction": "none"}),
+        Example((EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
+    ]
+)
+
+
+@composite
+def hinge_loss(x, label):
+    """``max(0, 1 - x * (2 * label - 1))`` for labels 0 and 1. On the hinge the gradient is 0."""
+    return lookup("relu")(1.0 - x * (label * 2.0 - 1.0))
+
+
+def _hinge_loss(x, s):
+    return np.maximum(0, 1 - x * (2 * s - 1))
+
+
+hinge_loss.example(
+    lambda: [
+        Example((x, s), (_hinge_loss(x, s),))
+        for x, s in ((X * 0.9, SIGN * 0.5 + 0.5), (X[0] * 0.9, SIGN[0] * 0.5 + 0.5), (EMPTY, EMPTY))
+    ]
+)
+
+
+@composite
+def label_smooth(label, prior=None, *, epsilon: float = 0.1):
+    """``(1 - epsilon) * label + epsilon * prior``, the prior being even over the last axis if it is left out."""
+    if prior is None:
+        if label.rank == 0 or label.shape[-1] < 1:
+            raise ProgramError(f"the number of classes in {label.type} must be known", "shape_mismatch")
+        return label * (1.0 - epsilon) + epsilon / label.shape[-1]
+    return label * (1.0 - epsilon) + prior * epsilon
+
+
+label_smooth.example(
+    lambda: [
+        Example((T,), (0.9 * T + 0.1 / 3,)),
+        Example((T, P[0]), (0.8 * T + 0.2 * P[0],), {"epsilon": 0.2}),
+        Example((T[:0],), (T[:0],)),
+    ]
+)
+
+
+@composite
+def dice_loss(p, label, *, epsilon: float = 1e-5):
+    """``1 - 2 * sum(p * label) / (sum(p) + sum(label) + epsilon)`` a sample, averaged (Milletari et al. 2016)."""
+    axes = tuple(range(1, p.rank))
+    add = lookup("reduce_sum")
+    both = add(p * label, axes=axes) * 2.0
+    return lookup("reduce_mean")(1.0 - both / (add(p, axes=axes) + add(label, axes=axes) + epsilon))
+
+
+def _dice(p, t):
+    axes = tuple(range(1, p.ndim))
+    return (1 - 2 * (p * t).sum(axes) / (p.sum(axes) + t.sum(axes) + 1e-5)).mean()
+
+
+dice_loss.example(
+    lambda: [
+        Example((P, T), (_dice(P, T),)),
+        Example((P[:, :, None], T[:, :, None]), (_dice(P, T),)),
+        Example((P[:0], T[:0]), (np.array(0.0),)),
+    ]
+)
+
+
+@composite
+def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: float = 2.0, reduction: Reduction = "none"):
+    """Cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma`` (Lin et al. 2017), without overflow."""
+    if gamma < 0:
+        raise ProgramError(f"gamma must be at least 0, not {gamma}", "bad_attr")
+    loss = lookup("softplus")(x) - x * label
+    # 1 - p_t; above 0 even where p_t is nearly 1
+    yes, no = (lookup("exp")(-lookup("softplus")(v)) for v in (-x, x))
+    miss = yes * (1.0 - label) + no * label
+    weight = label * alpha + (1.0 - label) * (1.0 - alpha)
+    return reduced(weight * lookup("pow")(miss, _full(miss, gamma)) * loss, reduction)
+
+
+def _focal(x, t):
+    p = 1 / (1 + np.exp(-x))
+    pt, at = np.where(t > 0.5, p, 1 - p), np.where(t > 0.5, 0.25, 0.75)
+    return -at * (1 - pt) ** 2 * np.log(pt)
+
+
+sigmoid_focal_loss.example(cases(_focal, X, SIGN * 0.5 + 0.5))
+
+
+@composite
+def poisson_nll_loss(
+    x,
+    label,
+    *,
+    log_input: bool = True,
+    full: bool = False,
+    epsilon: float = 1e-8,
+    reduction: Reduction = "mean",
+):
+    """``exp(x) - label * x``, the negative log-likelihood of counts whose expected value has the logarithm x.
+
+    log_input: false if x is the expected value itself: ``x - label * log(x + epsilon)``.
+    full:      add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's log(label!), where label > 1.
+    """
+    each = lookup("exp")(x) - label * x if log_input else x - label * lookup("log")(x + epsilon)
+    if full:
+        many = lookup("greater_than")(label, _full(label, 1.0))
+        safe = lookup("where")(many, label, _full(label, 1.0))
+        stirling = safe * lookup("log")(safe) - safe + lookup("log")(safe * (2.0 * math.pi)) * 0.5
+        each = each + lookup("where")(many, stirling, _zero(stirling))
+    return reduced(each, reduction)
+
+
+def _stirling(n):
+    return np.where(n > 1, n * np.log(n) - n + 0.5 * np.log(2 * np.pi * n), 0)
+
+
+_COUNTS = np.array([[2.0, 0.5, 3.0], [0.75, 4.0, 2.5]])
+poisson_nll_loss.example(
+    lambda: [
+        Example((X, _COUNTS), ((np.exp(X) - _COUNTS * X).mean(),)),
+        Example(
+            (P, _COUNTS),
+            (P - _COUNTS * np.log(P + 1e-8) + _stirling(_COUNTS),),
+            {"log_input": False, "full": True, "reduction": "none"},
+        ),
+        Example((EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
+        Example((X[0], _COUNTS[0]), ((np.exp(X[0]) - _COUNTS[0] * X[0]).sum(),), {"reduction": "sum"}),
+    ]
+)
+
+
+@composite
+def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float = 1e-6, reduction: Reduction = "mean"):
+    """``(log(v) + (x - label) ** 2 / v) / 2`` with v = max(variance, epsilon) (Nix and Weigend 1994).
+
+    A variance below `epsilon` gets no gradient. full: add ``log(2 pi) / 2``.
+    """
+    _positive(epsilon=epsilon)
+    v = lookup("clip")(variance, min=epsilon)
+    each = (lookup("log")(v) + lookup("square")(x - label) / v) * 0.5
+    return reduced(each + 0.5 * math.log(2.0 * math.pi) if full else each, reduction)
+
+
+def _gaussian(x, t, v):
+    return 0.5 * (np.log(v) + (x - t) ** 2 / v)
+
+
+gaussian_nll_loss.example(
+    lambda: [
+        Example((X, Y, P), (_gaussian(X, Y, P).mean(),)),
+        Example((X, Y, P[:1]), (_gaussian(X, Y, P[:1]) + np.log(2 * np.pi) / 2,), {"full": True, "reduction": "none"}),
+        Example((EMPTY, EMPTY, EMPTY), (np.array(0.0),), {"reduction": "sum"}),
+    ]
+)

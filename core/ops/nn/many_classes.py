@@ -1,0 +1,262 @@
+"""Losses over so many classes that not all of them are looked at."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.indexing.gather import check_index
+
+__all__: list[str] = []
+
+
+@op(outputs=("table", "code"), no_gradient="its results depend on integers only")
+def tree_path(xp, label, *, num_classes: int):
+    """The way from the root of a complete binary tree to each class: inner nodes, -1 beyond the leaf, and turns.
+
+    With c = label + num_classes, node i on the way is ``(c >> (i + 1)) - 1``, and the turn there is bit i of c; both
+    are int64 [n, depth]. The root is the last node.
+    """
+    flat = label.reshape(-1)
+    if flat.size and bool(((flat < 0) | (flat >= num_classes)).any()):
+        raise ExecutionError(f"a label is outside 0 to {num_classes - 1}", "index_out_of_range")
+    bits = xp.arange(_depth(num_classes))[None, :]
+    c = (flat + num_classes).astype("int64")[:, None]
+    node = c >> (bits + 1)
+    return xp.where(node > 0, node - 1, -1), xp.where(node > 0, (c >> bits) & 1, 0)
+
+
+def _depth(num_classes: int) -> int:
+    return (2 * num_classes - 1).bit_length() - 1
+
+
+@tree_path.infer
+def tree_path_infer(label, *, num_classes):
+    check_index(label, "label")
+    if not 2 <= num_classes <= 2**40:
+        raise ProgramError(f"num_classes must be at least 2, not {num_classes}", "bad_attr")
+    rows = _rows(label, label.shape[0] if label.rank else -1)
+    return (TensorType((rows, _depth(num_classes)), "int64"),) * 2
+
+
+def _rows(label: TensorType, batch: int) -> int:
+    """The number of rows. Raises ProgramError unless the labels are [n] or [n, 1]."""
+    if label.rank not in (1, 2) or (label.rank == 2 and label.shape[1] not in (1, -1)):
+        raise ProgramError(f"labels must be [n] or [n, 1], not {label}", "shape_mismatch")
+    if label.shape[0] != batch and -1 not in (label.shape[0], batch):
+        raise ProgramError(f"{label} are not the labels of {batch} rows", "shape_mismatch")
+    return label.shape[0]
+
+
+tree_path.example(
+    lambda: [
+        Example(
+            (np.array([0, 2, 4]),),
+            (np.array([[1, 0, -1], [2, 0, -1], [3, 1, 0]]), np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0]])),
+            {"num_classes": 5},
+        ),
+        Example((np.array([[1]]),), (np.array([[0]]), np.array([[1]])), {"num_classes": 2}),
+    ]
+)
+
+
+def _check_rows(x, label, weight, what: str) -> None:
+    if x.rank != 2 or weight.rank != 2 or not x.type.is_float:
+        wanted = "x [n, size] and weight [rows, size]"
+        raise ProgramError(f"{what} takes {wanted}, not {x.type} and {weight.type}", "shape_mismatch")
+    _rows(label.type, x.shape[0])
+
+
+def _shaped(loss, label):
+    return lookup("unsqueeze")(loss, axes=(1,)) if label.rank == 2 else loss
+
+
+@composite(outputs=("loss",))
+def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code=None, *, num_classes: int = 2):
+    """Cross-entropy of the turns on the way through a tree to the label (Morin and Bengio 2005), shaped as the label.
+
+    x [n, size], label [n] or [n, 1], weight [num_classes - 1, size], bias [num_classes - 1]. At a node with the turn c
+    the loss is that of ``sigmoid(weight[node] @ x + bias[node])`` and c. The tree is that of `tree_path`, or any:
+    path_table [n, depth] names the nodes on the way of each row, -1 for none, and path_code [n, depth] the turns; then
+    the weights have as many rows as there are nodes, and label gives only its shape.
+    """
+    _check_rows(x, label, weight, "hierarchical_sigmoid")
+    if (path_table is None) != (path_code is None):
+        raise ProgramError("path_table and path_code go together", "bad_slot")
+    if path_table is None:
+        if weight.shape[0] not in (num_classes - 1, -1):
+            raise ProgramError(
+                f"{num_classes} classes need {num_classes - 1} rows, not {weight.type}", "shape_mismatch"
+            )
+        path_table, path_code = lookup("tree_path")(label, num_classes=num_classes)
+    check_index(path_table.type, "path_table")
+    if path_table.rank != 2 or path_code.rank != 2:
+        raise ProgramError(f"paths are [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch")
+    zero = lookup("fill_zeros_like")
+    there = lookup("greater_equal")(path_table, zero(path_table))
+    nodes = lookup("where")(there, path_table, zero(path_table))
+    rows = lookup("gather")(weight, nodes) * lookup("unsqueeze")(x, axes=(1,))
+    score = lookup("reduce_sum")(rows, axes=(2,))
+    if bias is not None:
+        score = score + lookup("gather")(bias, nodes)
+    each = lookup("softplus")(score) - score * lookup("cast")(path_code, dtype=x.dtype)
+    return _shaped(lookup("reduce_sum")(lookup("where")(there, each, zero(each)), axes=(1,)), label)
+
+
+def _hsigmoid(x, label, weight, bias=None):
+    out = []
+    for row, k in zip(x, label.ravel(), strict=True):
+        c, total = int(k) + len(weight) + 1, 0.0
+        while c > 1:
+            node = c // 2 - 1
+            score = weight[node] @ row + (0 if bias is None else bias[node])
+            total += np.log1p(np.exp(score)) - score * (c % 2)
+            c //= 2
+        out.append(total)
+    return np.array(out).reshape(label.shape)
+
+
+_X = np.sin(np.arange(6.0) * 2).reshape(3, 2)
+_W = np.cos(np.arange(8.0) * 3).reshape(4, 2)
+_B = np.array([0.3, -0.2, 0.5, 0.1])
+_L = np.array([0, 2, 4])
+
+
+def _tree_examples():
+    yield Example((_X, _L, _W, _B), (_hsigmoid(_X, _L, _W, _B),), {"num_classes": 5})
+    yield Example((_X, _L[:, None] // 2, _W[:2]), (_hsigmoid(_X, _L[:, None] // 2, _W[:2]),), {"num_classes": 3})
+    table, code = np.array([[3, -1], [0, 2], [1, 1]]), np.array([[1, 0], [0, 1], [1, 1]])
+    scores = (_W[table] * _X[:, None]).sum(2)
+    each = (np.log1p(np.exp(scores)) - scores * code) * (table >= 0)
+    yield Example((_X, _L, _W, np.zeros(4), table, code), (each.sum(1),))
+    yield Example((_X[:0], _L[:0], _W), (np.zeros(0),), {"num_classes": 5})
+
+
+hierarchical_sigmoid.example(_tree_examples)
+
+
+# --- sampled classes -------------------------------------------------------------------------------------------
+
+
+@op(no_gradient="its result is an integer")
+def label_rows(xp, label, weight):
+    """Labels [n] or [n, 1] as row numbers of `weight` [classes, ...], int64 [n]. Any that is no row is an error."""
+    flat = label.reshape(label.shape[0]).astype("int64")
+    if flat.size and bool(((flat < 0) | (flat >= weight.shape[0])).any()):
+        raise ExecutionError(f"a label is outside 0 to {weight.shape[0] - 1}", "index_out_of_range")
+    return flat
+
+
+@label_rows.infer
+def label_rows_infer(label, weight):
+    check_index(label, "label")
+    if weight.rank == 0:
+        raise ProgramError(f"{weight} has no rows", "shape_mismatch")
+    return TensorType((_rows(label, -1),), "int64")
+
+
+label_rows.example(
+    lambda: [
+        Example((np.array([[2], [0]]), np.zeros((3, 2))), (np.array([2, 0]),)),
+        Example((np.array([1]), np.zeros(3)), (np.array([1]),)),
+    ]
+)
+
+
+Sampler = Literal["uniform", "log_uniform"]
+
+
+@composite(outputs=("loss",))
+def nce(
+    x,
+    label,
+    weight,
+    bias=None,
+    samples=None,
+    key=None,
+    *,
+    num_neg_samples: int = 10,
+    sampler: Sampler = "uniform",
+    seed: int = 0,
+    stream: int = 0,
+):
+    """Noise-contrastive estimation (Gutmann and Hyvarinen 2010; Mnih and Teh 2012), shaped as the label: the label
+    against classes drawn at random, in place of all classes.
+
+    x [n, size], label [n] or [n, 1], weight [classes, size], bias [classes]. With
+    ``s(k) = weight[k] @ x + bias[k] - log(m * chance of k)`` for m samples the loss is
+    ``-log(sigmoid(s(label))) - sum(log(1 - sigmoid(s(k))) for k in samples)``. The whole batch shares the samples,
+    which are drawn with replacement and may be the label.
+
+    sampler: uniform, or log_uniform: class k has the chance ``log((k + 2) / (k + 1)) / log(classes + 1)``, as words
+             have that are sorted by how frequent they are.
+    samples: int32 or int64 [m], drawn by the client in the way that `sampler` says.
+    """
+    _check_rows(x, label, weight, "nce")
+    classes = weight.shape[0]
+    if classes < 1:
+        raise ProgramError(f"the number of classes in {weight.type} must be known", "shape_mismatch")
+    if samples is None:
+        samples = _drawn(x.builder, key, num_neg_samples, classes, sampler, seed, stream)
+    elif samples.rank != 1 or samples.shape[0] == -1:
+        raise ProgramError(f"samples must be [m], of known size, not {samples.type}", "shape_mismatch")
+    many = samples.shape[0]
+    if many < 1:
+        raise ProgramError("nce needs at least one sample", "bad_attr")
+
+    def less_noise(score, k):
+        number = lookup("cast")(k, dtype=x.dtype)
+        score = score if bias is None else score + lookup("gather")(bias, k)
+        if sampler == "uniform":
+            return score - math.log(many / classes)
+        chance = lookup("log")(lookup("log1p")(1.0 / (number + 1.0)))
+        return score - chance - math.log(many / math.log(classes + 1))
+
+    rows, drawn = lookup("label_rows")(label, weight), lookup("label_rows")(samples, weight)
+    true = lookup("reduce_sum")(x * lookup("gather")(weight, rows), axes=(1,))
+    noise = lookup("matmul")(x, lookup("gather")(weight, drawn), transpose_y=True)
+    softplus = lookup("softplus")
+    missed = lookup("reduce_sum")(softplus(less_noise(noise, drawn)), axes=(1,))
+    return _shaped(softplus(-less_noise(true, rows)) + missed, label)
+
+
+def _drawn(builder, key, count: int, classes: int, sampler: Sampler, seed: int, stream: int):
+    options = {"min": 0.0, "max": 1.0, "dtype": "float64", "seed": seed, "stream": stream}
+    chance = builder.emit("uniform_random", key, shape=(count,), **options)
+    if sampler == "log_uniform":
+        chance = (lookup("exp")(chance * math.log(classes + 1)) - 1.0) / classes
+    found = lookup("clip")(lookup("floor")(chance * classes), min=0.0, max=classes - 1.0)
+    return lookup("cast")(found, dtype="int64")
+
+
+def _nce(x, label, weight, bias, samples, chance):
+    def score(row, k):
+        return weight[k] @ row + bias[k] - np.log(len(samples) * chance[k])
+
+    def bce(s, t):
+        return np.log1p(np.exp(s)) - t * s
+
+    rows = zip(x, label.ravel(), strict=True)
+    losses = [bce(score(row, k), 1) + sum(bce(score(row, j), 0) for j in samples) for row, k in rows]
+    return np.array(losses).reshape(label.shape)
+
+
+def _nce_examples():
+    even, steep = np.full(4, 0.25), np.log(np.arange(2, 6) / np.arange(1, 5)) / np.log(5)
+    label, drawn = np.array([0, 2, 3]), np.array([1, 1, 2])
+    yield Example((_X, label, _W, _B, drawn), (_nce(_X, label, _W, _B, drawn, even),))
+    column = label[:1, None]
+    yield Example(
+        (_X[:1], column, _W, _B, drawn[:1]),
+        (_nce(_X[:1], column, _W, _B, drawn[:1], steep),),
+        {"sampler": "log_uniform"},
+    )
+    yield Example((_X[:0], label[:0], _W, _B, drawn), (np.zeros(0),))
+
+
+nce.example(_nce_examples)

@@ -1,0 +1,149 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.types import product
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+S, B = np.array([1.5, 0.5, 2.0]), np.array([0.1, -0.2, 0.3])
+LIST = np.arange(1.0, 7.0) / 4
+
+
+@composite
+def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: float = 1e-5):
+    """``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from `begin_norm_axis` on.
+
+    The variance is the mean square distance from the mean. `scale` and `bias` broadcast against those axes, or list
+    their elements in row-major order.
+    """
+    begin = begin_norm_axis + x.rank if begin_norm_axis < 0 else begin_norm_axis
+    if not 0 <= begin < x.rank:
+        raise ProgramError(f"begin_norm_axis {begin_norm_axis} is out of range for {x.type}", "bad_attr")
+    axes = tuple(range(begin, x.rank))
+    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
+    variance = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=True)
+    out = centred * lookup("rsqrt")(variance + epsilon)
+    if scale is not None:
+        out = out * _fitted(scale, x.shape[begin:])
+    return out if bias is None else out + _fitted(bias, x.shape[begin:])
+
+
+def _fitted(value, shape):
+    """A list of all elements of `shape` under it; anything else as it is."""
+    if value.rank != 1 or len(shape) == 1 or value.shape[0] in (1, max(shape[-1], 1)):
+        return value
+    if -1 in (*shape, *value.shape):
+        raise ProgramError(f"whether {value.type} lists all elements is told by known sizes only", "shape_mismatch")
+    return lookup("reshape")(value, shape=shape) if value.shape[0] == math.prod(shape) else value
+
+
+def _normal(x, axes, eps=1e-5):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+
+layer_norm.example(
+    lambda: [
+        Example((X,), (_normal(X, (1,)),)),
+        Example((X, S, B), (_normal(X, (1,)) * S + B,)),
+        Example((X[None], S), (_normal(X[None], (1, 2), 1e-3) * S,), {"epsilon": 1e-3}),
+        Example((X[None], LIST), (_normal(X[None], (1, 2)) * LIST.reshape(2, 3),)),
+        Example((X[:0], S), (X[:0],)),
+    ]
+)
+
+
+@composite(outputs=("out", "mean_out", "variance_out"))
+def batch_norm(
+    x,
+    scale,
+    bias,
+    mean,
+    variance,
+    *,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    is_test: bool = False,
+    use_global_stats: bool = False,
+    data_layout: Literal["NCHW", "NHWC"] = "NCHW",
+):
+    """Normalise each channel over all other axes: ``(x - m) / sqrt(v + epsilon) * scale + bias``.
+
+    In training m and v are the batch's own mean and (biased) variance, and the running statistics move towards them:
+    ``mean_out = momentum * mean + (1 - momentum) * m``. In a test, or with `use_global_stats`, m and v are the running
+    statistics, which stay; so they do where there is nothing to take a mean of. Write `mean_out` and `variance_out`
+    over `mean` and `variance` to keep them. The running statistics carry no gradient. `data_layout` says whether
+    channels are axis 1 or the last axis.
+    """
+    if x.rank < 2:
+        raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")
+    channel = 1 if data_layout == "NCHW" else x.rank - 1
+    others = tuple(i for i in range(x.rank) if i != channel)
+    stop = lookup("stop_gradient")
+
+    def wide(value):
+        return lookup("unsqueeze")(value, axes=others) if others else value
+
+    if is_test or use_global_stats:
+        m, v = wide(stop(mean)), wide(stop(variance))
+        mean_out, variance_out = stop(mean), stop(variance)
+    else:
+        m = lookup("reduce_mean")(x, axes=others, keepdims=True)
+        v = lookup("reduce_mean")(lookup("square")(x - m), axes=others, keepdims=True)
+        mean_out, variance_out = (
+            stop(_moved(x, running, lookup("squeeze")(now, axes=others), momentum, others))
+            for running, now in ((mean, m), (variance, v))
+        )
+    out = (x - m) * lookup("rsqrt")(v + epsilon) * wide(scale) + wide(bias)
+    return out, mean_out, variance_out
+
+
+def _moved(x, running, now, momentum: float, axes: tuple[int, ...]):
+    """The running statistic after this batch; an empty batch has none of its own, and its 0 must not count."""
+    count = product(x.shape[i] for i in axes)
+    if count == 0:
+        return running
+    moved = running * momentum + now * (1.0 - momentum)
+    if count > 0:
+        return moved
+    empty = lookup("isinf")(lookup("inverse_count")(x, axes=axes))
+    return lookup("where")(empty, running, moved)
+
+
+def _bn_examples():
+    r = np.random.default_rng(1)
+    image = r.standard_normal((2, 3, 2, 2))
+    running, spread = np.zeros(3), np.ones(3)
+    wide = (slice(None), None, None)
+    out = _normal(image, (0, 2, 3)) * S[wide] + B[wide]
+    m, v = image.mean((0, 2, 3)), image.var((0, 2, 3))
+    yield Example((image, S, B, running, spread), (out, 0.1 * m, 0.9 + 0.1 * v))
+    yield Example(
+        (image.transpose(0, 2, 3, 1), S, B, running, spread),
+        (out.transpose(0, 2, 3, 1), 0.1 * m, 0.9 + 0.1 * v),
+        {"data_layout": "NHWC"},
+    )
+    fixed = image / np.sqrt(1 + 1e-5) * S[wide] + B[wide]
+    yield Example((image, S, B, running, spread), (fixed, running, spread), {"is_test": True})
+    moved, wider = np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5])
+    rows = image[:, :, 0, 0]
+    fixed = (rows - moved) / np.sqrt(wider + 1e-3) * S + B
+    global_ = {"use_global_stats": True, "epsilon": 1e-3, "data_layout": "NHWC"}
+    yield Example((rows, S, B, moved, wider), (fixed, moved, wider), global_)
+    three = r.standard_normal((3, 2, 1))  # [n, c, length], with another momentum
+    m, v = three.mean((0, 2)), three.var((0, 2))
+    out = _normal(three, (0, 2)) * S[:2, None] + B[:2, None]
+    stats = (out, 0.5 * moved[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
+    yield Example((three, S[:2], B[:2], moved[:2], wider[:2]), stats, {"momentum": 0.5})
+    yield Example((three[:0], S[:2], B[:2], moved[:2], wider[:2]), (three[:0], moved[:2], wider[:2]))
+
+
+batch_norm.example(_bn_examples)

@@ -1,0 +1,226 @@
+"""More normalisations: by groups of channels, by instances, by root mean square, by neighbours, by spectral norm."""
+
+from __future__ import annotations
+
+import numpy as np
+from ml_dtypes import finfo
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.types import as_dtype, axis_of
+
+__all__: list[str] = []
+
+X = np.sin(np.arange(24.0) * 5).reshape(2, 4, 3)
+IMAGE = np.cos(np.arange(32.0) * 3).reshape(1, 4, 2, 4)
+GAIN, SHIFT = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.1, 0.2, 0.3, 0.4])
+
+
+def _channel(value, rank: int):
+    """A vector of channels, ready to broadcast over [n, c, *spatial]."""
+    return lookup("unsqueeze")(value, axes=tuple(range(1, rank - 1))) if rank > 2 else value
+
+
+def _standard(x, axes: tuple[int, ...], epsilon: float):
+    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
+    spread = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=True)
+    return centred * lookup("rsqrt")(spread + epsilon)
+
+
+def _affine(x, scale, bias):
+    if scale is not None:
+        x = x * _channel(scale, x.rank)
+    return x if bias is None else x + _channel(bias, x.rank)
+
+
+def _spatial(x) -> tuple[int, ...]:
+    if x.rank < 3:
+        raise ProgramError(f"needs [batch, channels, *spatial], not {x.type}", "shape_mismatch")
+    return tuple(range(2, x.rank))
+
+
+@composite
+def instance_norm(x, scale=None, bias=None, *, epsilon: float = 1e-5):
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``, each channel of each sample of x [n, c, *spatial]
+    alone.
+
+    The variance is that of all elements (no Bessel correction), and epsilon is added to it. Ulyanov et al. 2016.
+    """
+    return _affine(_standard(x, _spatial(x), epsilon), scale, bias)
+
+
+@composite
+def group_norm(x, scale=None, bias=None, *, groups: int, epsilon: float = 1e-5):
+    """`instance_norm` over `groups` equal groups of channels instead of single ones (Wu and He 2018)."""
+    c = x.shape[1] if x.rank > 1 else 0
+    if groups < 1 or c < 1 or c % groups or x.shape.count(-1) > 1:
+        raise ProgramError(f"the channels of {x.type} are not known to divide into {groups} groups", "bad_attr")
+    grouped = lookup("reshape")(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
+    out = _standard(grouped, tuple(range(2, x.rank + 1)), epsilon)
+    return _affine(lookup("reshape")(out, shape=x.shape), scale, bias)
+
+
+@composite
+def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
+    """``x / sqrt(mean(x ** 2) + epsilon) * scale`` over the axes from `begin_axis` on (Zhang and Sennrich 2019)."""
+    axes = tuple(range(axis_of(begin_axis, x.rank), x.rank))
+    out = x * lookup("rsqrt")(lookup("reduce_mean")(lookup("square")(x), axes=axes, keepdims=True) + epsilon)
+    return out if scale is None else out * scale
+
+
+@composite
+def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
+    """``x / sqrt(max(sum(x ** 2), epsilon))`` along `axis`; zeros stay zeros, also where x holds no such `epsilon`."""
+    total = lookup("reduce_sum")(lookup("square")(x), axes=(axis_of(axis, x.rank),), keepdims=True)
+    least = float(finfo(as_dtype(x.dtype)).smallest_normal) if x.type.is_float else 0.0
+    return x * lookup("rsqrt")(lookup("clip")(total, min=max(epsilon, least)))
+
+
+@composite
+def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75):
+    """``x / (k + alpha * sum of squares of n neighbouring channels) ** beta`` for x [n, c, *spatial].
+
+    Local response normalisation (Krizhevsky et al. 2012); of an even n the longer side comes first.
+    """
+    _spatial(x)
+    c = x.shape[1]
+    if n < 1 or c < 0:
+        raise ProgramError(f"needs n from 1 and a known number of channels, not {n} and {x.type}", "bad_attr")
+    before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # there are no neighbours further off
+    if before + after >= 1000:
+        raise ProgramError(f"{before + after + 1} neighbouring channels are more than 1000", "bad_attr")
+    borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
+    padded = lookup("pad")(lookup("square")(x), paddings=borders)
+    parts = [lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
+    total = x.builder.emit("sum", *parts) * alpha + k
+    return x * lookup("pow")(total, lookup("full_like")(total, value=-beta))
+
+
+@composite(outputs=("out", "u_out", "v_out"))
+def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12):
+    """``weight / (u @ weight @ v)``, its largest singular value by power iteration (Miyato et al. 2018).
+
+    The weight is seen as a matrix with `axis` as rows [h] and all else as columns [w]; u [h] and v [w] are kept from
+    step to step, and are constants to the gradient, which flows through the weight and the estimate. There are at most
+    100 `power_iterations`.
+    """
+    at = axis_of(axis, weight.rank)
+    if -1 in weight.shape or not 0 <= power_iterations <= 100:
+        raise ProgramError(f"the sizes of {weight.type} must be known, and 0 to 100 iterations", "bad_attr")
+    order = (at, *(i for i in range(weight.rank) if i != at))
+    rows = weight.shape[at]
+    matrix = lookup("reshape")(lookup("transpose")(weight, axes=order), shape=(rows, -1) if rows else (0, 0))
+    fixed = lookup("stop_gradient")(matrix)
+    u, v = lookup("stop_gradient")(u), lookup("stop_gradient")(v)
+    for _ in range(power_iterations):
+        v = lookup("l2_normalize")(lookup("matmul")(u, fixed), epsilon=epsilon)
+        u = lookup("l2_normalize")(lookup("matmul")(fixed, v), epsilon=epsilon)
+    sigma = lookup("matmul")(lookup("matmul")(u, matrix), v)
+    return weight / sigma, u, v
+
+
+@composite
+def weight_norm(v, g, *, axis: int = 0):
+    """``g * v / norm(v)``, the 2-norm over all axes but `axis`; g has one element for each of its slices."""
+    at = axis_of(axis, v.rank)
+    length = lookup("norm")(v, axes=tuple(i for i in range(v.rank) if i != at), keepdims=True)
+    scale = lookup("unsqueeze")(g, axes=tuple(range(1, v.rank - at))) if v.rank - at > 1 else g
+    return v / length * scale
+
+
+def _normal(x, axes, epsilon=1e-5):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
+instance_norm.example(
+    lambda: [
+        Example((X,), (_normal(X, 2),)),
+        Example((IMAGE, GAIN, SHIFT), (_normal(IMAGE, (2, 3)) * GAIN[:, None, None] + SHIFT[:, None, None],)),
+        Example((X[:0], GAIN), (X[:0],)),
+    ]
+)
+
+
+def _grouped(x, groups):
+    shape = (x.shape[0], groups, -1) if x.size else (0, groups, 0)
+    return _normal(x.reshape(shape), 2).reshape(x.shape)
+
+
+group_norm.example(
+    lambda: [
+        Example((X,), (_grouped(X, 2),), {"groups": 2}),
+        Example(
+            (IMAGE, GAIN, SHIFT), (_grouped(IMAGE, 2) * GAIN[:, None, None] + SHIFT[:, None, None],), {"groups": 2}
+        ),
+        Example((X[:, :, 0], GAIN), (_grouped(X[:, :, 0], 1) * GAIN,), {"groups": 1}),
+        Example((X[:0],), (X[:0],), {"groups": 4}),
+    ]
+)
+
+
+def _rms(x, axes):
+    return x / np.sqrt((x**2).mean(axes, keepdims=True) + 1e-6)
+
+
+rms_norm.example(
+    lambda: [
+        Example((X,), (_rms(X, -1),)),
+        Example((X[:, :, 0], GAIN), (_rms(X[:, :, 0], -1) * GAIN,)),
+        Example((X,), (_rms(X, (1, 2)),), {"begin_axis": 1}),
+        Example((X[:0],), (X[:0],)),
+    ]
+)
+l2_normalize.example(
+    lambda: [
+        Example((X,), (X / np.sqrt((X**2).sum(-1, keepdims=True)),)),
+        Example((X,), (X / np.sqrt((X**2).sum(1, keepdims=True)),), {"axis": 1}),
+        Example((X[:0],), (X[:0],)),
+        Example((X[0, 0],), (X[0, 0] / np.sqrt((X[0, 0] ** 2).sum()),)),
+    ]
+)
+
+
+def _lrn(x, n, k, alpha, beta):
+    out = np.zeros(x.shape)
+    for c in range(x.shape[1]):
+        low = c - n // 2
+        near = x[:, max(low, 0) : max(low + n, 0)]
+        out[:, c] = x[:, c] / (k + alpha * (near**2).sum(1)) ** beta
+    return out
+
+
+lrn.example(
+    lambda: [
+        Example((X,), (_lrn(X, 3, 2, 0.5, 0.75),), {"n": 3, "k": 2.0, "alpha": 0.5}),
+        Example((IMAGE,), (_lrn(IMAGE, 2, 1, 0.3, 0.5),), {"n": 2, "alpha": 0.3, "beta": 0.5}),
+        Example((X,), (_lrn(X, 9, 1, 0.2, 0.75),), {"n": 9, "alpha": 0.2}),
+        Example((X[:0],), (X[:0],)),
+    ]
+)
+
+
+def _spectral(w, u, axis):
+    m = np.moveaxis(w, axis, 0).reshape(w.shape[axis], -1)
+    v = u @ m / np.linalg.norm(u @ m)
+    u = m @ v / np.linalg.norm(m @ v)
+    return w / (u @ m @ v), u, v
+
+
+_W = X[0]
+spectral_norm.example(
+    lambda: [
+        Example((_W, GAIN, SHIFT[:3]), _spectral(_W, GAIN, 0), smooth=False),  # its gradient takes u and v as constants
+        Example((X, SHIFT[:3], np.ones(8)), _spectral(X, SHIFT[:3], 2), {"axis": 2}, smooth=False),
+        *(
+            Example((w, u, v), (w / (u @ w.reshape(len(u), -1) @ v), u, v), {"power_iterations": 0})
+            for w, u, v in ((_W, GAIN, SHIFT[:3]), (_W[:2], GAIN[:2], SHIFT[:3]), (X[:, :, :1], GAIN[:2], SHIFT))
+        ),
+    ]
+)
+weight_norm.example(
+    lambda: [
+        Example((_W, GAIN), (_W / np.linalg.norm(_W, axis=1, keepdims=True) * GAIN[:, None],)),
+        Example((_W, SHIFT[:3]), (_W / np.linalg.norm(_W, axis=0) * SHIFT[:3],), {"axis": 1}),
+        Example((X, GAIN), (X / np.sqrt((X**2).sum((0, 2), keepdims=True)) * GAIN[:, None],), {"axis": 1}),
+    ]
+)

@@ -1,0 +1,152 @@
+"""Losses of pairs and triples: which of two is better, and which two are alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup
+from core.ops.common.types import axis_of
+from core.ops.nn.losses import cases
+from core.ops.nn.softmax_loss import Reduction, reduced
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+Y = np.array([[0.6, -1.0, 2.2], [1.5, 3.0, 0.5]])
+P = np.array([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]])
+T = np.array([[0.3, 0.3, 0.4], [0.5, 0.2, 0.3]])
+SIGN = np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+EMPTY = X[:0]
+
+
+def _zero(x):
+    return lookup("fill_zeros_like")(x)
+
+
+def _full(x, value: float):
+    return lookup("full_like")(x, value=value)
+
+
+@composite
+def rank_loss(label, left, right):
+    """``log(1 + exp(left - right)) - label * (left - right)``: RankNet's loss of a pair (Burges et al. 2005)."""
+    difference = left - right
+    return lookup("softplus")(difference) - label * difference
+
+
+rank_loss.example(
+    lambda: [
+        Example((t, x, y), (np.log1p(np.exp(x - y)) - t * (x - y),))
+        for t, x, y in ((T, X, Y), (T[0], X[0], Y[0]), (EMPTY,) * 3)
+    ]
+)
+
+
+@composite
+def margin_rank_loss(label, left, right, *, margin: float = 0.0, reduction: Reduction = "none"):
+    """``max(0, -label * (left - right) + margin)`` for labels 1 (left is better) and -1; on the margin gradient 0."""
+    return reduced(lookup("relu")(margin - label * (left - right)), reduction)
+
+
+margin_rank_loss.example(cases(lambda s, x, y: np.maximum(0, 0.2 - s * (x - y)), SIGN, X, Y, margin=0.2))
+
+
+@composite
+def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
+    """``sum(x * y) / (norm(x) * norm(y))`` along `axis` of x. A vector whose norm is not above `epsilon` has the
+    similarity 0 with any other, and no gradient."""
+    axes = (axis_of(axis, x.rank) - x.rank,)
+
+    def unit(v):
+        # halves squared overflow early; the scale is no part of the result, and so of no gradient
+        sizes = lookup("abs")(lookup("stop_gradient")(v))
+        if v.shape[axes[0]] == -1:  # it may turn out to be 0
+            sizes = lookup("pad_constant")(
+                sizes, paddings=(*(0,) * (2 * (v.rank + axes[0])), 1, *(0,) * (-2 * axes[0] - 1))
+            )
+        largest = lookup("reduce_max")(sizes, axes=axes, keepdims=True)
+        scaled = v / lookup("where")(lookup("greater_than")(largest, _zero(largest)), largest, _full(largest, 1.0))
+        total = lookup("reduce_sum")(lookup("square")(scaled), axes=axes, keepdims=True)
+        some = lookup("greater_than")(largest * lookup("sqrt")(total), _full(total, epsilon))
+        root = lookup("rsqrt")(lookup("where")(some, total, _full(total, 1.0)))
+        return scaled * lookup("where")(some, root, _zero(root))
+
+    if x.shape[axes[0]] == 0:
+        return lookup("reduce_sum")(x * y, axes=axes)
+    return lookup("reduce_sum")(unit(x) * unit(y), axes=axes)
+
+
+def _cos(x, y, axis=-1):
+    return (x * y).sum(axis) / np.sqrt((x**2).sum(axis) * (y**2).sum(axis))
+
+
+cos_sim.example(
+    lambda: [
+        Example((X, Y), (_cos(X, Y),)),
+        Example((X, Y), (_cos(X, Y, 0),), {"axis": 0}),
+        Example((X[0], Y[0]), (_cos(X[0], Y[0]),)),
+        Example((X, Y[:1]), (_cos(X, Y[:1]),)),
+        Example((0 * X, Y), (np.zeros(2),), smooth=False),
+        Example((EMPTY, EMPTY), (np.zeros(0),)),
+        Example((X[:, :0], Y[:, :0]), (np.zeros(2),)),
+    ]
+)
+
+
+@composite
+def triplet_margin_loss(
+    anchor, positive, negative, *, margin: float = 1.0, p: Extended = 2.0, reduction: Reduction = "mean"
+):
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` with the p-norm along the last axis as d."""
+
+    def distance(a, b):
+        return lookup("norm")(a - b, p=p, axes=(a.rank - 1,))
+
+    return reduced(lookup("relu")(distance(anchor, positive) - distance(anchor, negative) + margin), reduction)
+
+
+def _triplet(a, b, c, p=2):
+    return np.maximum(0, (abs(a - b) ** p).sum(-1) ** (1 / p) - (abs(a - c) ** p).sum(-1) ** (1 / p) + 4)
+
+
+triplet_margin_loss.example(
+    lambda: [
+        Example((X, Y, P), (_triplet(X, Y, P).mean(),), {"margin": 4.0}),
+        Example((X, Y, P), (_triplet(X, Y, P, 1),), {"margin": 4.0, "p": 1.0, "reduction": "none"}),
+        Example((X[0], Y[0], P[0]), (_triplet(X[0], Y[0], P[0]),), {"margin": 4.0, "reduction": "sum"}),
+        Example((EMPTY,) * 3, (np.zeros(0),), {"reduction": "none"}),
+    ]
+)
+
+
+@composite
+def npair_loss(anchor, positive, label, *, l2_reg: float = 0.002):
+    """Softmax cross-entropy over ``anchor @ positive.T`` with every sample of the same label as a target, averaged,
+    plus ``l2_reg / 4`` times the mean squared norms of both (Sohn 2016). anchor, positive [n, size], label [n]."""
+    if anchor.rank != 2 or positive.rank != 2 or label.rank != 1:
+        found = f"{anchor.type}, {positive.type} and {label.type}"
+        raise ProgramError(f"npair_loss takes [n, size] twice and labels [n], not {found}", "shape_mismatch")
+    column = lookup("unsqueeze")(label, axes=(1,))
+    same = lookup("cast")(lookup("equal")(column, lookup("unsqueeze")(label, axes=(0,))), dtype=anchor.dtype)
+    target = same / lookup("reduce_sum")(same, axes=(1,), keepdims=True)
+    scores = lookup("matmul")(anchor, positive, transpose_y=True)
+    each = lookup("softmax_with_cross_entropy")(scores, target, soft_label=True, reduction="mean")
+    size = lookup("reduce_sum")(lookup("square")(anchor) + lookup("square")(positive), axes=(1,))
+    return each + lookup("reduce_mean")(size) * (l2_reg / 4)
+
+
+def _npair(a, p, label, l2_reg=0.002):
+    target = (label[:, None] == label) / (label[:, None] == label).sum(1, keepdims=True)
+    scores = a @ p.T
+    each = -(target * (scores - np.log(np.exp(scores).sum(1, keepdims=True)))).sum(1)
+    return each.mean() + l2_reg / 4 * ((a**2).sum(1) + (p**2).sum(1)).mean()
+
+
+npair_loss.example(
+    lambda: [
+        Example((X, Y, np.array([3, 3])), (_npair(X, Y, np.array([3, 3])),)),
+        Example((X.T, Y.T, np.array([1, 2, 1])), (_npair(X.T, Y.T, np.array([1, 2, 1]), 0.5),), {"l2_reg": 0.5}),
+        Example((X[:1], Y[:1], np.array([0])), (_npair(X[:1], Y[:1], np.array([0])),)),
+    ]
+)

@@ -1,0 +1,144 @@
+"""Softmax, and the losses everybody starts with.
+
+Losses known from PyTorch have `reduction`: one value for each element or row ("none"), or their mean or sum. Each op
+says what it is by default. A mean over nothing is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.types import axis_of
+
+__all__ = ["Reduction", "reduced"]
+
+Reduction = Literal["none", "mean", "sum"]
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+
+
+def reduced(each, reduction: Reduction):
+    """The values of a loss, or their mean or sum."""
+    if reduction == "none":
+        return each
+    return lookup("reduce_mean" if reduction == "mean" else "reduce_sum")(each)
+
+
+def _np_softmax(x, axis=-1):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def _shifted(x, axis):
+    """x minus its largest element along `axis`, which changes no result and keeps exp from overflowing."""
+    top = lookup("reduce_max")(lookup("stop_gradient")(x), axes=(axis,), keepdims=True)
+    return x - top
+
+
+@composite
+def softmax(x, *, axis: int = -1):
+    """``out = exp(x) / sum(exp(x))`` along `axis`."""
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == 0:
+        return lookup("assign")(x)
+    e = lookup("exp")(_shifted(x, at))
+    return e / lookup("reduce_sum")(e, axes=(at,), keepdims=True)
+
+
+@softmax.vjp
+def softmax_vjp(ct, out, x, *, axis):
+    weighted = ct * out
+    return weighted - out * lookup("reduce_sum")(weighted, axes=(axis,), keepdims=True)
+
+
+softmax.example(
+    lambda: [
+        Example((X,), (_np_softmax(X),)),
+        Example((X,), (_np_softmax(X, 0),), {"axis": 0}),
+        Example((X[0],), (_np_softmax(X[0]),)),
+        Example((X[:0],), (X[:0],)),
+    ]
+)
+
+
+@composite
+def log_softmax(x, *, axis: int = -1):
+    """``out = x - log(sum(exp(x)))`` along `axis`."""
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == 0:
+        return lookup("assign")(x)
+    shifted = _shifted(x, at)
+    return shifted - lookup("log")(lookup("reduce_sum")(lookup("exp")(shifted), axes=(at,), keepdims=True))
+
+
+@log_softmax.vjp
+def log_softmax_vjp(ct, out, x, *, axis):
+    return ct - lookup("exp")(out) * lookup("reduce_sum")(ct, axes=(axis,), keepdims=True)
+
+
+log_softmax.example(
+    lambda: [
+        Example((X,), (np.log(_np_softmax(X)),)),
+        Example((X,), (np.log(_np_softmax(X, 0)),), {"axis": 0}),
+        Example((X[0],), (np.log(_np_softmax(X[0])),)),
+        Example((X[:0],), (X[:0],)),
+    ]
+)
+
+
+@composite
+def mse_loss(x, y, *, reduction: Reduction = "mean"):
+    """``(x - y) ** 2``, averaged or summed over all elements, or left as it is."""
+    return reduced(lookup("square")(x - y), reduction)
+
+
+mse_loss.example(
+    lambda: [
+        Example((X, X[::-1].copy()), (((X - X[::-1]) ** 2).mean(),)),
+        Example((X, 0 * X), ((X**2).sum(),), {"reduction": "sum"}),
+        Example((X, 0 * X), (X**2,), {"reduction": "none"}),
+        Example((X, X[1]), (((X - X[1]) ** 2).mean(),)),
+        Example((X[:0], X[:0]), (0.0,)),
+    ]
+)
+
+
+@composite
+def sigmoid_cross_entropy_with_logits(
+    x, label, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
+):
+    """``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))`` for each element, without overflow.
+
+    Elements whose label equals `ignore_index` give 0 and no gradient. With `normalize` the result is divided by the
+    number of the others.
+    """
+    ignored = lookup("equal")(label, lookup("full_like")(label, value=ignore_index))
+    zero = lookup("fill_zeros_like")
+    # log(1 + exp(-|x|)), and what is left: a sum that would hide the small one is never made
+    positive = lookup("greater_than")(x, zero(x))
+    rest = lookup("softplus")(lookup("where")(positive, -x, x))
+    each = rest + (lookup("where")(positive, x, zero(x)) - x * lookup("where")(ignored, zero(label), label))
+    out = lookup("where")(ignored, zero(each), each)
+    if normalize:
+        counted = lookup("cast")(lookup("logical_not")(ignored), dtype=x.dtype)
+        out = out / lookup("clip")(lookup("reduce_sum")(counted), min=1.0)
+    return reduced(out, reduction)
+
+
+def _bce(x, z):
+    return np.log1p(np.exp(x)) - x * z
+
+
+sigmoid_cross_entropy_with_logits.example(
+    lambda: [
+        Example((X, (X > 0) * 1.0), (_bce(X, X > 0),)),
+        Example((X, (X > 0) * 1.0), (_bce(X, X > 0).mean(),), {"reduction": "mean"}),
+        Example((X[0, 0], np.array(0.5)), (_bce(1.0, 0.5),)),
+        Example((X[:0], X[:0]), (0.0,), {"reduction": "mean"}),
+        Example((X[0], np.array([1.0, -1.0, 0.5])), (np.array([_bce(1.0, 1.0), 0.0, _bce(3.0, 0.5)]) / 2,),
+                {"ignore_index": -1.0, "normalize": True}, smooth=False),
+    ]
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Optimiser updates, and ops that transform gradients."""

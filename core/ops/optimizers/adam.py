@@ -1,0 +1,273 @@
+"""Adam, and the optimisers made of it. For what they share with all optimisers see updates.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir.registry import Example, composite, lookup
+from core.ops.optimizers.updates import STATES, check_share, decayed
+
+__all__: list[str] = []
+
+
+def _left(beta: float, count, dtype: str):
+    """``1 - beta ** count``, in float64: a half would make 0.999 a 1, and this a 0."""
+    return lookup("cast")(1.0 - lookup("pow")(lookup("full_like")(count, value=beta), count), dtype=dtype)
+
+
+def _moments(gradient, first, second, step, beta1, beta2):
+    """The new means of the gradient and its square, the new step, and that as a float64."""
+    check_share(beta1=beta1, beta2=beta2)
+    step = lookup("increment")(step)
+    first = first * beta1 + gradient * (1.0 - beta1)
+    second = second * beta2 + lookup("square")(gradient) * (1.0 - beta2)
+    return first, second, step, lookup("cast")(step, dtype="float64")
+
+
+def _adam(gradient, first, second, step, beta1, beta2, epsilon):
+    """Adam's move, not yet multiplied by the learning rate, then the new slots."""
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    mean, square = first / _left(beta1, count, first.dtype), second / _left(beta2, count, second.dtype)
+    return mean / (lookup("sqrt")(square) + epsilon), first, second, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def adam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam (Kingma and Ba 2015): running means of the gradient and its square, both corrected for their start at zero.
+
+    The parameter moves by ``-learning_rate * mean / (sqrt(mean_square) + epsilon)``.
+    """
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    return parameter - move * learning_rate, *slots
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def adamw(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.01,
+):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): the parameter shrinks by
+    ``learning_rate * weight_decay`` of itself, apart from the gradient."""
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    return parameter * (1.0 - learning_rate * weight_decay) - move * learning_rate, *slots
+
+
+@composite(outputs=("parameter_out", "first_out", "largest_out", "step_out"))
+def adamax(
+    parameter,
+    gradient,
+    first,
+    largest,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """``largest = max(beta2 * largest + epsilon, |gradient|)`` in place of the mean square of Adam (Kingma and Ba
+    2015).
+    """
+    check_share(beta1=beta1, beta2=beta2)
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    step = lookup("increment")(step)
+    first = first * beta1 + gradient * (1.0 - beta1)
+    largest = lookup("maximum")(lookup("abs")(gradient), largest * beta2 + epsilon)
+    mean = first / _left(beta1, lookup("cast")(step, dtype="float64"), first.dtype)
+    return parameter - mean * learning_rate / largest, first, largest, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def nadam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.002,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam that looks ahead (Dozat 2016, with a constant beta1): its mean in step n is
+    ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``."""
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    dtype = parameter.dtype
+    mean = first * beta1 / _left(beta1, count + 1.0, dtype) + gradient * (1.0 - beta1) / _left(beta1, count, dtype)
+    root = lookup("sqrt")(second / _left(beta2, count, dtype))
+    return parameter - mean * learning_rate / (root + epsilon), first, second, step
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def radam(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l1_decay: float = 0.0,
+):
+    """Adam that first moves by the mean alone, until it has seen enough to trust the mean square (Liu et al. 2020).
+
+    With ``top = 2 / (1 - beta2) - 1`` and ``r = top - 2 n beta2 ** n / (1 - beta2 ** n)`` in step n, Adam's move is
+    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` as soon as ``r > 5``.
+    """
+    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    dtype = parameter.dtype
+    mean = first / _left(beta1, count, dtype)
+    top = 2.0 / (1.0 - beta2) - 1.0
+    move = mean
+    if top > 5.0:  # r stays below it
+        left = _left(beta2, count, "float64")
+        r = top - count * (1.0 - left) * 2.0 / left
+        enough = lookup("greater_than")(r, lookup("full_like")(r, value=5.0))
+        r = lookup("where")(enough, r, lookup("full_like")(r, value=6.0))
+        rectified = lookup("sqrt")((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
+        root = lookup("sqrt")(second / lookup("cast")(left, dtype=dtype))
+        move = lookup("where")(enough, mean * lookup("cast")(rectified, dtype=dtype) / (root + epsilon), mean)
+    return parameter - move * learning_rate, first, second, step
+
+
+def _trust(parameter, move):
+    """``norm(parameter) / norm(move)``; 1 where either is 0."""
+    a, b = lookup("norm")(parameter), lookup("norm")(move)
+    zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
+    none = lookup("logical_or")(lookup("equal")(a, zero), lookup("equal")(b, zero))  # a NaN is not nothing
+    return lookup("where")(none, one, a / lookup("where")(none, one, b))
+
+
+@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+def lamb(
+    parameter,
+    gradient,
+    first,
+    second,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.01,
+):
+    """``learning_rate * norm(parameter) / norm(move) * move``, Adam's move plus weight decay (You et al. 2020)."""
+    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    move = move + parameter * weight_decay
+    return parameter - move * _trust(parameter, move) * learning_rate, *slots
+
+
+P, G, M, _, V = STATES[0]
+Z, THREE = np.zeros(2), np.array(3)
+
+
+def _first_adam_step(p, g, shrink=1.0, lr=0.001):
+    # after one step both corrected means are the gradient and its square themselves
+    return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
+
+
+def _moved(g, m, v):
+    return 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+
+
+def _fourth_adam_step(p, g, m, v, shrink=1.0):
+    m, v = _moved(g, m, v)
+    return p * shrink - 0.001 * (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+def _fourth_steps(function):
+    """Examples in all shapes of what `function` makes of a parameter, its gradient and the means after three steps."""
+    return [Example((p, g, m, v, THREE), function(p, g, m, v)) for p, g, m, _, v in STATES]
+
+
+adam.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G), smooth=False),
+        *_fourth_steps(_fourth_adam_step),
+    ]
+)
+adamw.example(
+    lambda: [
+        Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5), smooth=False),
+        *_fourth_steps(lambda p, g, m, v: _fourth_adam_step(p, g, m, v, 1 - 1e-5)),
+    ]
+)
+
+
+def _adamax(p, g, m, v):
+    first, largest = 0.9 * m + 0.1 * g, np.maximum(np.abs(g), 0.999 * v + 1e-8)
+    return p - 0.001 / (1 - 0.9**4) * first / largest, first, largest, np.array(4)
+
+
+adamax.example(lambda: _fourth_steps(_adamax))
+
+
+def _lamb(p, g, m, v):
+    m, v = _moved(g, m, v)
+    move = (m / (1 - 0.9**4)) / (np.sqrt(v / (1 - 0.999**4)) + 1e-6) + 0.01 * p
+    trust = np.sqrt((p * p).sum()) / np.sqrt((move * move).sum()) if p.size else 1.0
+    return p - 0.001 * trust * move, m, v, np.array(4)
+
+
+lamb.example(lambda: _fourth_steps(_lamb))
+
+
+def _nadam(p, g, m, v):
+    m, v = _moved(g, m, v)
+    mean = 0.9 * m / (1 - 0.9**5) + 0.1 * g / (1 - 0.9**4)
+    return p - 0.002 * mean / (np.sqrt(v / (1 - 0.999**4)) + 1e-8), m, v, np.array(4)
+
+
+nadam.example(lambda: _fourth_steps(_nadam))
+
+
+def _radam(p, g, m, v, n):
+    m, v = _moved(g, m, v)
+    r = 1999 - 2 * n * 0.999**n / (1 - 0.999**n)
+    move = m / (1 - 0.9**n)
+    if r > 5:
+        move = move * np.sqrt((r - 4) * (r - 2) * 1999 / (1995 * 1997 * r)) / (np.sqrt(v / (1 - 0.999**n)) + 1e-8)
+    return p - 0.001 * move, m, v, np.array(n)
+
+
+radam.example(
+    lambda: [
+        *(Example((P, G, M, V, np.array(n - 1)), _radam(P, G, M, V, n)) for n in (2, 5, 6, 500)),
+        *_fourth_steps(lambda p, g, m, v: _radam(p, g, m, v, 4)),
+    ]
+)

@@ -1,0 +1,144 @@
+"""What is done to gradients: clipping by norm, checks, scaling back. All of it differentiable like anything else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import floating
+
+__all__: list[str] = []
+
+G = np.array([[3.0, 0.0], [0.0, -4.0]])
+H = np.array([1.0, 2.0, -2.0])
+
+
+@composite
+def grad_add(x, y):
+    """``out = x + y``: two contributions to one gradient."""
+    return x + y
+
+
+grad_add.example(lambda: [Example((G, G), (2 * G,)), Example((H, H[:1]), (H + 1,)), Example((G[:0], G[:0]), (G[:0],))])
+
+
+def _limit(max_norm: float) -> float:
+    if not 0 < max_norm < float("inf"):
+        raise ProgramError(f"max_norm must be a positive number, not {max_norm}", "bad_attr")
+    return max_norm
+
+
+@composite
+def clip_by_norm(x, *, max_norm: float):
+    """``x * min(1, max_norm / norm(x))`` with the 2-norm of all elements; its gradient includes that of the norm."""
+    return lookup("clip_by_global_norm")(x, max_norm=max_norm)
+
+
+clip_by_norm.example(
+    lambda: [
+        Example((G,), (G / 5,), {"max_norm": 1.0}),
+        Example((H,), (H,), {"max_norm": 4.0}),
+        Example((H[0],), (H[0] / 2,), {"max_norm": 0.5}),
+        Example((G[:0],), (G[:0],), {"max_norm": 4.0}),
+    ]
+)
+
+
+@op(outputs="out")
+def clip_by_global_norm(xp, *x, max_norm: float):
+    """``x * min(1, max_norm / norm)`` with the joint 2-norm of all of x (Pascanu et al. 2013).
+
+    The norm is that of their float64 values. One that is not finite leaves them as they are. The gradient includes that
+    of the norm; where the norm is just `max_norm`, it is that of no clipping.
+    """
+    total = xp.sqrt(sum((xp.sum(xp.square(v.astype("float64"))) for v in x), xp.zeros((), "float64")))
+    if not bool(xp.isfinite(total)):
+        return x
+    factor = max_norm / xp.maximum(total, max_norm)
+    return tuple((v * factor).astype(v.dtype) for v in x)
+
+
+@clip_by_global_norm.infer
+def clip_by_global_norm_infer(*x, max_norm):
+    _limit(max_norm)
+    return tuple(floating(v) for v in x)
+
+
+@clip_by_global_norm.vjp
+def clip_by_global_norm_vjp(ct, out, *x, max_norm):
+    # out_i = f x_i, and f moves with every element of every x: d f / d x = -f x / norm^2 where it clips
+    emit = x[0].builder.emit
+    wide = [emit("cast", v, dtype="float64") for v in x]
+    cts = [emit("cast", c, dtype="float64") for c in ct]
+    total = emit("sum", *(emit("squared_l2_norm", v) for v in wide))
+    clips = emit(
+        "logical_and",
+        emit("greater_than", total, emit("full_like", total, value=max_norm * max_norm)),
+        emit("isfinite", total),
+    )
+    wide = [emit("where", clips, v, emit("fill_zeros_like", v)) for v in wide]  # one of them may be inf
+    safe = emit("where", clips, total, emit("full_like", total, value=1.0))
+    factor = emit("where", clips, emit("rsqrt", safe) * max_norm, emit("full_like", total, value=1.0))
+    along = emit("sum", *(emit("reduce_sum", v * c) for v, c in zip(wide, cts, strict=True)))
+    back = emit("where", clips, factor * along / safe, emit("fill_zeros_like", total))
+    return tuple(emit("cast", c * factor - v * back, dtype=w.dtype) for v, c, w in zip(wide, cts, x, strict=True))
+
+
+clip_by_global_norm.example(
+    lambda: [
+        Example((G, H), (G / 34**0.5, H / 34**0.5), {"max_norm": 1.0}),
+        Example((G, H[:0]), (G, H[:0]), {"max_norm": 9.0}),
+        Example((H[0],), (H[0] / 2,), {"max_norm": 0.5}),
+    ]
+)
+
+
+@op
+def check_finite(xp, x):
+    """x, unchanged. An element that is not finite is an error of the run, with the place of this op."""
+    if not bool(xp.all(xp.isfinite(x))):
+        raise ExecutionError("a value is not finite", "not_finite")
+    return x
+
+
+check_finite.infer(floating)
+check_finite.vjp(lambda ct, out, x: ct)
+check_finite.example(lambda: [Example((G,), (G,)), Example((G[:0],), (G[:0],)), Example((G[0, 0],), (G[0, 0],))])
+
+
+@op(outputs="out")
+def unscale(xp, scale, *x):
+    """``x / scale`` for each of x and the loss scale, one number, then a bool: whether any element is not finite."""
+    found = xp.zeros((), bool)
+    for v in x:
+        found = found | ~xp.all(xp.isfinite(v))
+    one = scale.reshape(())
+    return (*((v / one).astype(v.dtype) for v in x), found)
+
+
+@unscale.infer
+def unscale_infer(scale, *x):
+    if not scale.is_float or any(n not in (1, -1) for n in scale.shape):
+        raise ProgramError(f"the loss scale must be a single number, not {scale}", "shape_mismatch")
+    return (*(floating(v) for v in x), TensorType((), "bool"))
+
+
+@unscale.vjp
+def unscale_vjp(ct, out, scale, *x):
+    one = lookup("reshape")(scale, shape=())
+    back = [c / lookup("cast")(one, dtype=v.dtype) for c, v in zip(ct, x, strict=False)]
+    lost = [lookup("cast")(lookup("reduce_sum")(b * o), dtype=scale.dtype) for b, o in zip(back, out, strict=False)]
+    total = scale.builder.emit("sum", *lost) if lost else lookup("fill_zeros_like")(one)
+    return (lookup("expand")(-total, shape=scale.shape) if scale.rank else -total, *back)
+
+
+unscale.example(
+    lambda: [
+        Example((np.array(4.0), G, H), (G / 4, H / 4, np.array(False))),
+        Example((np.array([4.0]), G[:0]), (G[:0], np.array(False))),
+        Example((np.array([4.0]), G[0, 0]), (G[0, 0] / 4, np.array(False))),
+        Example((np.array(4.0), np.array([np.inf])), (np.array([np.inf]), np.array(True)), smooth=False),
+    ]
+)

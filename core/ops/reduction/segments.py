@@ -1,0 +1,132 @@
+"""Reductions over segments: rows with the same id. Ids, int32 or int64, stand in any order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.lengths import over_rows
+from core.ops.common.scatter_rows import added
+from core.ops.common.types import matches, working_dtype
+from core.ops.elementwise.logic import kept_where
+from core.ops.indexing.gather import check_index
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
+
+
+def _segments(ids, like, num_segments: int) -> int:
+    """How many segments there are. Raises ExecutionError (index_out_of_range) for an id that is none of them."""
+    count = num_segments if like is None else like.shape[0]
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
+        raise ExecutionError(f"a segment id is outside 0 to {count - 1}", "index_out_of_range")
+    return count
+
+
+@op
+def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
+    """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
+    return added(xp, _segments(ids, like, num_segments), ids, x)
+
+
+@segment_sum.infer
+def segment_sum_infer(x, ids, like, *, num_segments):
+    check_index(ids, "ids")
+    if x.rank == 0 or not matches(ids, TensorType((x.shape[0],), ids.dtype)):
+        raise ProgramError(f"needs one id for each row of {x}, not {ids}", "shape_mismatch")
+    if x.dtype == "bool":
+        raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
+    if (num_segments < 0) == (like is None) or (like is not None and like.rank == 0):
+        raise ProgramError("needs either num_segments or an array with that many rows", "bad_attr")
+    return TensorType((num_segments if like is None else like.shape[0], *x.shape[1:]), x.dtype)
+
+
+segment_sum.vjp(lambda ct, out, x, ids, like, *, num_segments: (lookup("gather")(ct, ids), None, None))
+IDS = np.array([0, 2, 2, 0, 3, 2])
+
+
+def _by_id(f, count=4):
+    return np.stack([f(X[k == IDS]) if k in IDS else np.zeros(2) for k in range(count)])
+
+
+segment_sum.example(
+    lambda: [
+        Example((X, IDS), (_by_id(lambda r: r.sum(0)),), {"num_segments": 4}),
+        Example((X[:, 0], IDS, np.zeros(4)), (_by_id(lambda r: r.sum(0))[:, 0],)),
+        Example((X[:0], IDS[:0]), (np.zeros((2, 2)),), {"num_segments": 2}),
+    ]
+)
+
+
+def _counts(x, ids, like, num_segments):
+    ones = lookup("full_like")(lookup("cast")(ids, dtype=x.dtype), value=1.0)
+    return lookup("segment_sum")(ones, ids, like, num_segments=num_segments)
+
+
+@composite
+def segment_mean(x, ids, like=None, *, num_segments: int = -1):
+    """The mean of the rows of each segment; 0 for one without rows. Segments as with `segment_sum`."""
+    total = lookup("segment_sum")(x, ids, like, num_segments=num_segments)
+    return total / over_rows(lookup("clip")(_counts(x, ids, like, num_segments), min=1.0), total)
+
+
+@op
+def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
+    """The largest row of each segment, element by element; 0 for one without rows. Ties share the gradient evenly."""
+    count = _segments(ids, like, num_segments)
+    out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
+    if xp.__name__ == "cupy":
+        import cupyx
+
+        cupyx.scatter_max(out, ids, x.astype(out.dtype, copy=False))
+        nan = xp.zeros(out.shape, "int32")  # which an atomic maximum passes over
+        cupyx.scatter_max(nan, ids, xp.isnan(x).astype("int32"))
+        out = xp.where(nan > 0, out.dtype.type(np.nan), out)
+    elif len(x):
+        order = xp.argsort(ids, kind="stable")
+        ordered = ids[order]
+        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), ordered[1:] != ordered[:-1]]))
+        out[ordered[starts]] = xp.maximum.reduceat(x[order], starts)
+    present = xp.zeros(count, bool)
+    present[ids] = True
+    present = present.reshape((count,) + (1,) * (x.ndim - 1))
+    return xp.where(present, out, out.dtype.type(0)).astype(x.dtype, copy=False)
+
+
+@segment_max.infer
+def segment_max_infer(x, ids, like, *, num_segments):
+    if not x.is_float:
+        raise ProgramError(f"needs floating-point rows, not {x}", "dtype_mismatch")
+    return segment_sum_infer(x, ids, like, num_segments=num_segments)
+
+
+@segment_max.vjp
+def segment_max_vjp(ct, out, x, ids, like, *, num_segments):
+    gather = lookup("gather")
+    # NaN is equal to nothing, but it is what came out
+    hit = lookup("logical_or")(lookup("equal")(x, gather(out, ids)), lookup("isnan")(x))
+    count = lookup("segment_sum")(lookup("cast")(hit, dtype=x.dtype), ids, like, num_segments=num_segments)
+    return kept_where(hit, gather(ct, ids) / gather(count, ids)), None, None
+
+
+@composite
+def segment_min(x, ids, like=None, *, num_segments: int = -1):
+    """The smallest row of each segment, element by element; 0 for one without rows. Ties as with `segment_max`."""
+    return -lookup("segment_max")(-x, ids, like, num_segments=num_segments)
+
+
+for _spec, _f in (
+    (segment_mean, lambda r: r.mean(0)),
+    (segment_max, lambda r: r.max(0)),
+    (segment_min, lambda r: r.min(0)),
+):
+    _spec.example(
+        lambda f=_f: [
+            Example((X, IDS), (_by_id(f),), {"num_segments": 4}),
+            Example((X[:, 0], IDS, np.zeros(5)), (_by_id(f, 5)[:, 0],)),
+            Example((X[:0], IDS[:0]), (np.zeros((2, 2)),), {"num_segments": 2}),
+        ]
+    )

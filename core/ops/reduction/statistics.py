@@ -1,0 +1,254 @@
+"""Reductions beyond sums: norms, variance, logical reductions, logsumexp."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
+from core.ops.reduction.sums import restored
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+CUBE = np.arange(8.0).reshape(2, 2, 2) / 4 + 0.5
+
+
+def _reduced(x: TensorType, axes, keepdims: bool) -> tuple[int, ...]:
+    gone = axes_of(axes, x.rank)
+    return tuple(1 if i in gone else n for i, n in enumerate(x.shape) if keepdims or i not in gone)
+
+
+def _bool(x: TensorType, *, axes, keepdims) -> TensorType:
+    if x.dtype != "bool":
+        raise ProgramError(f"needs bools, not {x}", "dtype_mismatch")
+    return TensorType(_reduced(x, axes, keepdims), "bool")
+
+
+_BOOL = "its result is bool"
+
+
+@op(no_gradient=_BOOL)
+def reduce_all(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``x[0] and x[1] and ...``: whether every element over `axes` is true; true where there is none."""
+    return xp.all(x, axis=axes, keepdims=keepdims)
+
+
+reduce_all.infer(_bool)
+reduce_all.example(
+    lambda: [Example((X > -2,), (np.array(False),)), Example((X > -2,), ((X > -2).all(0),), {"axes": (0,)})]
+)
+
+
+@op(no_gradient=_BOOL)
+def reduce_any(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``x[0] or x[1] or ...``: whether any element over `axes` is true; false where there is none."""
+    return xp.any(x, axis=axes, keepdims=keepdims)
+
+
+reduce_any.infer(_bool)
+reduce_any.example(lambda: [Example((X > 3,), (np.array(True),)), Example((X > 3,), ((X > 3).any(0),), {"axes": (0,)})])
+
+
+@op(no_gradient="its result is an integer")
+def argmin(xp, x, *, axis: int = -1, keepdims: bool = False):
+    """``x[out] = min(x)``: the position of the smallest element along `axis`, as int64; of several, the first."""
+    return xp.argmin(x, axis=axis, keepdims=keepdims).astype("int64")
+
+
+@argmin.infer
+def argmin_infer(x, *, axis, keepdims):
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == 0:
+        raise ProgramError(f"there is no smallest element along an empty axis: {x}", "shape_mismatch")
+    return TensorType(_reduced(x, (at,), keepdims), "int64")
+
+
+argmin.example(lambda: [Example((X,), (X.argmin(-1),)), Example((X,), (X.argmin(0),), {"axis": 0})])
+
+
+@op
+def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``log(sum(exp(x)))`` over `axes`, without overflow.
+
+    Where all of x is -inf, or there is nothing to add, it is -inf, with a gradient of 0.
+    """
+    if product(x.shape[i] for i in axes_of(axes, x.ndim)) == 0:
+        return xp.log(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
+    top = xp.max(x, axis=axes, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, x.dtype.type(0))
+    total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True, dtype=working_dtype(x))
+    out = (xp.log(total) + top).astype(x.dtype, copy=False)
+    return out if keepdims else xp.squeeze(out, axis=axes_of(axes, x.ndim))
+
+
+@logsumexp.infer
+def logsumexp_infer(x, *, axes, keepdims):
+    return TensorType(_reduced(floating(x), axes, keepdims), x.dtype)
+
+
+@logsumexp.vjp
+def logsumexp_vjp(ct, out, x, *, axes, keepdims):
+    back = {"axes": axes, "keepdims": keepdims}
+    out, ct = restored(out, x, **back), restored(ct, x, **back)
+    some = lookup("isfinite")(out)
+    share = lookup("exp")(x - lookup("where")(some, out, lookup("fill_zeros_like")(out)))
+    return lookup("where")(some, ct, lookup("fill_zeros_like")(ct)) * share
+
+
+logsumexp.example(
+    lambda: [
+        Example((X,), (np.log(np.exp(X).sum()),)),
+        Example((X,), (np.log(np.exp(X).sum(1)),), {"axes": (1,)}),
+        Example((CUBE,), (np.log(np.exp(CUBE).sum((0, 2), keepdims=True)),), {"axes": (0, -1), "keepdims": True}),
+        Example((X[:, :0],), (np.full(2, -np.inf),), {"axes": (1,)}),
+        Example((np.full((2, 2), -np.inf),), (np.full(2, -np.inf),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+# --- variance --------------------------------------------------------------------------------------------------
+
+
+@composite
+def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
+    """The variance over `axes`, ``sum((x - mean(x)) ** 2) / (n - ddof)``.
+
+    It is NaN where there is nothing to divide by, as of one element with a `ddof` of 1.
+    """
+    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
+    out = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=keepdims)
+    if ddof == 0 and 0 not in x.shape:
+        return out
+    count = lookup("inverse_count")
+    return out * (count(x, axes=axes, ddof=ddof) / count(x, axes=axes))
+
+
+var.example(
+    lambda: [
+        Example((X,), (X.var(ddof=1),)),
+        Example((X,), (X.var(1),), {"axes": (1,), "ddof": 0}),
+        Example((CUBE,), (CUBE.var((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+        Example((X[:0],), (np.zeros(0),), {"axes": (1,)}),
+        Example((X[:, :1],), (np.full(2, np.nan),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+def _root(x):
+    """The square root, whose gradient at 0 is 0."""
+    zero = lookup("fill_zeros_like")(x)
+    some = lookup("not_equal")(x, zero)  # so is NaN, which stays
+    safe = lookup("where")(some, x, lookup("full_like")(x, value=1.0))
+    return lookup("where")(some, lookup("sqrt")(safe), zero)
+
+
+@composite
+def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
+    """``sqrt(var(x))``, the standard deviation over `axes`, as of `var`. Where all elements are equal it is 0, with a
+    gradient of 0.
+    """
+    return _root(lookup("var")(x, axes=axes, ddof=ddof, keepdims=keepdims))
+
+
+std.example(
+    lambda: [
+        Example((X,), (X.std(ddof=1),)),
+        Example((X,), (X.std(1),), {"axes": (1,), "ddof": 0}),
+        Example((CUBE,), (CUBE.std((0, 2), ddof=1, keepdims=True),), {"axes": (0, 2), "keepdims": True}),
+        Example((X[0],), (X[0].std(ddof=1),)),
+        Example((np.ones((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+# --- norms -----------------------------------------------------------------------------------------------------
+
+
+@composite
+def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
+
+    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0, which
+    has no gradient. Below 0 it is 0 as soon as one element is.
+
+    At 0 the gradient is 0. For p = 1 it is the sign; for p = inf ties share it evenly.
+    """
+    if math.isnan(p):
+        raise ProgramError("p must be a number", "bad_attr")
+    where, zeros = lookup("where"), lookup("fill_zeros_like")
+    back = {"axes": axes, "keepdims": keepdims}
+    if p == 2:
+        return _root(lookup("reduce_sum")(lookup("square")(x), **back))
+    size = lookup("abs")(x)
+    if p == math.inf:
+        return lookup("reduce_max")(size, **back)
+    if p == -math.inf:
+        return lookup("reduce_min")(size, **back)
+    if p == 1:
+        return lookup("reduce_sum")(size, **back)
+    there = lookup("not_equal")(size, zeros(size))
+    if p == 0:
+        return lookup("reduce_sum")(lookup("cast")(there, dtype=x.dtype), **back)
+    power = lookup("full_like")(x, value=p)
+    safe = where(there, size, lookup("full_like")(x, value=1.0))
+    total = lookup("reduce_sum")(where(there, lookup("pow")(safe, power), zeros(x)), **back)
+    some = lookup("not_equal")(total, zeros(total))
+    if p < 0:
+        some = lookup("reduce_all")(there, **back)  # one 0 is an infinite term, of which the root is 0
+    one = lookup("full_like")(total, value=1.0)
+    return where(some, lookup("pow")(where(some, total, one), one * (1.0 / p)), zeros(total))
+
+
+norm.example(
+    lambda: [
+        Example((X,), (np.sqrt((X**2).sum()),)),
+        Example((X,), (np.abs(X).sum(0),), {"p": 1.0, "axes": (0,)}),
+        Example((X,), (np.abs(X).max(1),), {"p": math.inf, "axes": (1,)}),
+        Example((X,), ((np.abs(X) ** 3).sum(1, keepdims=True) ** (1 / 3),), {"p": 3.0, "axes": (1,), "keepdims": True}),
+        Example((X,), (1 / (1 / np.abs(X)).sum(1),), {"p": -1.0, "axes": (1,)}),
+        Example((X,), (np.full(2, 3.0),), {"p": 0.0, "axes": (1,)}),
+        Example((np.array([[0.0, 1.0]]),), (np.zeros(1),), {"p": -1.0, "axes": (1,)}, smooth=False),
+        Example((CUBE,), ((CUBE**1.5).sum((0, 2)) ** (2 / 3),), {"p": 1.5, "axes": (0, 2)}),
+        Example((X[0, 1],), (np.array(2.0),)),
+        Example((np.zeros((2, 3)),), (np.zeros(2),), {"axes": (1,)}, smooth=False),
+    ]
+)
+
+
+@composite
+def frobenius_norm(x, *, axes: tuple[int, ...] = (-2, -1), keepdims: bool = False):
+    """``sqrt(sum(x ** 2))`` over `axes`, by default those of a matrix."""
+    return lookup("norm")(x, p=2.0, axes=axes, keepdims=keepdims)
+
+
+frobenius_norm.example(
+    lambda: [
+        Example((X,), (np.sqrt((X**2).sum()),)),
+        Example((CUBE,), (np.sqrt((CUBE**2).sum((1, 2))),)),
+        Example((CUBE,), (np.sqrt((CUBE**2).sum((0, 1), keepdims=True)),), {"axes": (0, 1), "keepdims": True}),
+        Example((X[:1, :1],), (np.array(1.0),)),
+    ]
+)
+
+
+@composite
+def l1_norm(x):
+    """``sum(|x|)`` over all elements, a 0-d array."""
+    return lookup("reduce_sum")(lookup("abs")(x))
+
+
+l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])
+
+
+@composite
+def squared_l2_norm(x):
+    """``sum(x ** 2)`` over all elements, a 0-d array."""
+    return lookup("reduce_sum")(lookup("square")(x))
+
+
+squared_l2_norm.example(lambda: [Example((x,), ((x**2).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])

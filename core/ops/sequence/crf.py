@@ -1,0 +1,273 @@
+"""Linear chains (Lafferty, McCallum and Pereira 2001): sequences of labels that depend on their neighbours.
+
+Scores are `emission` [n, time, K], for each label at each time, and `transition` [K + 2, K]: row 0 for the label that
+starts, row 1 for the one that ends, row 2 + i for the label that follows label i. `lengths` [n] says how many times
+count; all, if it is left out. An empty sequence scores 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import same_dtype
+from core.ops.elementwise.logic import kept_where
+from core.ops.indexing.gather import check_index
+from core.ops.sequence.lattice import check_counts, counts_within, over_steps
+
+__all__: list[str] = []
+
+
+def _check_scores(emission: TensorType, transition: TensorType) -> None:
+    floats = emission.is_float and same_dtype(emission, transition)
+    if not floats or emission.rank != 3 or transition.rank != 2:
+        wanted = "emissions [n, time, K] and transitions [K + 2, K]"
+        raise ProgramError(f"a chain takes {wanted}, not {emission} and {transition}", "shape_mismatch")
+    labels, (rows, columns) = emission.shape[2], transition.shape
+    known = [n for n in (labels, columns, rows - 2 if rows >= 0 else -1) if n != -1]
+    if any(n != known[0] for n in known):
+        raise ProgramError(f"{emission} and {transition} are not of one number of labels", "shape_mismatch")
+
+
+@op(outputs=("path", "moves", "taken"), no_gradient="its results depend on integers only")
+def crf_moves(xp, label, emission, lengths=None):
+    """What a sequence of labels picks of the scores.
+
+    path: [n, time], the labels, 0 beyond the lengths. moves: [n, time + 1], the position of each transition in
+    row-major order, from the start to the end. taken: [n, time + 1], which of these there are. emission gives only its
+    shape.
+    """
+    batch, time, labels = emission.shape
+    if label.shape != (batch, time):
+        raise ExecutionError(f"labels of {list(label.shape)} for {[batch, time]}", "shape_mismatch")
+    counts = xp.full(batch, time) if lengths is None else counts_within(xp, lengths, batch, time, "lengths")
+    counts = counts[:, None]
+    steps = xp.arange(time + 1)[None, :]
+    live = steps[:, :-1] < counts
+    wrong = live & ((label < 0) | (label >= labels))
+    if label.size and bool(wrong.any()):
+        found = int(label[wrong].ravel()[0])
+        raise ExecutionError(f"label {found} is outside 0 to {labels - 1}", "index_out_of_range")
+    path = xp.where(live, label, 0).astype("int64")
+    none = xp.zeros((batch, 1), dtype="int64")
+    before, after = xp.concatenate([none, path], 1), xp.concatenate([path, none], 1)
+    moves = xp.where(steps == 0, after, (before + 2) * labels + after)
+    moves = xp.where(steps == counts, labels + before, moves)
+    taken = (steps <= counts) & (counts > 0)
+    return path, xp.where(taken, moves, 0), taken
+
+
+@crf_moves.infer
+def crf_moves_infer(label, emission, lengths):
+    check_index(label, "label")
+    if emission.rank != 3 or label.rank != 2:
+        raise ProgramError(f"labels [n, time] of emissions [n, time, K], not {label} of {emission}", "shape_mismatch")
+    if any(m != n and -1 not in (m, n) for m, n in zip(label.shape, emission.shape, strict=False)):
+        raise ProgramError(f"{label} are not the labels of {emission}", "shape_mismatch")
+    batch, time = emission.shape[:2]
+    if lengths is not None:
+        check_counts(lengths, batch, "lengths")
+    more = -1 if time == -1 else time + 1
+    return TensorType((batch, time), "int64"), TensorType((batch, more), "int64"), TensorType((batch, more), "bool")
+
+
+crf_moves.example(
+    lambda: [
+        Example(
+            (np.array([[2, 1], [0, 9]]), np.zeros((2, 2, 3)), np.array([2, 1])),
+            (
+                np.array([[2, 1], [0, 0]]),
+                np.array([[2, 13, 4], [0, 3, 0]]),
+                np.array([[True, True, True], [True, True, False]]),
+            ),
+        )
+    ]
+)
+
+
+@composite
+def crf_score(emission, transition, label, lengths=None):
+    """``sum over t of emission[i, t, label[i, t]]``, plus its transitions: the score of labels [n, time], one number a
+    row.
+    """
+    _check_scores(emission.type, transition.type)
+    path, moves, taken = lookup("crf_moves")(label, emission, lengths)
+    live = lookup("steps_within")(emission, lengths)
+    columns = lookup("unsqueeze")(path, axes=(2,))
+    emitted = lookup("squeeze")(lookup("take_along_axis")(emission, columns, axis=2), axes=(2,))
+    moved = lookup("gather")(lookup("reshape")(transition, shape=(-1,)), moves)
+    add = lookup("reduce_sum")
+    return add(kept_where(live, emitted), axes=(1,)) + add(kept_where(taken, moved), axes=(1,))
+
+
+@composite
+def crf_partition(emission, transition, lengths=None):
+    """The logarithm of the sum of ``exp(crf_score)`` over all sequences of labels, one number a sequence."""
+    _check_scores(emission.type, transition.type)
+    live = lookup("steps_within")(emission, lengths)
+
+    def rows(x, axis, start, end=2**31):
+        return lookup("slice")(x, axes=(axis,), starts=(start,), ends=(end,))
+
+    # a sum over one step, or over none
+    first = lookup("reduce_sum")(rows(emission, 1, 0, 1), axes=(1,)) + rows(transition, 0, 0, 1)
+    later = lookup("transpose")(rows(emission, 1, 1), axes=(1, 0, 2))
+    alive = lookup("unsqueeze")(lookup("transpose")(rows(live, 1, 1), axes=(1, 0)), axes=(2,))
+
+    def step(before, fixed, now):
+        emitted, alive = now
+        ways = lookup("unsqueeze")(before, axes=(2,)) + fixed[0]
+        return lookup("where")(alive, emitted + lookup("logsumexp")(ways, axes=(1,)), before)
+
+    last = over_steps(step, first, (rows(transition, 0, 2),), (later, alive))
+    total = lookup("logsumexp")(last + rows(transition, 0, 1, 2), axes=(1,))
+    return kept_where(lookup("reduce_any")(live, axes=(1,)), total)
+
+
+@composite(outputs=("loss",))
+def linear_chain_crf(emission, transition, label, lengths=None):
+    """Minus the log-likelihood of the labels [n, time]: ``crf_partition - crf_score``, one number a sequence.
+
+    It has gradients of every order.
+    """
+    score = lookup("crf_score")(emission, transition, label, lengths)
+    return lookup("crf_partition")(emission, transition, lengths) - score
+
+
+@op(no_gradient="its result is an integer")
+def crf_decoding(xp, emission, transition, lengths=None):
+    """The labels [n, time] of the highest `crf_score`, int64, 0 beyond the lengths (Viterbi 1967).
+
+    Of equally good ones, that with the smaller label at the last time at which they differ.
+    """
+    batch, time, _ = emission.shape
+    counts = xp.full(batch, time) if lengths is None else counts_within(xp, lengths, batch, time, "lengths")
+    out = xp.zeros((batch, time), dtype="int64")
+    if not out.size:
+        return out
+    start, end, follows = transition[0], transition[1], transition[2:]
+    best, back = emission[:, 0] + start, []
+    for t in range(1, time):
+        ways = best[:, :, None] + follows
+        back.append(xp.argmax(ways, axis=1))
+        best = xp.where((t < counts)[:, None], emission[:, t] + xp.max(ways, axis=1), best)
+    label = xp.argmax(best + end, axis=1)
+    for t in range(time - 1, -1, -1):
+        out[:, t] = xp.where(t < counts, label, 0)
+        if t:
+            before = xp.take_along_axis(back[t - 1], label[:, None], axis=1)[:, 0]
+            label = xp.where(t < counts, before, label)
+    return out
+
+
+@crf_decoding.infer
+def crf_decoding_infer(emission, transition, lengths):
+    _check_scores(emission, transition)
+    if emission.shape[2] == 0:
+        raise ProgramError(f"there is no label to choose in {emission}", "shape_mismatch")
+    if lengths is not None:
+        check_counts(lengths, emission.shape[0], "lengths")
+    return TensorType(emission.shape[:2], "int64")
+
+
+@composite(outputs=("score", "path"))
+def viterbi_decode(emission, transition, lengths=None):
+    """The highest `crf_score` of each sequence, and the labels that have it (`crf_decoding`).
+
+    The gradient of the score is that of the score of these labels.
+    """
+    stop = lookup("stop_gradient")
+    path = lookup("crf_decoding")(stop(emission), stop(transition), lengths)
+    return lookup("crf_score")(emission, transition, path, lengths), path
+
+
+def _scores(emission, transition, n):
+    """(score, labels) of all sequences of labels of length n."""
+    for labels in itertools.product(range(emission.shape[1]), repeat=n):
+        score = sum(emission[t, k] for t, k in enumerate(labels))
+        score += sum(transition[2 + a, b] for a, b in itertools.pairwise(labels))
+        if n:
+            score += transition[0, labels[0]] + transition[1, labels[-1]]
+        yield score, labels
+
+
+def _each(f, emission, transition, lengths):
+    return np.array([f(list(_scores(e, transition, n))) for e, n in zip(emission, lengths, strict=True)])
+
+
+def _total(scores):
+    return np.log(sum(np.exp(s) for s, _ in scores))
+
+
+def _of(labels, emission, transition, lengths):
+    rows = zip(emission, labels, lengths, strict=True)
+    return np.array([{b: a for a, b in _scores(e, transition, n)}[tuple(k[:n])] for e, k, n in rows])
+
+
+def _paths(emission, transition, lengths):
+    found = [max(_scores(e, transition, n))[1] for e, n in zip(emission, lengths, strict=True)]
+    return np.array([(*labels, *(0,) * (emission.shape[1] - len(labels))) for labels in found])
+
+
+_E = np.sin(np.arange(18.0) * 5).reshape(2, 3, 3)
+_T = np.cos(np.arange(15.0) * 3).reshape(5, 3)
+_L, _N = np.array([[2, 0, 1], [1, 1, -5]]), np.array([3, 2])
+_ALL = np.array([3, 3])
+_PAIR = (_E[:, :, :2], _T[:4, :2])
+_BITS = np.array([[0, 1, 1], [1, 0, 1]])
+_GONE = np.array([0, 1])
+
+
+def _loss(emission, transition, labels, lengths):
+    return _each(_total, emission, transition, lengths) - _of(labels, emission, transition, lengths)
+
+
+crf_score.example(
+    lambda: [
+        Example((_E, _T, _L, _N), (_of(_L, _E, _T, _N),)),
+        Example((*_PAIR, _BITS), (_of(_BITS, *_PAIR, _ALL),)),
+        Example((*_PAIR, _BITS, _GONE), (_of(_BITS, *_PAIR, _GONE),)),
+        Example((_E[:, :0], _T, _L[:, :0]), (np.zeros(2),)),
+    ]
+)
+crf_partition.example(
+    lambda: [
+        Example((_E, _T, _N), (_each(_total, _E, _T, _N),)),
+        Example(_PAIR, (_each(_total, *_PAIR, _ALL),)),
+        Example((*_PAIR, _GONE), (_each(_total, *_PAIR, _GONE),)),
+        Example((_E[:, :0], _T), (np.zeros(2),)),
+    ]
+)
+linear_chain_crf.example(
+    lambda: [
+        Example((_E, _T, _L, _N), (_loss(_E, _T, _L, _N),)),
+        Example((*_PAIR, _BITS), (_loss(*_PAIR, _BITS, _ALL),)),
+        Example((*_PAIR, _BITS, _GONE), (_loss(*_PAIR, _BITS, _GONE),)),
+        Example((_E[:0], _T, _L[:0]), (np.zeros(0),)),
+    ]
+)
+crf_decoding.example(
+    lambda: [
+        Example((_E, _T, _N), (_paths(_E, _T, _N),)),
+        Example(_PAIR, (_paths(*_PAIR, _ALL),)),
+        Example((*_PAIR, _GONE), (_paths(*_PAIR, _GONE),)),
+        Example((_E[:, :0], _T), (np.zeros((2, 0), int),)),
+    ]
+)
+
+
+def _best(scores):
+    return max(scores)[0]
+
+
+viterbi_decode.example(
+    lambda: [
+        Example((_E, _T, _N), (_each(_best, _E, _T, _N), _paths(_E, _T, _N))),
+        Example(_PAIR, (_each(_best, *_PAIR, _ALL), _paths(*_PAIR, _ALL))),
+        Example((*_PAIR, _GONE), (_each(_best, *_PAIR, _GONE), _paths(*_PAIR, _GONE))),
+    ]
+)

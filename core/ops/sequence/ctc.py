@@ -1,0 +1,182 @@
+"""Connectionist temporal classification (Graves et al. 2006): labels without times."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.indexing.gather import check_index
+from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.sequence.lattice import check_counts, counts_within, masked, over_steps
+
+__all__: list[str] = []
+
+
+@op(
+    outputs=("states", "origin", "open", "live", "final", "start"),
+    no_gradient="its results depend on integers only",
+)
+def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: int = 0):
+    """The lattice of `ctc_loss`: blank, label 0, blank, label 1, ..., blank are states s = 0 to 2 L of a sequence.
+
+    states: [time, n, 2 L + 1], the class of each state, at every time alike. origin: [2 L + 1, 3], the states s, s - 1,
+    s - 2 from which s is entered. open: [n, 2 L + 1, 3], whether it may be: a blank between two different labels may be
+    left out. live: [time, n, 1], the times that count. final: [n, 2 L + 1], where a path may end. start: [n, 2 L + 1],
+    0 for state 0, where every path comes from, else -inf. log_probs gives only its shape and dtype.
+    """
+    time, batch, classes = log_probs.shape
+    if label.shape[0] != batch:
+        raise ExecutionError(f"{label.shape[0]} labels for {batch} sequences", "shape_mismatch")
+    counts_within(xp, input_lengths, batch, time, "input_lengths")
+    counts = counts_within(xp, label_lengths, batch, label.shape[1], "label_lengths")[:, None]
+    if not blank < classes:
+        raise ExecutionError(f"the blank {blank} is not one of {classes} classes", "index_out_of_range")
+    there = xp.arange(label.shape[1])[None, :] < counts
+    wrong = there & ((label < 0) | (label >= classes) | (label == blank))
+    if label.size and bool(wrong.any()):
+        found = int(label[wrong].ravel()[0])
+        raise ExecutionError(f"label {found} is the blank, or outside 0 to {classes - 1}", "index_out_of_range")
+    size = 2 * label.shape[1] + 1
+    states = xp.full((batch, size), blank, dtype="int64")
+    states[:, 1::2] = xp.where(there, label, blank)
+    numbers = xp.arange(size)
+    origin = xp.maximum(numbers[:, None] - xp.arange(3)[None, :], 0).astype("int64")
+    open = xp.ones((batch, size, 3), bool)
+    open[:, :1, 1] = False
+    open[:, :, 2] = (numbers % 2 == 1) & (numbers > 1)
+    open[:, 2:, 2] &= states[:, 2:] != states[:, :-2]
+    live = (xp.arange(time)[:, None] < input_lengths[None, :])[:, :, None]
+    final = (numbers[None, :] == 2 * counts) | (numbers[None, :] == 2 * counts - 1)
+    start = xp.full((batch, size), -np.inf, dtype=log_probs.dtype)
+    start[:, 0] = 0
+    return xp.broadcast_to(states, (time, batch, size)), origin, open, live, final, start
+
+
+@ctc_lattice.infer
+def ctc_lattice_infer(label, input_lengths, label_lengths, log_probs, *, blank):
+    check_index(label, "label")
+    if not log_probs.is_float or log_probs.rank != 3 or label.rank != 2:
+        wanted = "log-probabilities [time, n, classes] and labels [n, L]"
+        raise ProgramError(f"ctc takes {wanted}, not {log_probs} and {label}", "shape_mismatch")
+    time, batch, classes = log_probs.shape
+    if label.shape[0] != batch and -1 not in (label.shape[0], batch):
+        raise ProgramError(f"{label} are not the labels of {batch} sequences", "shape_mismatch")
+    check_counts(input_lengths, batch, "input_lengths")
+    check_counts(label_lengths, batch, "label_lengths")
+    if blank < 0 or -1 < classes <= blank:
+        raise ProgramError(f"the blank {blank} is not one of {classes} classes", "bad_attr")
+    size = -1 if label.shape[1] == -1 else 2 * label.shape[1] + 1
+    return (
+        TensorType((time, batch, size), "int64"),
+        TensorType((size, 3), "int64"),
+        TensorType((batch, size, 3), "bool"),
+        TensorType((time, batch, 1), "bool"),
+        TensorType((batch, size), "bool"),
+        TensorType((batch, size), log_probs.dtype),
+    )
+
+
+def _lattice():
+    closed, open = [True, False, False], [True, True, False]
+    yield Example(
+        (np.array([[1]]), np.array([2]), np.array([1]), np.zeros((2, 1, 2))),
+        (
+            np.array([[[0, 1, 0]]] * 2),
+            np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0]]),
+            np.array([[closed, open, open]]),
+            np.ones((2, 1, 1), bool),
+            np.array([[False, True, True]]),
+            np.array([[0.0, -np.inf, -np.inf]]),
+        ),
+    )
+
+
+ctc_lattice.example(_lattice)
+
+
+@composite(outputs=("loss",))
+def ctc_loss(
+    log_probs,
+    label,
+    input_lengths,
+    label_lengths,
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+    reduction: Reduction = "mean",
+):
+    """Minus the logarithm of the probability that the classes drawn at each time, repetitions merged and then blanks
+    taken out, are the label.
+
+    log_probs:     [time, n, classes], logarithms of probabilities: what `log_softmax` gives.
+    label:         [n, L], int32 or int64; what lies beyond its length is not read.
+    input_lengths: [n], how many times count; label_lengths: [n], how long each label is.
+    reduction:     the mean is that of the losses divided by the lengths of their labels (at least 1).
+
+    The loss of a label that needs more time than there is, is inf with a gradient of 0, or 0 with `zero_infinity`. The
+    gradient is that of the formula for each logarithm on its own, minus the chance that a path passes there; it has
+    gradients of every order.
+    """
+    lattice = lookup("ctc_lattice")(label, input_lengths, label_lengths, log_probs, blank=blank)
+    states, origin, open, live, final, start = lattice
+
+    def step(before, fixed, now):
+        origin, open = fixed
+        emitted, live = now
+        ways = masked(open, lookup("gather")(before, origin, axis=1))
+        return lookup("where")(live, emitted + lookup("logsumexp")(ways, axes=(2,)), before)
+
+    emitted = lookup("take_along_axis")(log_probs, states, axis=2)
+    last = over_steps(step, start, (origin, open), (emitted, live))
+    loss = -lookup("logsumexp")(masked(final, last), axes=(1,))
+    if zero_infinity:
+        loss = lookup("where")(lookup("isinf")(loss), lookup("fill_zeros_like")(loss), loss)
+    if reduction == "mean":
+        loss = loss / lookup("clip")(lookup("cast")(label_lengths, dtype=loss.dtype), min=1.0)
+    return reduced(loss, reduction)
+
+
+def _collapsed(path, blank):
+    return tuple(k for k, _ in itertools.groupby(path) if k != blank)
+
+
+def _ctc(log_probs, labels, times, sizes, blank=0):
+    """By going through all paths."""
+    out = []
+    for i, (t, n) in enumerate(zip(times, sizes, strict=True)):
+        paths = itertools.product(range(log_probs.shape[2]), repeat=int(t))
+        wanted = tuple(labels[i, :n])
+        chances = [
+            np.exp(sum(log_probs[s, i, k] for s, k in enumerate(p))) for p in paths if _collapsed(p, blank) == wanted
+        ]
+        out.append(-np.log(sum(chances)) if chances else np.inf)
+    return np.array(out)
+
+
+def _ctc_examples():
+    scores = np.sin(np.arange(24.0) * 5).reshape(4, 2, 3)
+    x = scores - np.log(np.exp(scores).sum(2, keepdims=True))
+    labels, times, sizes = np.array([[1, 2], [2, -7]]), np.array([4, 3]), np.array([2, 1])
+    each = _ctc(x, labels, times, sizes)
+    yield Example((x, labels, times, sizes), ((each / sizes).mean(),))
+    twice, full = np.array([[2, 2], [1, 2]]), np.array([4, 4])
+    yield Example((x, twice, full, np.array([2, 2])), (_ctc(x, twice, full, (2, 2)),), {"reduction": "none"})
+    last = np.array([[0, 1, 0]])
+    yield Example(
+        (x[:, :1], last, full[:1], np.array([3])),
+        (_ctc(x[:, :1], last, full[:1], (3,), 2).sum(),),
+        {"reduction": "sum", "blank": 2},
+    )
+    short = (x[:1, :1], np.array([[1, 2]]), np.array([1]), np.array([2]))
+    yield Example(short, (np.array([np.inf]),), {"reduction": "none"}, smooth=False)
+    yield Example(short, (np.array(0.0),), {"zero_infinity": True})
+    empty = (x[:2, :, :2], labels[:, :0], np.array([2, 1]), np.array([0, 0]))
+    yield Example(empty, (-np.array([x[0, 0, 0] + x[1, 0, 0], x[0, 1, 0]]),), {"reduction": "none"})
+    yield Example((x[:, :0], labels[:0], times[:0], sizes[:0]), (np.array(0.0),))
+
+
+ctc_loss.example(_ctc_examples)

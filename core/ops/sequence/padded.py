@@ -1,0 +1,182 @@
+"""Sequences of different lengths as one array with padding, [n, width, ...], and back.
+
+Without padding, a batch is as core.ops.sequence.ragged has it: all rows, one sequence after the other, and `lengths` [n].
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
+from core.ops.common.lengths import as_rows, check_lengths, ends_of, row_numbers
+from core.ops.common.types import as_dtype, product
+from core.ops.reduction.sums import expand_to
+from core.ops.shape.creation import check_count, check_fits
+from core.ops.shape.reshape import reshape_to
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
+N = np.array([3, 1, 2])
+GAPS = np.array([3, 0, 1, 2])
+_INTEGER = "its result is an integer"
+
+
+@op(no_gradient=_INTEGER)
+def sequence_slots(xp, lengths, x, *, width: int = -1):
+    """For each row of x its place, ``sequence * width + step``, in the padded batch; width -1: the longest."""
+    ends = ends_of(xp, lengths, x.shape[0])
+    longest = int(lengths.max()) if lengths.size else 0
+    size = longest if width == -1 else width
+    if longest > size:
+        raise ExecutionError(f"a sequence has {longest} rows, more than {size}", "shape_mismatch")
+    ids = xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist())
+    return (ids * size + xp.arange(x.shape[0]) - (ends - lengths)[ids]).astype("int64")
+
+
+@sequence_slots.infer
+def sequence_slots_infer(lengths, x, *, width):
+    if width < -1:
+        raise ProgramError(f"width must be at least 0, or -1, not {width}", "bad_attr")
+    return row_numbers(lengths, x)
+
+
+sequence_slots.example(
+    lambda: [
+        Example((N, X), (np.array([0, 1, 2, 3, 6, 7]),)),
+        Example((N, X), (np.array([0, 1, 2, 4, 8, 9]),), {"width": 4}),
+    ]
+)
+
+
+@composite
+def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: int = -1):
+    """``out[i, t]`` is row t of sequence i: [n, padded_length, ...]; a `padded_length` of -1 is the length of the
+    longest.
+
+    They are filled up with `value`, a single element, or else with the number `pad_value`.
+    """
+    if -1 in x.shape[1:]:
+        raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
+    slots = lookup("sequence_slots")(lengths, x, width=padded_length)
+    like = lookup("padded_like")(lengths, shape=x.shape[1:], width=padded_length, value=pad_value, dtype=x.dtype)
+    if 0 in x.shape[1:]:
+        return like
+    blank = like if value is None else expand_to(_single(value), like)
+    flat = lookup("scatter")(lookup("reshape")(blank, shape=(-1, *x.shape[1:])), slots, x)
+    return reshape_to(flat, like)
+
+
+def _single(value):
+    if any(n not in (1, -1) for n in value.shape):
+        raise ProgramError(f"value must be a single element, not {value.type}", "shape_mismatch")
+    return lookup("reshape")(value, shape=())
+
+
+@op(no_gradient="it is a constant")
+def padded_like(
+    xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: Extended = 0.0, dtype: Dtype = "float32"
+):
+    """An array [n, width, *shape] holding `value`, for n lengths; width -1 is the largest of them."""
+    size = (int(lengths.max()) if lengths.size else 0) if width == -1 else width
+    check_count(lengths.shape[0] * size * math.prod(shape), f"{lengths.shape[0]} sequences of {size} rows")
+    return xp.full((lengths.shape[0], size, *shape), value, dtype=as_dtype(dtype))
+
+
+@padded_like.infer
+def padded_like_infer(lengths, *, shape, width, value, dtype):
+    check_lengths(lengths)
+    if any(n < 0 for n in shape) or width < -1:
+        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+    check_fits(value, dtype)
+    return TensorType((lengths.shape[0], width, *shape), dtype)
+
+
+padded_like.example(
+    lambda: [Example((N,), (np.full((3, 3, 2), 1.5),), {"shape": (2,), "value": 1.5, "dtype": "float64"})]
+)
+
+
+def _padded(x, n, width, value):
+    out = np.full((len(n), width, *x.shape[1:]), value)
+    for row, piece in zip(out, np.split(x, np.cumsum(n)[:-1]), strict=True):
+        row[: len(piece)] = piece
+    return out
+
+
+sequence_pad.example(
+    lambda: [
+        Example((X, N), (_padded(X, N, 3, 0.0),)),
+        Example((X, GAPS), (_padded(X, GAPS, 4, -1.0),), {"pad_value": -1.0, "padded_length": 4}),
+        Example((X[:, 0], N), (_padded(X[:, 0], N, 3, 0.0),)),
+        Example((X, GAPS, np.array([0.5])), (_padded(X, GAPS, 3, 0.5),)),
+        Example((X[:0], N * 0), (np.zeros((3, 2, 2)),), {"padded_length": 2}),
+        Example((X[:, :0], N), (np.zeros((3, 3, 0)),)),
+    ]
+)
+
+
+@op(no_gradient=_INTEGER)
+def unpadded_positions(xp, lengths, x):
+    """Where, in [n * width], the rows that are no padding stand in x [n, width, ...]: int64 [sum of lengths]."""
+    ends_of(xp, lengths)
+    if lengths.size and (lengths.shape[0] != x.shape[0] or int(lengths.max()) > x.shape[1]):
+        raise ExecutionError(f"the lengths do not fit [{x.shape[0]}, {x.shape[1]}]", "shape_mismatch")
+    real = xp.arange(x.shape[1])[None, :] < lengths[:, None]
+    return xp.flatnonzero(real).astype("int64")
+
+
+@unpadded_positions.infer
+def unpadded_positions_infer(lengths, x):
+    check_lengths(lengths)
+    if x.rank < 2:
+        raise ProgramError(f"needs [n, width, ...], not {x}", "shape_mismatch")
+    return TensorType((-1,), "int64")
+
+
+unpadded_positions.example(lambda: [Example((N, np.zeros((3, 3))), (np.array([0, 1, 2, 3, 6, 7]),))])
+
+
+@composite
+def sequence_unpad(x, lengths):
+    """The rows of x [n, width, ...] that are no padding, one sequence after the other."""
+    at = lookup("unpadded_positions")(lengths, x)
+    return lookup("gather")(as_rows(x, product(x.shape[:2]), x.shape[2:]), at)
+
+
+sequence_unpad.example(
+    lambda: [
+        Example((_padded(X, N, 3, 7.0), N), (X,)),
+        Example((_padded(X[:, 0], GAPS, 5, 7.0), GAPS), (X[:, 0],)),
+        Example((np.zeros((2, 3, 2)), N[:2] * 0), (X[:0],)),
+        Example((np.zeros((2, 3, 0)), N[:2]), (X[:4, :0],)),
+    ]
+)
+
+
+@op(no_gradient="it depends on integers only")
+def sequence_mask(xp, lengths, *, maxlen: int = -1, dtype: Dtype = "bool"):
+    """``out[i, t]`` is 1 or true where ``t < lengths[i]``: [n, maxlen], the longest if `maxlen` is -1."""
+    width = (int(lengths.max()) if lengths.size else 0) if maxlen == -1 else maxlen
+    check_count(lengths.shape[0] * width, f"{lengths.shape[0]} sequences of {width} rows")
+    return (xp.arange(width)[None, :] < lengths[:, None]).astype(as_dtype(dtype))
+
+
+@sequence_mask.infer
+def sequence_mask_infer(lengths, *, maxlen, dtype):
+    check_lengths(lengths)
+    if maxlen < -1:
+        raise ProgramError(f"maxlen must be at least 0, or -1, not {maxlen}", "bad_attr")
+    return TensorType((lengths.shape[0], maxlen), dtype)
+
+
+sequence_mask.example(
+    lambda: [
+        Example((N,), (np.arange(3) < N[:, None],)),
+        Example((N,), ((np.arange(2) < N[:, None]) * 1.0,), {"maxlen": 2, "dtype": "float64"}),
+    ]
+)

@@ -1,0 +1,170 @@
+"""Sequences of different lengths, step by step: the longest first, so that those that have ended drop off the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import StackType, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.lengths import check_lengths, ends_of, row_numbers
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
+N = np.array([3, 1, 2])
+GAPS = np.array([3, 0, 1, 2])
+ROWS = (X, X[:, 0], X[:, :, None])
+"""Rows that are vectors, single numbers, and matrices."""
+_INTEGER = "its result is an integer"
+
+
+@op(no_gradient=_INTEGER)
+def rank_table(xp, lengths):
+    """The sequences, int64, from the longest to the shortest; equally long ones keep their order."""
+    return xp.argsort(-lengths, kind="stable").astype("int64")
+
+
+@rank_table.infer
+def rank_table_infer(lengths):
+    check_lengths(lengths)
+    return lengths
+
+
+rank_table.example(
+    lambda: [Example((N,), (np.array([0, 2, 1]),)), Example((np.array([1, 2, 2]),), (np.array([1, 2, 0]),))]
+)
+
+
+@composite
+def reorder_by_rank(x, lengths):
+    """The rows of x, one for each sequence, in the order of `rank_table`."""
+    return lookup("gather")(x, lookup("rank_table")(lengths))
+
+
+reorder_by_rank.example(
+    lambda: [
+        Example((x, n), (x[np.argsort(-n, kind="stable")],)) for x, n in ((X[:3], N), (X[:4, 0], GAPS), (X[:0], N[:0]))
+    ]
+)
+
+
+@op(outputs=("rows", "counts"), no_gradient=_INTEGER)
+def step_rows(xp, lengths, x):
+    """Rows of x in the order step 0 of every sequence, step 1 of those that have one, ...; and how many each step has.
+
+    Within a step the sequences come in the order of `rank_table`.
+    """
+    ends = ends_of(xp, lengths, x.shape[0])
+    order = xp.argsort(-lengths, kind="stable")
+    steps = int(lengths.max()) if lengths.size else 0
+    counts = xp.asarray([int((lengths > t).sum()) for t in range(steps)], dtype="int64")
+    starts = (ends - lengths)[order]
+    rows = [starts[: int(n)] + t for t, n in enumerate(counts.tolist())]
+    return (xp.concatenate(rows) if rows else xp.zeros(0)).astype("int64"), counts
+
+
+@step_rows.infer
+def step_rows_infer(lengths, x):
+    return row_numbers(lengths, x), TensorType((-1,), "int64")
+
+
+step_rows.example(lambda: [Example((N, X), (np.array([0, 4, 3, 1, 5, 2]), np.array([3, 2, 1])))])
+
+
+@op(stacks=True)
+def array_cut(xp, x, counts):
+    """x cut along its first axis into an array of pieces with that many rows each."""
+    ends = ends_of(xp, counts, x.shape[0]).tolist()
+    return [x[end - n : end] for end, n in zip(ends, counts.tolist(), strict=True)]
+
+
+@array_cut.infer
+def array_cut_infer(x, counts):
+    if isinstance(counts, StackType) or not isinstance(x, TensorType) or x.rank == 0:
+        raise ProgramError(f"{x} has no rows", "shape_mismatch")
+    check_lengths(counts)
+    return StackType(TensorType((-1, *x.shape[1:]), x.dtype))
+
+
+@array_cut.vjp
+def array_cut_vjp(ct, out, x, counts):
+    return lookup("array_paste")(lookup("array_fill")(ct, out), x), None
+
+
+array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in ROWS])
+
+
+@op(stacks=True)
+def array_paste(xp, array, like):
+    """The pieces of an array one after the other, shaped like `like`."""
+    return xp.concatenate(array) if array else xp.zeros(like.shape, like.dtype)
+
+
+@array_paste.infer
+def array_paste_infer(array, like):
+    if not isinstance(array, StackType) or not isinstance(like, TensorType):
+        raise ProgramError(
+            f"needs an array of pieces and what they were cut from, not {array} and {like}", "type_mismatch"
+        )
+    return like
+
+
+array_paste.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
+array_paste.example(lambda: [Example(([x[:3], x[3:4], x[4:]], x), (x,)) for x in ROWS])
+
+
+@composite
+def sequence_to_array(x, lengths):
+    """A tensor array with one element for each step: the rows of the sequences that are that long, in rank order."""
+    rows, counts = lookup("step_rows")(lengths, x)
+    return lookup("array_cut")(lookup("gather")(x, rows), counts)
+
+
+sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[[2]]],)) for x in ROWS])
+
+
+@composite(stacks=True)
+def array_to_sequence(array, lengths, like):
+    """What `sequence_to_array` took apart, put together again; `like` gives only the number of rows."""
+    rows, _ = lookup("step_rows")(lengths, like)
+    shape = (like.shape[0], *array.type.element.shape[1:])
+    flat = lookup("array_concat")(array)
+    base = lookup("fill_zeros_like")(like) if shape == like.shape else None
+    if base is None or like.dtype != flat.dtype:
+        base = lookup("fill_constant_batch_size_like")(like, shape=shape, dtype=flat.dtype)
+    return lookup("scatter")(base, rows, flat)
+
+
+array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N, x), (x,)) for x in ROWS])
+
+
+@op(no_gradient=_INTEGER)
+def active_rows(xp, lengths, step):
+    """0, 1, ..., one for each sequence that is longer than `step`, a single integer."""
+    return xp.arange(int((lengths > int(step)).sum())).astype("int64")
+
+
+@active_rows.infer
+def active_rows_infer(lengths, step):
+    check_lengths(lengths)
+    if step.dtype not in ("int32", "int64") or any(n not in (1, -1) for n in step.shape):
+        raise ProgramError(f"step must be one integer, not {step}", "dtype_mismatch")
+    return TensorType((-1,), "int64")
+
+
+active_rows.example(lambda: [Example((N, np.array(1)), (np.array([0, 1]),))])
+
+
+@composite
+def shrink_rnn_memory(x, lengths, step):
+    """The first rows of x, in rank order, one for each sequence longer than `step`. The others get no gradient."""
+    return lookup("gather")(x, lookup("active_rows")(lengths, step))
+
+
+shrink_rnn_memory.example(
+    lambda: [
+        *(Example((X[:3], N, np.array(t)), (X[: (t < N).sum()],)) for t in range(4)),
+        *(Example((x[:3], N, np.array(1)), (x[:2],)) for x in ROWS[1:]),
+    ]
+)

@@ -1,0 +1,1 @@
+"""Ops that create arrays, change their shape, join them and split them."""

@@ -1,0 +1,317 @@
+"""Repeating elements, turning axes round, taking parts, and grids."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import axis_of, matches, same_size
+from core.ops.shape.creation import check_count
+
+__all__: list[str] = []
+
+X = np.arange(6.0).reshape(2, 3) + 1
+CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
+EMPTY = X[:0]
+_INTEGER = "its result is an integer"
+
+
+def _known(value: Any, axis: int) -> int:
+    """The size of an axis. Raises ProgramError where only a run can tell it."""
+    n = value.shape[axis]
+    if n == -1:
+        raise ProgramError(f"the size of axis {axis} must be known, not {value.type}", "shape_mismatch")
+    return n
+
+
+# --- repeating -------------------------------------------------------------------------------------------------
+
+
+@op
+def tile(xp, x, *, repeats: tuple[int, ...]):
+    """x repeated `repeats[i]` times along axis i; missing numbers of repeats, or missing axes, count as 1 in front."""
+    return xp.tile(x, repeats)
+
+
+@tile.infer
+def tile_infer(x, *, repeats):
+    if any(n < 0 for n in repeats):
+        raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
+    rank = max(x.rank, len(repeats))
+    shape, counts = _in_front(x.shape, rank), _in_front(repeats, rank)
+    return TensorType(tuple(-1 if n == -1 else n * r for n, r in zip(shape, counts, strict=True)), x.dtype)
+
+
+def _in_front(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """`sizes` with 1 for each axis that is missing in front."""
+    return (1,) * (rank - len(sizes)) + tuple(sizes)
+
+
+@tile.vjp
+def tile_vjp(ct, out, x, *, repeats):
+    return lookup("sum_tiles_like")(ct, x, repeats=repeats)
+
+
+tile.example(
+    lambda: [
+        Example((X,), (np.tile(X, (2, 3)),), {"repeats": (2, 3)}),
+        Example((X,), (np.tile(X, (2, 1, 2)),), {"repeats": (2, 1, 2)}),
+        Example((CUBE,), (np.tile(CUBE, (2,)),), {"repeats": (2,)}),
+        Example((X[0, 0],), (np.full(3, X[0, 0]),), {"repeats": (3,)}),
+        Example((X,), (np.zeros((2, 0)),), {"repeats": (0,)}),
+        Example((EMPTY,), (EMPTY,), {"repeats": (2, 1)}),
+    ]
+)
+
+
+@op
+def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
+    """The sum of the copies of `like` that `tile` would put side by side in x: its transpose."""
+    rank = max(like.ndim, len(repeats))
+    split = [n for pair in zip(_in_front(repeats, rank), _in_front(like.shape, rank), strict=True) for n in pair]
+    return xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=x.dtype).reshape(like.shape)
+
+
+@sum_tiles_like.infer
+def sum_tiles_like_infer(x, like, *, repeats):
+    wanted = tile_infer(TensorType(like.shape, x.dtype), repeats=repeats)
+    if x.dtype == "bool" or not matches(x, wanted):
+        raise ProgramError(f"{like} repeated {list(repeats)} times is {wanted}, not {x}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+sum_tiles_like.vjp(lambda ct, out, x, like, *, repeats: (lookup("tile")(ct, repeats=repeats), None))
+sum_tiles_like.example(
+    lambda: [
+        Example((np.tile(X, (2, 2)), X), (4 * X,), {"repeats": (2, 2)}),
+        Example((X.reshape(2, 1, 3), np.zeros(3)), (X[0] + X[1],), {"repeats": (2, 1, 1)}),
+        Example((np.zeros((0, 3)), X), (0 * X,), {"repeats": (0, 1)}),
+        Example((np.zeros((0, 6)), EMPTY), (EMPTY,), {"repeats": (2, 2)}),
+    ]
+)
+
+
+@composite
+def broadcast_to(x, *, shape: tuple[int, ...]):
+    """x stretched to `shape`, as broadcasting would; another name for `expand`."""
+    return lookup("expand")(x, shape=shape)
+
+
+broadcast_to.example(
+    lambda: [
+        Example((X[:1],), (X[:1] + np.zeros((4, 3)),), {"shape": (4, 3)}),
+        Example((X[0],), (X[0] + np.zeros((2, 2, 3)),), {"shape": (2, 2, 3)}),
+        Example((X[0, 0],), (np.full((2,), X[0, 0]),), {"shape": (2,)}),
+        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, 0, 3)}),
+    ]
+)
+
+
+@op(no_gradient=_INTEGER)
+def repeat_positions(xp, counts, x=None, *, axis: int = 0):
+    """0, 1, 2, ..., each as often as `counts` says: int64. x, if given, has a slice along `axis` for each count.
+
+    Only a run can tell how many there are, so it is the run that refuses what would make too large a result of them.
+    """
+    n = counts.shape[0]
+    each = 1 if x is None else math.prod(x.shape) // max(x.shape[axis], 1)
+    if x is not None and x.shape[axis] != n:
+        raise ExecutionError(f"{n} numbers of repeats for {x.shape[axis]} slices", "shape_mismatch")
+    if n and int(counts.min()) < 0:
+        raise ExecutionError(f"a number of repeats is negative: {int(counts.min())}", "index_out_of_range")
+    if n:
+        check_count(int(counts.max()), "one slice")  # alone first: the sum of such counts may wrap around
+    total = int(xp.sum(counts, dtype="int64"))
+    check_count(max(total, total * each), "the repeated slices")
+    return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right").astype("int64")
+
+
+@repeat_positions.infer
+def repeat_positions_infer(counts, x, *, axis):
+    if counts.rank != 1 or counts.dtype not in ("int32", "int64"):
+        raise ProgramError(f"counts must be a vector of int32 or int64, not {counts}", "dtype_mismatch")
+    if x is not None:
+        same_size(counts.shape[0], x.shape[axis_of(axis, x.rank)], "counts and slices of different number")
+    return TensorType((-1,), "int64")
+
+
+repeat_positions.example(
+    lambda: [
+        Example((np.array([2, 0, 1]),), (np.array([0, 0, 2]),)),
+        Example((np.array([1, 2]), X), (np.array([0, 1, 1]),)),
+        Example((np.array([0, 3, 0]), X), (np.array([1, 1, 1]),), {"axis": -1}),
+    ]
+)
+
+
+@composite
+def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
+    """Each slice of x along `axis` `repeats` times in a row, or slice i as often as `counts[i]` says."""
+    at = axis_of(axis, x.rank)
+    if counts is not None:
+        return lookup("gather")(x, lookup("repeat_positions")(counts, x, axis=at), axis=at)
+    if repeats < 0:
+        raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
+    if x.shape.count(-1) > 1:
+        raise ProgramError(f"repeat needs all sizes but one known, not {x.type}", "shape_mismatch")
+    copies = lookup("tile")(lookup("unsqueeze")(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
+    n = x.shape[at]
+    return lookup("reshape")(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
+
+
+repeat.example(
+    lambda: [
+        Example((X,), (np.repeat(X, 2, 1),), {"repeats": 2, "axis": 1}),
+        Example((CUBE,), (np.repeat(CUBE, 2, 1),), {"repeats": 2, "axis": -2}),
+        Example((CUBE, np.array([2, 0, 1])), (np.repeat(CUBE, [2, 0, 1], 1),), {"axis": 1}),
+        Example((X,), (EMPTY,), {"repeats": 0}),
+        Example((EMPTY,), (EMPTY,), {"repeats": 3}),
+        Example((EMPTY, np.array([], int)), (EMPTY,)),
+    ]
+)
+
+
+# --- turning and moving ----------------------------------------------------------------------------------------
+
+
+@composite
+def flip(x, *, axes: tuple[int, ...]):
+    """``out[i] = x[n - 1 - i]`` along each of `axes`."""
+    count = len(axes)
+    return lookup("slice")(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
+
+
+flip.example(
+    lambda: [
+        Example((X,), (X[:, ::-1],), {"axes": (1,)}),
+        Example((CUBE,), (CUBE[::-1, :, ::-1],), {"axes": (0, -1)}),
+        Example((EMPTY,), (EMPTY,), {"axes": (0,)}),
+    ]
+)
+
+
+@composite
+def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
+    """``out[i] = x[(i - shift) mod n]``: x moved by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the
+    other.
+    """
+    if len(shifts) != len(axes):
+        raise ProgramError(f"{len(shifts)} shifts for {len(axes)} axes", "bad_attr")
+    for shift, axis in zip(shifts, axes, strict=True):
+        at = axis_of(axis, x.rank)
+        n = _known(x, at)
+        by = shift % n if n else 0
+        if by:
+            tail = lookup("slice")(x, axes=(at,), starts=(n - by,), ends=(n,))
+            x = lookup("concat")(tail, lookup("slice")(x, axes=(at,), starts=(0,), ends=(n - by,)), axis=at)
+    return x
+
+
+roll.example(
+    lambda: [
+        Example((X,), (np.roll(X, 1, 1),), {"shifts": (1,), "axes": (1,)}),
+        Example((CUBE,), (np.roll(CUBE, (-1, 3), (0, 1)),), {"shifts": (-1, 3), "axes": (0, 1)}),
+        Example((EMPTY,), (EMPTY,), {"shifts": (1,), "axes": (0,)}),
+    ]
+)
+
+
+@composite
+def strided_slice(
+    x, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], strides: tuple[int, ...]
+):
+    """``x[start:end:stride]`` along each of `axes`, with the rules of Python's slices; strides may be negative."""
+    return lookup("slice")(x, axes=axes, starts=starts, ends=ends, steps=strides)
+
+
+strided_slice.example(
+    lambda: [
+        Example((X,), (X[:, 2:0:-1],), {"axes": (1,), "starts": (2,), "ends": (0,), "strides": (-1,)}),
+        Example((CUBE,), (CUBE[::2, 1:3:2],), {"axes": (0, 1), "starts": (0, 1), "ends": (9, 3), "strides": (2, 2)}),
+        Example((EMPTY,), (EMPTY,), {"axes": (0,), "starts": (0,), "ends": (5,), "strides": (2,)}),
+    ]
+)
+
+
+@composite
+def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
+    """The part of x of that `shape` that begins at `offsets`; a size of -1 reaches to the end."""
+    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0 or min((*shape, 0)) < -1:
+        raise ProgramError(
+            f"crop needs {x.rank} offsets from 0 and sizes, not {list(offsets)}, {list(shape)}", "bad_attr"
+        )
+    for n, start, size in zip(x.shape, offsets, shape, strict=True):
+        if n >= 0 and (start > n or size > n - start):
+            raise ProgramError(f"{x.type} has no part {list(shape)} at {list(offsets)}", "shape_mismatch")
+    ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
+    return lookup("slice")(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
+
+
+crop.example(
+    lambda: [
+        Example((X,), (X[1:2, 1:3],), {"offsets": (1, 1), "shape": (1, 2)}),
+        Example((CUBE,), (CUBE[0:1, 1:, :2],), {"offsets": (0, 1, 0), "shape": (1, -1, 2)}),
+        Example((EMPTY,), (EMPTY[:, 1:],), {"offsets": (0, 1), "shape": (0, 2)}),
+    ]
+)
+
+
+@op(outputs="out")
+def meshgrid(xp, *x):
+    """For vectors of sizes n1, n2, ... arrays [n1, n2, ...] that hold vector i along axis i, whatever the others."""
+    shape = tuple(v.shape[0] for v in x)
+    grids = (v.reshape(tuple(-1 if i == k else 1 for i in range(len(x)))) for k, v in enumerate(x))
+    return tuple(xp.broadcast_to(g, shape) for g in grids)
+
+
+@meshgrid.infer
+def meshgrid_infer(*x):
+    if not x or any(t.rank != 1 for t in x):
+        raise ProgramError("meshgrid takes vectors", "shape_mismatch")
+    return tuple(TensorType(tuple(t.shape[0] for t in x), each.dtype) for each in x)
+
+
+@meshgrid.vjp
+def meshgrid_vjp(ct, out, *x):
+    return tuple(
+        lookup("reduce_sum")(c, axes=tuple(i for i in range(len(x)) if i != k)) if c is not None else None
+        for k, c in enumerate(ct)
+    )
+
+
+meshgrid.example(
+    lambda: [
+        Example((X[0], X[1, :2]), tuple(np.meshgrid(X[0], X[1, :2], indexing="ij"))),
+        Example((X[0],), (X[0],)),
+        Example((X[0], X[0, :0]), (np.zeros((3, 0)), np.zeros((3, 0)))),
+    ]
+)
+
+
+@composite(no_gradient=_INTEGER)
+def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1):
+    """Indices below `index_num` as those of shard `shard_id` of `nshards` equal ones; `ignore_value` for all others."""
+    if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
+        raise ProgramError(f"there is no shard {shard_id} of {nshards} of {index_num} indices", "bad_attr")
+    size = -(-index_num // nshards)
+    full = lookup("full_like")
+    at = x - full(x, value=shard_id * size)
+    inside = lookup("logical_and")(
+        lookup("greater_equal")(at, lookup("fill_zeros_like")(x)), lookup("less_than")(at, full(x, value=size))
+    )
+    return lookup("where")(inside, at, full(x, value=ignore_value))
+
+
+shard_index.example(
+    lambda: [
+        Example(
+            (np.array([1, 6, 12, 19]),), (np.array([1, 6, -1, -1]),), {"index_num": 20, "nshards": 2, "shard_id": 0}
+        ),
+        Example((np.array([[16], [1]]),), (np.array([[6], [-1]]),), {"index_num": 20, "nshards": 2, "shard_id": 1}),
+    ]
+)

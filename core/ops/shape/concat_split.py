@@ -1,0 +1,175 @@
+"""Arrays put together from pieces, and cut into them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, as_tuple, composite, lookup, op
+from core.ops.common.types import axis_of, same_dtype, same_size
+
+__all__: list[str] = []
+
+X = np.arange(6.0).reshape(2, 3)
+CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
+EMPTY = X[:0]
+
+MOST_PIECES = 2**16
+"""An array is cut into so many at most: each piece is a variable, however small it is."""
+
+
+@op
+def concat(xp, *x, axis: int = 0):
+    """The arrays one behind another along `axis`; all other sizes must be equal. Empty pieces are legal."""
+    return xp.concatenate(x, axis=axis)
+
+
+@concat.infer
+def concat_infer(*x, axis):
+    if not x:
+        raise ProgramError("concat needs at least one input", "bad_slot")
+    dtype, rank = same_dtype(*x), x[0].rank
+    at = axis_of(axis, rank)
+    shape = list(x[0].shape)
+    for each in x[1:]:
+        if each.rank != rank:
+            raise ProgramError(f"ranks differ: {x[0]} and {each}", "shape_mismatch")
+        for i, n in enumerate(each.shape):
+            if i != at:
+                shape[i] = same_size(shape[i], n, f"axis {i} of {x[0]} and {each} differs")
+    sizes = [each.shape[at] for each in x]
+    shape[at] = -1 if -1 in sizes else sum(sizes)
+    return TensorType(tuple(shape), dtype)
+
+
+@concat.vjp
+def concat_vjp(ct, out, *x, axis):
+    at = axis % ct.rank
+    if all(each.shape[at] >= 0 for each in x):
+        sizes = tuple(each.shape[at] for each in x)
+        return as_tuple(lookup("split")(ct, sections=sizes, axis=at))
+    return as_tuple(lookup("split_like")(ct, *x, axis=at))
+
+
+concat.example(
+    lambda: [
+        Example((X, 2 * X), (np.concatenate([X, 2 * X]),)),
+        Example((X, X[:, :1], X[:, :0]), (np.concatenate([X, X[:, :1]], 1),), {"axis": -1}),
+        Example((X[0], X[1, :1]), (np.array([0.0, 1, 2, 3]),)),
+        Example((EMPTY, EMPTY), (np.zeros((0, 6)),), {"axis": 1}),
+    ]
+)
+
+
+@op(outputs="out")
+def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
+    """x cut along `axis` into `num` equal pieces, or into pieces of the sizes in `sections`."""
+    sizes = sections if sections is not None else (x.shape[axis] // num,) * num
+    ends = np.cumsum(sizes)[:-1].tolist()
+    return tuple(xp.split(x, ends, axis=axis))
+
+
+@split.infer
+def split_infer(x, *, num, sections, axis):
+    at = axis_of(axis, x.rank)
+    size = x.shape[at]
+    if (num > 0) == (sections is not None) or num < 0:
+        raise ProgramError("split needs either num above 0 or sections", "bad_attr")
+    check_pieces(num)
+    if sections is None:
+        if size >= 0 and size % num:
+            raise ProgramError(f"cannot split axis {at} of {x} into {num} equal pieces", "shape_mismatch")
+        sections = (size // num if size >= 0 else -1,) * num
+    elif not sections or min(sections) < 0 or (size >= 0 and sum(sections) != size):
+        raise ProgramError(f"sections {list(sections)} do not add up to axis {at} of {x}", "shape_mismatch")
+    return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sections)
+
+
+def check_pieces(count: int) -> None:
+    """Raises ProgramError (bad_attr) where an array is cut into more than MOST_PIECES."""
+    if count > MOST_PIECES:
+        raise ProgramError(f"an array is not cut into {count} pieces, only into {MOST_PIECES} at most", "bad_attr")
+
+
+split.vjp(lambda cts, outs, x, *, num, sections, axis: lookup("concat")(*cts, axis=axis))
+split.example(
+    lambda: [
+        Example((X,), (X[:1], X[1:]), {"num": 2}),
+        Example((X,), (X[:, :1], X[:, 1:]), {"sections": (1, 2), "axis": 1}),
+        Example((CUBE,), (CUBE[..., :0], CUBE), {"sections": (0, 2), "axis": -1}),
+        Example((EMPTY,), (EMPTY, EMPTY), {"num": 2}),
+    ]
+)
+
+
+@op(outputs="out")
+def split_like(xp, x, *like, axis: int = 0):
+    """x cut along `axis` into pieces as long as those of `like`, which give only their sizes."""
+    ends = np.cumsum([each.shape[axis] for each in like])[:-1].tolist()
+    return tuple(xp.split(x, ends, axis=axis))
+
+
+@split_like.infer
+def split_like_infer(x, *like, axis):
+    at = axis_of(axis, x.rank)
+    if not like or any(each.rank != x.rank for each in like):
+        raise ProgramError(f"split_like needs pieces of as many axes as {x}", "shape_mismatch")
+    sizes = [each.shape[at] for each in like]
+    if -1 not in (*sizes, x.shape[at]) and sum(sizes) != x.shape[at]:
+        raise ProgramError(f"pieces of {sizes} do not add up to axis {at} of {x}", "shape_mismatch")
+    return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sizes)
+
+
+split_like.vjp(lambda cts, outs, x, *like, axis: (lookup("concat")(*cts, axis=axis), *(None for _ in like)))
+split_like.example(
+    lambda: [
+        Example((X, X[:1], X[:1]), (X[:1], X[1:])),
+        Example((CUBE, CUBE[..., :0], CUBE), (CUBE[..., :0], CUBE), {"axis": 2}),
+        Example((EMPTY, EMPTY, EMPTY), (EMPTY, EMPTY)),
+    ]
+)
+
+
+@composite
+def stack(*x, axis: int = 0):
+    """Arrays of one shape side by side along a new axis, at the place it has in the result."""
+    if not x:
+        raise ProgramError("stack needs at least one input", "bad_slot")
+    at = axis_of(axis, x[0].rank + 1)
+    return lookup("concat")(*(lookup("unsqueeze")(each, axes=(at,)) for each in x), axis=at)
+
+
+stack.example(
+    lambda: [
+        Example((X, 2 * X), (np.stack([X, 2 * X]),)),
+        Example((X, 2 * X, X), (np.stack([X, 2 * X, X], -1),), {"axis": -1}),
+        Example((X[0, 1], X[1, 1]), (np.array([1.0, 4]),)),
+        Example((EMPTY, EMPTY), (np.zeros((0, 2, 3)),), {"axis": 1}),
+    ]
+)
+
+
+@op(outputs="out")
+def unstack(xp, x, *, axis: int = 0):
+    """The slices of x along `axis`, without that axis."""
+    return tuple(xp.moveaxis(x, axis, 0)[i, ...] for i in range(x.shape[axis]))
+
+
+@unstack.infer
+def unstack_infer(x, *, axis):
+    at = axis_of(axis, x.rank)
+    if x.shape[at] == -1:
+        raise ProgramError(f"the size of axis {axis} must be known, not {x}", "shape_mismatch")
+    check_pieces(x.shape[at])
+    return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
+
+
+unstack.vjp(lambda ct, out, x, *, axis: lookup("stack")(*ct, axis=axis))
+unstack.example(
+    lambda: [
+        Example((X,), (X[0], X[1])),
+        Example((CUBE,), tuple(CUBE[:, i] for i in range(3)), {"axis": 1}),
+        Example((EMPTY,), (np.zeros(0),) * 3, {"axis": -1}),
+    ]
+)

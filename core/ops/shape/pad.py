@@ -1,0 +1,136 @@
+"""Arrays with a border around them: constant, mirrored, copied, or of the array again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ops.common.types import axis_of
+from core.ops.shape.creation import check_fits
+
+__all__: list[str] = []
+
+X = np.arange(6.0).reshape(2, 3)
+EMPTY = X[:0]
+
+
+@op
+def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
+    """``out[before + i] = x[i]`` along each axis, and `value` around it. `paddings` lists, for each axis, how many
+    elements go before and after.
+    """
+    pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
+    return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
+
+
+@pad_constant.infer
+def pad_constant_infer(x, *, paddings, value):
+    _check_paddings(x, paddings)
+    check_fits(value, x.dtype)
+    sizes = zip(x.shape, paddings[::2], paddings[1::2], strict=True)
+    return TensorType(tuple(-1 if n == -1 else n + a + b for n, a, b in sizes), x.dtype)
+
+
+def _check_paddings(x: TensorType, paddings: tuple[int, ...]) -> None:
+    if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
+        raise ProgramError(f"paddings must be {2 * x.rank} sizes from 0 for {x}, not {list(paddings)}", "bad_attr")
+
+
+@pad_constant.vjp
+def pad_constant_vjp(ct, out, x, *, paddings, value):
+    axes = tuple(range(x.rank))
+    ends = tuple(-after if after else 2**31 for after in paddings[1::2])
+    return lookup("slice")(ct, axes=axes, starts=paddings[::2], ends=ends)
+
+
+pad_constant.example(
+    lambda: [
+        Example((X,), (np.pad(X, ((1, 0), (0, 2)), constant_values=7.0),), {"paddings": (1, 0, 0, 2), "value": 7.0}),
+        Example((X[0],), (np.pad(X[0], (2, 1)),), {"paddings": (2, 1)}),
+        Example((X[:0],), (np.zeros((1, X.shape[1])),), {"paddings": (1, 0, 0, 0)}),
+    ]
+)
+
+
+@op(no_gradient="its result is an integer")
+def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal["reflect", "replicate", "circular"]):
+    """Where along `axis` of x each element of the padded axis comes from; x gives only its shape."""
+    n = x.shape[axis]
+    _check_border(n, before, after, mode, f"axis {axis}")
+    at = xp.arange(-before, n + after, dtype="int64")
+    if mode == "replicate":
+        return xp.clip(at, 0, n - 1)
+    if mode == "circular":
+        return at % n if n else at
+    there_and_back = max(2 * n - 2, 1)
+    return n - 1 - abs(n - 1 - at % there_and_back)
+
+
+def _check_border(n: int, before: int, after: int, mode: str, what: str) -> None:
+    """Raises ProgramError (shape_mismatch) where there is nothing to pad an axis of `n` elements with."""
+    if max(before, after) > 0 and (n == 0 or (mode == "reflect" and n == 1)):
+        raise ProgramError(f"there is nothing to pad {what} of size {n} with", "shape_mismatch")
+
+
+@border_positions.infer
+def border_positions_infer(x, *, axis, before, after, mode):
+    n = x.shape[axis_of(axis, x.rank)]
+    if min(before, after) < 0:
+        raise ProgramError(f"paddings are sizes from 0, not {before} and {after}", "bad_attr")
+    _check_border(n, before, after, mode, f"axis {axis} of {x}")
+    return TensorType((-1 if n == -1 else n + before + after,), "int64")
+
+
+border_positions.example(
+    lambda: [
+        Example(
+            (np.zeros(3),), (np.array([2, 1, 0, 1, 2, 1]),), {"axis": 0, "before": 2, "after": 1, "mode": "reflect"}
+        ),
+        Example((np.zeros(3),), (np.array([0, 0, 1, 2]),), {"axis": 0, "before": 1, "after": 0, "mode": "replicate"}),
+        Example((X,), (np.array([1, 0, 1, 0, 1, 0]),), {"axis": 0, "before": 3, "after": 1, "mode": "reflect"}),
+        Example((X,), (np.array([1, 2, 0, 1, 2]),), {"axis": -1, "before": 2, "after": 0, "mode": "circular"}),
+        Example((EMPTY,), (np.zeros(0, int),), {"axis": 0, "before": 0, "after": 0, "mode": "reflect"}),
+    ]
+)
+
+
+@composite
+def pad(
+    x,
+    *,
+    paddings: tuple[int, ...],
+    value: Extended = 0.0,
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
+):
+    """``out[before + i] = x[i]`` along each axis, and a border around it. `paddings` lists, for each axis, how many
+    elements go before and after.
+
+    mode: what the border holds: `value`; x mirrored at its first and last element; copies of these; or x again.
+    The gradient of what is copied into the border is added to where it came from.
+    """
+    if mode == "constant":
+        return lookup("pad_constant")(x, paddings=paddings, value=value)
+    _check_paddings(x.type, paddings)
+    for axis, (before, after) in enumerate(zip(paddings[::2], paddings[1::2], strict=True)):
+        if before or after:
+            where = lookup("border_positions")(x, axis=axis, before=before, after=after, mode=mode)
+            x = lookup("gather")(x, where, axis=axis)
+    return x
+
+
+pad.example(
+    lambda: [
+        Example((X,), (np.pad(X, ((1, 0), (0, 2)), constant_values=7.0),), {"paddings": (1, 0, 0, 2), "value": 7.0}),
+        Example((X,), (np.pad(X, ((1, 1), (2, 0)), mode="edge"),), {"paddings": (1, 1, 2, 0), "mode": "replicate"}),
+        Example((X,), (np.pad(X, ((1, 1), (0, 2)), mode="wrap"),), {"paddings": (1, 1, 0, 2), "mode": "circular"}),
+        Example((X[0],), (np.pad(X[0], (1, 1), mode="reflect"),), {"paddings": (1, 1), "mode": "reflect"}),
+        Example((X,), (np.pad(X, ((3, 1), (1, 4)), mode="reflect"),), {"paddings": (3, 1, 1, 4), "mode": "reflect"}),
+        Example(
+            (EMPTY,), (np.pad(EMPTY, ((0, 0), (1, 1)), mode="edge"),), {"paddings": (0, 0, 1, 1), "mode": "replicate"}
+        ),
+    ]
+)

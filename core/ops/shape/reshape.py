@@ -1,0 +1,283 @@
+"""The same elements under other shapes: reshapes, expansion, and axes that come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import axes_of, axis_of, broadcast_shapes, product
+
+__all__: list[str] = []
+
+X = np.arange(6.0).reshape(2, 3)
+CUBE = np.arange(8.0).reshape(2, 2, 2) - 3
+EMPTY = X[:0]
+
+
+@op
+def reshape(xp, x, *, shape: tuple[int, ...]):
+    """The same elements in row-major order under another shape. One size may be -1: it follows from the others."""
+    return x.reshape(shape)
+
+
+@reshape.infer
+def reshape_infer(x, *, shape):
+    if shape.count(-1) > 1 or any(n < -1 for n in shape):
+        raise ProgramError(f"at most one size of {list(shape)} may be -1, and none below", "bad_attr")
+    total, rest = product(x.shape), product(n for n in shape if n != -1)
+    if total == -1:
+        return TensorType(shape, x.dtype)
+    if -1 in shape:
+        if rest == 0 or total % rest:
+            raise ProgramError(f"cannot reshape {x} to {list(shape)}", "shape_mismatch")
+        return TensorType(tuple(total // rest if n == -1 else n for n in shape), x.dtype)
+    if rest != total:
+        raise ProgramError(f"cannot reshape {x} to {list(shape)}: {total} elements, not {rest}", "shape_mismatch")
+    return TensorType(shape, x.dtype)
+
+
+def reshape_to(value, like):
+    """`value` under the shape of `like`, by a constant shape where it is known."""
+    if like.type.is_static:
+        return lookup("reshape")(value, shape=like.shape)
+    return lookup("reshape_as")(value, like)
+
+
+reshape.vjp(lambda ct, out, x, *, shape: reshape_to(ct, x))
+reshape.example(
+    lambda: [
+        Example((X,), (X.reshape(3, 2),), {"shape": (3, 2)}),
+        Example((X,), (X.reshape(-1),), {"shape": (-1,)}),
+        Example((X[0, 0],), (np.array([[0.0]]),), {"shape": (1, 1)}),
+        Example((EMPTY,), (np.zeros((4, 0)),), {"shape": (4, 0)}),
+    ]
+)
+
+
+@op
+def reshape_as(xp, x, like):
+    """The elements of x under the shape of `like`, which gives only its shape."""
+    return x.reshape(like.shape)
+
+
+@reshape_as.infer
+def reshape_as_infer(x, like):
+    m, n = product(x.shape), product(like.shape)
+    if m != n and -1 not in (m, n):
+        raise ProgramError(f"cannot reshape {x} to {list(like.shape)}: {m} elements, not {n}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+reshape_as.vjp(lambda ct, out, x, like: (reshape_to(ct, x), None))
+reshape_as.example(
+    lambda: [
+        Example((X, np.zeros((3, 2))), (X.reshape(3, 2),)),
+        Example((X[0, 0], np.zeros((1, 1))), (np.array([[0.0]]),)),
+        Example((EMPTY, np.zeros((4, 0))), (np.zeros((4, 0)),)),
+    ]
+)
+
+
+@op
+def expand(xp, x, *, shape: tuple[int, ...]):
+    """x broadcast to `shape`; a size of -1 stays what it is in x."""
+    return xp.broadcast_to(x, _stretched(x.shape, shape))
+
+
+def _stretched(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with the size in `sizes` for each -1."""
+    return tuple(sizes[i] if shape[i] == -1 else shape[i] for i in range(-len(shape), 0))
+
+
+@expand.infer
+def expand_infer(x, *, shape):
+    if len(shape) < x.rank:
+        raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
+    if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
+        raise ProgramError(f"expand needs sizes, or -1 for an axis that {x} has, not {list(shape)}", "bad_attr")
+    out = _stretched(x.shape, shape)
+    if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
+        raise ProgramError(f"cannot expand {x} to {list(shape)}", "shape_mismatch")
+    return TensorType(out, x.dtype)
+
+
+def _expand_vjp(ct, x):
+    if x.type.is_static and ct.type.is_static:
+        return lookup("sum_to")(ct, shape=x.shape)
+    return lookup("sum_to_like")(ct, x)
+
+
+expand.vjp(lambda ct, out, x, *, shape: _expand_vjp(ct, x))
+expand.example(
+    lambda: [
+        Example((X[:1],), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (4, 3)}),
+        Example((X[:, :1],), (np.array([[0.0, 0], [3, 3]]) + np.zeros((2, 2, 2)),), {"shape": (2, -1, 2)}),
+        Example((X[0, 1],), (np.ones(3),), {"shape": (3,)}),
+        Example((X[:1],), (EMPTY,), {"shape": (0, 3)}),
+        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, -1, 3)}),
+    ]
+)
+
+
+@op
+def expand_as(xp, x, like):
+    """x broadcast to the shape of `like`, which gives only its shape."""
+    return xp.broadcast_to(x, like.shape)
+
+
+@expand_as.infer
+def expand_as_infer(x, like):
+    out = broadcast_shapes(x.shape, like.shape)
+    if len(out) != like.rank:
+        raise ProgramError(f"cannot expand {x} to {like}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+expand_as.vjp(lambda ct, out, x, like: (_expand_vjp(ct, x), None))
+expand_as.example(
+    lambda: [
+        Example((X[:1], np.zeros((4, 3))), (np.broadcast_to(X[:1], (4, 3)),)),
+        Example((X[0, 1], np.zeros((1, 3))), (np.ones((1, 3)),)),
+        Example((X[:1], EMPTY), (EMPTY,)),
+    ]
+)
+
+
+@op
+def unsqueeze(xp, x, *, axes: tuple[int, ...]):
+    """x with new axes of size 1, at the places they have in the result."""
+    return xp.expand_dims(x, axes)
+
+
+@unsqueeze.infer
+def unsqueeze_infer(x, *, axes):
+    new = axes_of(axes, x.rank + len(axes))
+    sizes = iter(x.shape)
+    return TensorType(tuple(1 if i in new else next(sizes) for i in range(x.rank + len(axes))), x.dtype)
+
+
+unsqueeze.vjp(lambda ct, out, x, *, axes: lookup("squeeze")(ct, axes=axes_of(axes, ct.rank)))
+unsqueeze.example(
+    lambda: [
+        Example((X,), (X[:, None],), {"axes": (1,)}),
+        Example((X,), (X[None, :, :, None],), {"axes": (0, -1)}),
+        Example((X[0, 1],), (np.ones(1),), {"axes": (0,)}),
+        Example((EMPTY,), (np.zeros((0, 1, 3)),), {"axes": (1,)}),
+    ]
+)
+
+
+@op
+def squeeze(xp, x, *, axes: tuple[int, ...] | None = None):
+    """x without the given axes, which must have size 1; null drops every axis of size 1."""
+    return xp.squeeze(x, axis=axes)
+
+
+@squeeze.infer
+def squeeze_infer(x, *, axes):
+    if axes is None:
+        if -1 in x.shape:
+            raise ProgramError(f"squeeze must name its axes: not all sizes of {x} are known", "bad_attr")
+        return TensorType(tuple(n for n in x.shape if n != 1), x.dtype)
+    gone = axes_of(axes, x.rank)
+    if any(x.shape[i] not in (1, -1) for i in gone):
+        raise ProgramError(f"cannot squeeze axes {list(gone)} of {x}: their size is not 1", "shape_mismatch")
+    return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype)
+
+
+@squeeze.vjp
+def squeeze_vjp(ct, out, x, *, axes):
+    gone = axes_of(axes, x.rank) if axes is not None else tuple(i for i, n in enumerate(x.shape) if n == 1)
+    return lookup("unsqueeze")(ct, axes=gone)
+
+
+squeeze.example(
+    lambda: [
+        Example((X[:, None],), (X,), {"axes": (1,)}),
+        Example((X[None, :, None],), (X,)),
+        Example((X[:1, None],), (X[:1],), {"axes": (-2,)}),
+        Example((EMPTY[None],), (EMPTY,), {"axes": (0,)}),
+    ]
+)
+
+
+@op
+def transpose(xp, x, *, axes: tuple[int, ...] | None = None):
+    """The axes of x in another order: axis i of the result is ``axes[i]`` of x. Null reverses them."""
+    return xp.transpose(x, axes)
+
+
+def _permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(reversed(range(rank)))
+    order = tuple(axis_of(a, rank) for a in axes)
+    if sorted(order) != list(range(rank)):
+        raise ProgramError(f"{list(axes)} does not name each of {rank} axes once", "bad_attr")
+    return order
+
+
+transpose.infer(lambda x, *, axes: TensorType(tuple(x.shape[i] for i in _permutation(axes, x.rank)), x.dtype))
+
+
+@transpose.vjp
+def transpose_vjp(ct, out, x, *, axes):
+    order = _permutation(axes, x.rank)
+    return lookup("transpose")(ct, axes=tuple(order.index(i) for i in range(x.rank)))
+
+
+transpose.example(
+    lambda: [
+        Example((X,), (X.T,)),
+        Example((X[None],), (X[None].transpose(2, 0, 1),), {"axes": (-1, 0, 1)}),
+        Example((X[0, 1],), (X[0, 1],)),
+        Example((EMPTY,), (np.zeros((3, 0)),)),
+    ]
+)
+
+
+@composite
+def flatten(x, *, axis: int = 1):
+    """x as a matrix: the axes before `axis` become its rows, the others its columns."""
+    if not 0 <= axis <= x.rank:
+        raise ProgramError(f"axis {axis} is not within 0 to {x.rank}", "bad_attr")
+    rows, columns = product(x.shape[:axis]), product(x.shape[axis:])
+    if rows == columns == -1:
+        raise ProgramError(f"cannot flatten {x.type}: sizes on both sides of axis {axis} are unknown", "shape_mismatch")
+    return lookup("reshape")(x, shape=(rows, columns))
+
+
+flatten.example(
+    lambda: [
+        Example((X[None],), (X.reshape(1, 6),)),
+        Example((X[None],), (X.reshape(2, 3),), {"axis": 2}),
+        Example((X,), (X.reshape(1, 6),), {"axis": 0}),
+        Example((EMPTY,), (EMPTY,)),
+    ]
+)
+
+
+@composite
+def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
+    """x with the axes from `start_axis` to `stop_axis`, both included, made one. A 0-d array becomes a vector."""
+    if x.rank == 0:
+        return lookup("reshape")(x, shape=(1,))
+    first, last = axis_of(start_axis, x.rank, "start_axis"), axis_of(stop_axis, x.rank, "stop_axis")
+    if first > last:
+        raise ProgramError(f"start_axis {start_axis} lies behind stop_axis {stop_axis} in {x.type}", "bad_attr")
+    size = product(x.shape[first : last + 1])
+    shape = (*x.shape[:first], size, *x.shape[last + 1 :])
+    if shape.count(-1) > 1:
+        raise ProgramError(f"cannot flatten {x.type}: too few of its sizes are known", "shape_mismatch")
+    return lookup("reshape")(x, shape=shape)
+
+
+flatten_contiguous_range.example(
+    lambda: [
+        Example((CUBE,), (CUBE.reshape(2, 4),)),
+        Example((CUBE,), (CUBE.reshape(4, 2),), {"start_axis": 0, "stop_axis": 1}),
+        Example((X[0, 1],), (np.ones(1),), {"start_axis": 0}),
+        Example((EMPTY,), (np.zeros(0),), {"start_axis": 0}),
+    ]
+)

@@ -1,0 +1,1 @@
+"""Convolution, pooling, resizing and sampling of images and volumes."""

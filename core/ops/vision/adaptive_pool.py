@@ -1,0 +1,240 @@
+"""Pooling over windows chosen so that a given number of them covers each spatial axis, or one covers all."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import FLOATS, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ops.common.types import as_dtype
+from core.ops.common.windows import sizes
+from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank
+
+__all__: list[str] = []
+
+
+@composite
+def global_avg_pool(x):
+    """``out[n, c] = mean(x[n, c])`` over all axes behind batch and channels, which stay as 1."""
+    _check_spatial(x)
+    return lookup("reduce_mean")(x, axes=tuple(range(2, x.rank)), keepdims=True)
+
+
+@composite
+def global_max_pool(x):
+    """``out[n, c] = max(x[n, c])`` over all axes behind batch and channels, which stay as 1; of several the first."""
+    _check_spatial(x)
+    for axis in reversed(range(2, x.rank)):
+        x = lookup("take_along_axis")(x, lookup("argmax")(x, axis=axis, keepdims=True), axis=axis)
+    return x
+
+
+def _check_spatial(x) -> None:
+    if x.rank < 3:
+        raise ProgramError(f"needs spatial axes behind batch and channels, not {x.type}", "shape_mismatch")
+
+
+# --- adaptive windows ------------------------------------------------------------------------------------------
+
+
+def _adaptive(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of the `count` windows of an axis: ``floor(i n / count)``, ``ceil((i + 1) n / count)``."""
+    i = np.arange(count)
+    return i * size // count, -(-(i + 1) * size // count)
+
+
+@op(no_gradient="it is a constant")
+def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
+    """The matrix [size, count] that averages an axis of `size` elements over `count` adaptive windows."""
+    starts, ends = _adaptive(size, count)
+    at = np.arange(size)[:, None]
+    inside = (at >= starts) & (at < ends)
+    return xp.asarray((inside / np.maximum(ends - starts, 1)).astype(as_dtype(dtype)))
+
+
+@adaptive_weights.infer
+def adaptive_weights_infer(*, size, count, dtype):
+    if size < 0 or count < 1 or dtype not in FLOATS:
+        raise ProgramError(f"there are no {count} windows of {size} elements", "bad_attr")
+    return TensorType((size, count), dtype)
+
+
+adaptive_weights.example(
+    lambda: [
+        Example((), (np.array([[1.0, 0], [0, 1]]),), {"size": 2, "count": 2, "dtype": "float64"}),
+        Example((), (np.array([[0.5, 0], [0.5, 0.5], [0, 0.5]]),), {"size": 3, "count": 2, "dtype": "float64"}),
+        Example((), (np.zeros((0, 1)),), {"size": 0, "count": 1, "dtype": "float64"}),
+    ]
+)
+
+
+@op(no_gradient="its result is an integer")
+def adaptive_positions(xp, *, sizes: tuple[int, ...], counts: tuple[int, ...]):
+    """For each adaptive window the positions, in row-major order, of its elements: int64 [windows, largest window].
+
+    A smaller window repeats elements that came before.
+    """
+    flat = np.zeros((1, 1), "int64")
+    for n, count in zip(sizes, counts, strict=True):
+        starts, ends = _adaptive(n, count)
+        along = np.minimum(starts[:, None] + np.arange(_widest(n, count)), ends[:, None] - 1)
+        each = flat[:, None, :, None] * n + along[:, None, :]  # [windows so far, count, elements so far, width]
+        flat = each.reshape(flat.shape[0] * count, flat.shape[1] * along.shape[1])
+    return xp.asarray(flat)
+
+
+def _widest(size: int, count: int) -> int:
+    """The largest adaptive window. Where windows share elements it has up to two more than size // count."""
+    rest = size % count
+    if rest == 0:
+        return size // count
+    return size // count + (1 if count % rest == 0 else 2)
+
+
+@adaptive_positions.infer
+def adaptive_positions_infer(*, sizes, counts):
+    if not sizes or len(sizes) != len(counts) or min(*sizes, *counts) < 1:
+        raise ProgramError(f"there are no windows {list(counts)} of {list(sizes)}", "bad_attr")
+    widths = [_widest(n, count) for n, count in zip(sizes, counts, strict=True)]
+    return TensorType((math.prod(counts), math.prod(widths)), "int64")
+
+
+adaptive_positions.example(
+    lambda: [
+        Example((), (np.array([[0, 1], [1, 2]]),), {"sizes": (3,), "counts": (2,)}),
+        Example((), (np.array([[0, 1], [1, 2], [3, 4], [4, 5]]),), {"sizes": (2, 3), "counts": (2, 2)}),
+        Example((), (np.array([[0], [0], [1], [1]]),), {"sizes": (2,), "counts": (4,)}),
+    ]
+)
+
+
+def _check_adaptive(x, n: int, output_size: tuple[int, ...]) -> tuple[int, ...]:
+    check_rank(x, n)
+    if -1 in x.shape[2:] or 0 in x.shape[2:]:
+        raise ProgramError(f"the spatial sizes of {x.type} must be known and above 0", "shape_mismatch")
+    counts = sizes(output_size, n, "output_size", 1)
+    if math.prod(counts) >= 2**62:
+        raise ProgramError(f"{math.prod(counts)} windows are more than can be counted", "bad_attr")
+    return counts
+
+
+def _adaptive_average(x, n, output_size):
+    for axis, count in enumerate(_check_adaptive(x, n, output_size), start=2):
+        weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
+        weights = lookup("cast")(weights, dtype=x.dtype)
+        order = (*(i for i in range(x.rank) if i != axis), axis)
+        turned = lookup("matmul")(lookup("transpose")(x, axes=order), weights)
+        x = lookup("transpose")(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+    return x
+
+
+def _adaptive_maximum(x, n, output_size):
+    counts = _check_adaptive(x, n, output_size)
+    if x.shape[1] == -1:
+        raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
+    at = x.builder.emit("adaptive_positions", sizes=x.shape[2:], counts=counts)
+    flat = lookup("reshape")(x, shape=(*x.shape[:2], math.prod(x.shape[2:])))
+    best = lookup("argmax")(lookup("gather")(flat, at, axis=2), axis=-1)
+    rows = lookup("unsqueeze")(x.builder.emit("range", end=float(at.shape[0])), axes=(0, 1))
+    index = lookup("gather")(lookup("reshape")(at, shape=(-1,)), best + rows * at.shape[1])
+    index = lookup("reshape")(index, shape=(*x.shape[:2], *counts))
+    return lookup("pick")(x, index), index
+
+
+@composite
+def adaptive_avg_pool1d(x, *, output_size: tuple[int, ...]):
+    """`adaptive_avg_pool2d` over one spatial axis."""
+    return _adaptive_average(x, 1, output_size)
+
+
+@composite
+def adaptive_avg_pool2d(x, *, output_size: tuple[int, ...]):
+    """``out[i] = mean(x[floor(i n / m) : ceil((i + 1) n / m)])`` on each axis, from n elements to m = `output_size`."""
+    return _adaptive_average(x, 2, output_size)
+
+
+@composite
+def adaptive_avg_pool3d(x, *, output_size: tuple[int, ...]):
+    """`adaptive_avg_pool2d` over three spatial axes."""
+    return _adaptive_average(x, 3, output_size)
+
+
+@composite(outputs=("out", "index"))
+def adaptive_max_pool1d(x, *, output_size: tuple[int, ...]):
+    """`adaptive_max_pool2d` over one spatial axis."""
+    return _adaptive_maximum(x, 1, output_size)
+
+
+@composite(outputs=("out", "index"))
+def adaptive_max_pool2d(x, *, output_size: tuple[int, ...]):
+    """``out[i] = max(window i)`` and its position, windows as in `adaptive_avg_pool2d`; of several the first."""
+    return _adaptive_maximum(x, 2, output_size)
+
+
+@composite(outputs=("out", "index"))
+def adaptive_max_pool3d(x, *, output_size: tuple[int, ...]):
+    """`adaptive_max_pool2d` over three spatial axes."""
+    return _adaptive_maximum(x, 3, output_size)
+
+
+def _each(x, output_size):
+    """(values, positions) of each adaptive window, by the definition."""
+    spatial = x.shape[2:]
+    for channel in np.ndindex(*x.shape[:2]):
+        for at in np.ndindex(*output_size):
+            places = [
+                place
+                for place in np.ndindex(*spatial)
+                if all(
+                    i * n // o <= k < -(-(i + 1) * n // o)
+                    for i, k, n, o in zip(at, place, spatial, output_size, strict=True)
+                )
+            ]
+            yield (*channel, *at), [(x[(*channel, *p)], int(np.ravel_multi_index(p, spatial))) for p in places]
+
+
+def _adapted(x, output_size):
+    mean, best, index = (np.zeros((*x.shape[:2], *output_size)) for _ in range(3))
+    for at, found in _each(x, output_size):
+        mean[at] = np.mean([v for v, _ in found])
+        best[at], index[at] = max(found)
+    return mean, best, index.astype(int)
+
+
+def _adaptive_cases(which):
+    def cases(*inputs):
+        def examples():
+            for x, output_size in inputs:
+                mean, best, index = _adapted(x, output_size)
+                yield Example((x,), (mean,) if which == "mean" else (best, index), {"output_size": output_size})
+
+        return examples
+
+    return cases
+
+
+adaptive_avg_pool1d.example(
+    _adaptive_cases("mean")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,)), (LINE[:, :1, :5], (2,)))
+)
+adaptive_avg_pool2d.example(
+    _adaptive_cases("mean")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2)), (IMAGE[:, :1, :3], (2, 2)))
+)
+adaptive_avg_pool3d.example(
+    _adaptive_cases("mean")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1)), (BOX[..., :3], (1, 1, 2)))
+)
+adaptive_max_pool1d.example(
+    _adaptive_cases("max")((LINE, (4,)), (LINE, (3,)), (LINE[:0], (3,)), (LINE[:, :1, :5], (2,)))
+)
+adaptive_max_pool2d.example(
+    _adaptive_cases("max")((IMAGE, (3, 2)), (IMAGE, (1, 4)), (IMAGE[:0], (2, 2)), (IMAGE[:, :1, :3], (2, 2)))
+)
+adaptive_max_pool3d.example(
+    _adaptive_cases("max")((BOX, (1, 2, 3)), (BOX, (2, 1, 2)), (BOX[:0], (1, 1, 1)), (BOX[..., :3], (1, 1, 2)))
+)
+
+EVERYTHING = (LINE, IMAGE, BOX, LINE[:0])
+global_avg_pool.example(lambda: [Example((x,), (x.mean(tuple(range(2, x.ndim)), keepdims=True),)) for x in EVERYTHING])
+global_max_pool.example(lambda: [Example((x,), (x.max(tuple(range(2, x.ndim)), keepdims=True),)) for x in EVERYTHING])

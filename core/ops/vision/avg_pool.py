@@ -1,0 +1,210 @@
+"""Sums over windows, and what follows from them: means and p-norms.
+
+The sum over windows and its transpose are each other's gradients.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import matches
+from core.ops.common.windows import sizes, wide
+from core.ops.vision.max_pool import BOXES, IMAGES, LINES, cases, check_rank, pool_shape, seen, slow, windows
+
+__all__: list[str] = []
+
+
+@op
+def window_sum(
+    xp,
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]`` for each window of x [n, c, *spatial]; outside it there
+    are zeros.
+    """
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
+    source = wide(x)
+    out = xp.zeros(shape, source.dtype)
+    for _, at, inside in windows(x.shape[2:], shape[2:], kernel_size, strides, paddings):
+        block = source[(..., *inside)]
+        out[(..., *at)] += block.sum(tuple(range(2, x.ndim))) if isinstance(at[0], int) else block
+    return out.astype(x.dtype, copy=False)
+
+
+window_sum.infer(lambda x, **attrs: pool_shape(x, **attrs))
+window_sum.vjp(lambda ct, out, x, **attrs: lookup("window_sum_adjoint")(ct, x, **attrs))
+
+
+@op
+def window_sum_adjoint(
+    xp,
+    ct,
+    like,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """The cotangent of the input of `window_sum`; `like` gives the input's shape."""
+    given = wide(ct)
+    out = xp.zeros(like.shape, given.dtype)
+    for _, at, inside in windows(like.shape[2:], ct.shape[2:], kernel_size, strides, paddings):
+        block = given[(..., *at)]
+        out[(..., *inside)] += block.reshape(*ct.shape[:2], *(1,) * len(inside)) if block.ndim == 2 else block
+    return out.astype(ct.dtype, copy=False)
+
+
+@window_sum_adjoint.infer
+def window_sum_adjoint_infer(ct, like, **attrs):
+    wanted = pool_shape(TensorType(like.shape, ct.dtype), **attrs)
+    if not matches(ct, wanted):
+        raise ProgramError(f"the windows of {like} give {wanted}, not {ct}", "shape_mismatch")
+    return TensorType(like.shape, ct.dtype)
+
+
+window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (lookup("window_sum")(ct, **attrs), None))
+
+
+# --- the ops that clients use ----------------------------------------------------------------------------------
+
+
+def _average(x, n, exclusive, **attrs):
+    check_rank(x, n)
+    total = lookup("window_sum")(x, **attrs)
+    if exclusive and (any(attrs["paddings"]) or attrs["ceil_mode"]):  # else each window lies within x
+        one = lookup("slice")(x, axes=(0, 1), starts=(0, 0), ends=(1, 1))  # batch and channels have the same windows
+        return total / lookup("window_sum")(lookup("full_like")(one, value=1.0), **attrs)
+    return total / math.prod(sizes(attrs["kernel_size"], n, "kernel_size", 1))
+
+
+@composite
+def avg_pool1d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+):
+    """`avg_pool2d` over one spatial axis: x [n, c, length]."""
+    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    return _average(x, 1, exclusive, **attrs)
+
+
+@composite
+def avg_pool2d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0, 0),
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+):
+    """``out[..., i, j] = mean(x[..., i s : i s + k, j s : j s + k])``, stride s and size k: the mean of each window of
+    x [n, c, h, w].
+
+    With `exclusive` a window is averaged over the elements of x in it; else over its whole size, padding included.
+    """
+    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    return _average(x, 2, exclusive, **attrs)
+
+
+@composite
+def avg_pool3d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+):
+    """`avg_pool2d` over three spatial axes: x [n, c, depth, h, w]."""
+    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    return _average(x, 3, exclusive, **attrs)
+
+
+@composite
+def lp_pool(
+    x,
+    *,
+    p: float = 2.0,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """``sum(|x| ** p) ** (1 / p)`` of each window of x [n, c, *spatial]. Of a window of zeros the gradient is 0."""
+    if not 0 < p < math.inf:
+        raise ProgramError(f"p must be above 0 and finite, not {p}", "bad_attr")
+    where, zeros, equal, power = lookup("where"), lookup("fill_zeros_like"), lookup("equal"), lookup("pow")
+    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+
+    def raised(base, exponent):
+        """base ** exponent, of 0 with a gradient of 0."""
+        zero, one = zeros(base), lookup("full_like")(base, value=1.0)
+        nothing = equal(base, zero)
+        return where(nothing, zero, power(where(nothing, one, base), one * exponent))
+
+    if p == 1:
+        return lookup("window_sum")(lookup("abs")(x), **attrs)
+    each = lookup("square")(x) if p == 2 else raised(lookup("abs")(x), p)
+    return raised(lookup("window_sum")(each, **attrs), 1.0 / p)
+
+
+# --- examples --------------------------------------------------------------------------------------------------
+
+
+_totals = slow(lambda found: sum(value for value, _ in found))
+_means = slow(lambda found: np.mean([value for value, _ in found]))
+
+
+window_sum.example(cases((*LINES[:3], IMAGES[2], BOXES[2], IMAGES[4]), _totals))
+
+
+def _average_cases(given):
+    yield from cases(given, _means)()
+    x, attrs = given[1]
+    yield Example((x,), (_totals(x, **attrs) / 3 ** (x.ndim - 2),), {**attrs, "kernel_size": (3,), "exclusive": False})
+
+
+avg_pool1d.example(lambda: _average_cases(LINES))
+avg_pool2d.example(lambda: _average_cases(IMAGES))
+avg_pool3d.example(lambda: cases(BOXES, _means)())
+
+
+def _lp_examples():
+    for p, (x, attrs) in ((2.0, LINES[1]), (1.0, IMAGES[3]), (3.0, BOXES[1]), (1.5, LINES[2]), (2.0, LINES[3])):
+        wanted = slow(lambda found, p=p: sum(abs(value) ** p for value, _ in found) ** (1 / p))
+        yield Example((x - 0.55,), (wanted(x - 0.55, **attrs),), {**attrs, "p": p})
+    yield Example((np.zeros((1, 1, 4)),), (np.zeros((1, 1, 2)),), {"kernel_size": (2,)}, smooth=False)
+
+
+lp_pool.example(_lp_examples)
+
+
+def _adjoint_examples():
+    for x, attrs in (LINES[1], IMAGES[2], IMAGES[3], LINES[3]):
+        windows_seen, shape = seen(x, **attrs)
+        ct = np.random.default_rng(7).standard_normal(shape)
+        out = np.zeros((*x.shape[:2], math.prod(x.shape[2:])))
+        for at, found in windows_seen.items():
+            for _, position in found:
+                out[(*at[:2], position)] += ct[at]
+        yield Example((ct, x), (out.reshape(x.shape),), attrs)
+
+
+window_sum_adjoint.example(_adjoint_examples)

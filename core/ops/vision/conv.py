@@ -1,0 +1,316 @@
+"""The convolutions that programs name, and their transposes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.windows import pads_of, sizes
+from core.ops.vision.correlate import BIAS, BOX, BOX_F, LINE, LINE_F, F, X, adjoint, data, slow_conv
+
+__all__: list[str] = []
+
+Padding = Literal["explicit", "same", "valid"]
+
+
+def _check_rank(x, n: int) -> None:
+    if x.rank != n + 2:
+        raise ProgramError(f"needs {n + 2} axes, batch and channels among them, not {x.type}", "shape_mismatch")
+
+
+def _channels_first(x, last: bool):
+    return lookup("transpose")(x, axes=(0, x.rank - 1, *range(1, x.rank - 1))) if last else x
+
+
+def _channels_last(x, last: bool):
+    return lookup("transpose")(x, axes=(0, *range(2, x.rank), 1)) if last else x
+
+
+def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """The padding with which there are size / stride outputs, rounded up; an odd one goes behind."""
+    if size == -1:
+        raise ProgramError('padding "same" needs the sizes of x known', "shape_mismatch")
+    total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+def _convolve(x, filter, bias, n, strides, paddings, dilations, groups, padding, last):
+    _check_rank(x, n)
+    x = _channels_first(x, last)
+    if padding == "valid":
+        paddings = (0,)
+    elif padding == "same" and filter.rank == x.rank:
+        kernel = filter.shape[2:]
+        each = zip(
+            x.shape[2:], kernel, sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1), strict=True
+        )
+        paddings = tuple(p for axis in each for p in _same(*axis))
+    out = lookup("correlate")(x, filter, strides=strides, paddings=paddings, dilations=dilations, groups=groups)
+    return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
+
+
+def _over_channels(bias, n: int):
+    return lookup("unsqueeze")(bias, axes=tuple(range(1, n + 1)))
+
+
+@composite
+def conv1d(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCL", "NLC"] = "NCL",
+):
+    """`conv2d` over one spatial axis: x [batch, channels, length], filter [out channels, channels / groups, kernel]."""
+    return _convolve(x, filter, bias, 1, strides, paddings, dilations, groups, padding, data_format == "NLC")
+
+
+@composite
+def conv2d(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCHW", "NHWC"] = "NCHW",
+):
+    """``out[n, o, y, x] = bias[o] + sum over c, i, j of x[n, c, y * stride + i * dilation, ...] * filter[o, c, i, j]``.
+
+    x is [batch, channels, height, width], or with NHWC the channels come last; the filter is always
+    [out channels, channels / groups, kernel height, kernel width]. `paddings` are zeros around x: one size, (height,
+    width) or (top, bottom, left, right); `padding` "same" and "valid" stand for those that keep the size, divided by
+    the stride and rounded up, and for none. With `groups`, each group of channels sees its own share of the filters.
+    """
+    return _convolve(x, filter, bias, 2, strides, paddings, dilations, groups, padding, data_format == "NHWC")
+
+
+@composite
+def conv3d(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
+):
+    """`conv2d` over three spatial axes: x [batch, channels, depth, height, width]."""
+    return _convolve(x, filter, bias, 3, strides, paddings, dilations, groups, padding, data_format == "NDHWC")
+
+
+@composite
+def depthwise_conv2d(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    padding: Padding = "explicit",
+    data_format: Literal["NCHW", "NHWC"] = "NCHW",
+):
+    """`conv2d` in as many groups as x has channels: filter [channels * multiplier, 1, kernel height, kernel width]."""
+    _check_rank(x, 2)
+    last = data_format == "NHWC"
+    channels = x.shape[3 if last else 1]
+    if channels < 1:
+        raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
+    return _convolve(x, filter, bias, 2, strides, paddings, dilations, channels, padding, last)
+
+
+def _transposed_conv(x, filter, bias, n, strides, paddings, output_padding, dilations, groups, padding, last):
+    """The transpose of `correlate` with a filter [channels in, channels out / groups, *kernel]."""
+    _check_rank(x, n)
+    x = _channels_first(x, last)
+    if filter.rank != x.rank or -1 in filter.shape or -1 in x.shape[2:]:
+        raise ProgramError(f"the spatial sizes of {x.type} and {filter.type} must be known", "shape_mismatch")
+    steps, spread = sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1)
+    more = sizes(output_padding, n, "output_padding", 0)
+    if any(m >= max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
+        raise ProgramError("output_padding must be smaller than stride or dilation", "bad_attr")
+    if padding != "explicit":
+        paddings = (0,)
+    if padding == "same":  # what a convolution that keeps n * stride, divided by the stride, would pad
+        kept = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
+        paddings = tuple(p for m, k, s, d in kept for p in _same(m * s, k, s, d))
+        more = tuple(max(s - d * (k - 1) - 1, 0) for k, s, d in zip(filter.shape[2:], steps, spread, strict=True))
+    axes = zip(x.shape[2:], filter.shape[2:], steps, pads_of(paddings, n), spread, more, strict=True)
+    spatial = tuple((m - 1) * s - sum(p) + d * (k - 1) + 1 + extra for m, k, s, p, d, extra in axes)
+    if min(spatial) < 0:
+        raise ProgramError(f"the paddings {list(paddings)} leave nothing of {x.type}", "shape_mismatch")
+    shape = (x.shape[0], filter.shape[1] * groups, *spatial)
+    like = lookup("fill_constant_batch_size_like")(x, shape=shape, dtype=x.dtype)
+    attrs = {"strides": steps, "paddings": paddings, "dilations": spread, "groups": groups}
+    out = lookup("correlate_input_adjoint")(x, filter, like, **attrs)
+    return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
+
+
+@composite
+def conv1d_transpose(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    output_padding: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCL", "NLC"] = "NCL",
+):
+    """The transpose of `conv1d`: x [batch, channels, length], filter [channels, out channels / groups, kernel]."""
+    last = data_format == "NLC"
+    return _transposed_conv(x, filter, bias, 1, strides, paddings, output_padding, dilations, groups, padding, last)
+
+
+@composite
+def conv2d_transpose(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    output_padding: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCHW", "NHWC"] = "NCHW",
+):
+    """The transpose of `conv2d`: what that does to cotangents, with filter [channels, out channels / groups, kh, kw].
+
+    The output has (n - 1) * stride - paddings + dilation * (kernel - 1) + 1 + output_padding elements an axis: several
+    sizes of input give one size of output when the stride is above 1, and `output_padding` chooses among them.
+    With `padding` "same" it has n * stride; "valid" is a padding of 0.
+    """
+    last = data_format == "NHWC"
+    return _transposed_conv(x, filter, bias, 2, strides, paddings, output_padding, dilations, groups, padding, last)
+
+
+@composite
+def conv3d_transpose(
+    x,
+    filter,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1,),
+    paddings: tuple[int, ...] = (0,),
+    output_padding: tuple[int, ...] = (0,),
+    dilations: tuple[int, ...] = (1,),
+    groups: int = 1,
+    padding: Padding = "explicit",
+    data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
+):
+    """The transpose of `conv3d`: filter [channels, out channels / groups, kd, kh, kw]."""
+    last = data_format == "NDHWC"
+    return _transposed_conv(x, filter, bias, 3, strides, paddings, output_padding, dilations, groups, padding, last)
+
+
+def _conv_examples():
+    plain = slow_conv(X, F)
+    yield Example((X, F), (plain,))
+    yield Example((X, F, BIAS), (slow_conv(X, F, 2, 1) + BIAS[:, None, None],), {"strides": (2, 2), "paddings": (1, 1)})
+    yield Example((X, F[:, :1]), (slow_conv(X, F[:, :1], groups=2),), {"groups": 2})
+    yield Example((X, F), (slow_conv(X, F, pad=1, dilation=2),), {"dilations": (2,), "paddings": (1, 1, 1, 1)})
+    yield Example((X.transpose(0, 2, 3, 1), F), (plain.transpose(0, 2, 3, 1),), {"data_format": "NHWC"})
+    padded = np.pad(X, ((0, 0), (0, 0), (1, 1), (0, 1)))
+    yield Example((X, F), (slow_conv(padded, F),), {"padding": "same"})
+    yield Example((X[:0], F), (plain[:0],), {"padding": "valid"})
+
+
+conv2d.example(_conv_examples)
+conv1d.example(
+    lambda: [
+        Example((LINE, LINE_F), (slow_conv(LINE, LINE_F),)),
+        Example(
+            (LINE, LINE_F, BIAS[:2]),
+            (slow_conv(LINE, LINE_F, 2, 1) + BIAS[:2, None],),
+            {"strides": (2,), "paddings": (1,)},
+        ),
+        Example((LINE[:0], LINE_F), (np.zeros((0, 2, 4)),)),
+    ]
+)
+conv3d.example(
+    lambda: [
+        Example((BOX, BOX_F), (slow_conv(BOX, BOX_F),)),
+        Example((BOX, BOX_F[:, :1]), (slow_conv(BOX, BOX_F[:, :1], 2, 1, groups=2),),
+                {"strides": (2,), "paddings": (1,), "groups": 2}),
+        Example((BOX[:0], BOX_F), (np.zeros((0, 2, 2, 2, 2)),)),
+    ]
+)  # fmt: skip
+depthwise_conv2d.example(
+    lambda: [
+        Example((X, F[:, :1]), (slow_conv(X, F[:, :1], groups=2),)),
+        Example((X, F[:2, :1]), (slow_conv(X, F[:2, :1], 2, 1, groups=2),), {"strides": (2,), "paddings": (1,)}),
+        Example(
+            (X.transpose(0, 2, 3, 1), F[:, :1]),
+            (slow_conv(np.pad(X, ((0, 0), (0, 0), (1, 1), (0, 1))), F[:, :1], groups=2).transpose(0, 2, 3, 1),),
+            {"padding": "same", "data_format": "NHWC"},
+        ),
+        Example((X[:0], F[:, :1]), (np.zeros((0, 4, 3, 3)),)),
+    ]
+)
+
+
+def _transposed(x, f, size, **attrs):
+    """By the definition: the adjoint of the convolution from `size` to the size of x."""
+    return adjoint(x, np.zeros((x.shape[0], f.shape[1], *size)), f, "input", **attrs)
+
+
+def _by_channel(x, f, size, **attrs):
+    """As many groups as x has channels."""
+    every = range(x.shape[1])
+    return np.concatenate([_transposed(x[:, [i]], f[[i]], size, **attrs) for i in every], axis=1)
+
+
+_T2, _F2 = data(1, 3, 2, 3), data(3, 2, 2, 2)
+conv2d_transpose.example(
+    lambda: [
+        Example((_T2, _F2), (_transposed(_T2, _F2, (3, 4)),)),
+        Example((_T2, _F2, BIAS[:2]), (_transposed(_T2, _F2, (5, 7), stride=2) + BIAS[:2, None, None],),
+                {"strides": (2,), "output_padding": (1,)}),
+        Example((_T2, _F2), (_transposed(_T2, _F2, (2, 4), stride=2, pad=1),), {"strides": (2,), "paddings": (1,)}),
+        Example((_T2, _F2[:, :1], BIAS[:3]),
+                (_by_channel(_T2, _F2[:, :1], (4, 7), stride=2, dilation=2, pad=(1, 0, 0, 0)) + BIAS[:3, None, None],),
+                {"strides": (2,), "dilations": (2,), "paddings": (1, 0, 0, 0), "groups": 3}),
+        Example((_T2.transpose(0, 2, 3, 1), _F2), (_transposed(_T2, _F2, (4, 6), stride=2).transpose(0, 2, 3, 1),),
+                {"strides": (2,), "padding": "same", "data_format": "NHWC"}),
+        Example((_T2, _F2), (_transposed(_T2, _F2, (2, 3), pad=(0, 1, 0, 1)),), {"padding": "same"}),
+        Example((_T2[:0], _F2), (np.zeros((0, 2, 3, 4)),)),
+    ]
+)  # fmt: skip
+_T1, _F1 = data(2, 3, 3), data(3, 2, 2)
+conv1d_transpose.example(
+    lambda: [
+        Example((_T1, _F1), (_transposed(_T1, _F1, (4,)),)),
+        Example((_T1, _F1), (_transposed(_T1, _F1, (6,), stride=2),), {"strides": (2,)}),
+        Example((_T1[:0], _F1), (np.zeros((0, 2, 4)),)),
+        Example((_T1[:1, :, :2], _F1[:, :1]), (_transposed(_T1[:1, :, :2], _F1[:, :1], (3,)),)),
+    ]
+)
+_T3, _F3 = data(1, 2, 2, 1, 2), data(2, 1, 2, 2, 1)
+conv3d_transpose.example(
+    lambda: [
+        Example((_T3, _F3), (_transposed(_T3, _F3, (3, 2, 2)),)),
+        Example((_T3, _F3), (_transposed(_T3, _F3, (4, 2, 3), stride=2),), {"strides": (2,)}),
+        Example((_T3[:0], _F3), (np.zeros((0, 1, 3, 2, 2)),)),
+        Example((_T3[:, :1], _F3[:1]), (_transposed(_T3[:, :1], _F3[:1], (3, 2, 2)),)),
+    ]
+)

@@ -1,0 +1,124 @@
+"""Convolution whose taps are moved by offsets that the network computes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.common.windows import pads_of, reach, sizes
+from core.ops.vision.grid import read_between, rows_of
+
+__all__: list[str] = []
+
+
+@composite
+def deformable_conv2d(
+    x,
+    offset,
+    filter,
+    mask=None,
+    bias=None,
+    *,
+    strides: tuple[int, ...] = (1, 1),
+    paddings: tuple[int, ...] = (0, 0),
+    dilations: tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    deformable_groups: int = 1,
+):
+    """`conv2d` that reads x between its elements, where `offset` moves each tap (Dai et al. 2017).
+
+    x is [n, c, h, w], the filter [o, c / groups, i, j]. The offset [n, 2 * d * i * j, height, width] of the output has,
+    for each of the d `deformable_groups` of channels and each tap in row-major order, how far down and how far right it
+    is read. The optional mask [n, d * i * j, height, width] multiplies what is read (Zhu et al. 2019). Between elements
+    it is bilinear, beyond the image there are zeros. Everything gets a gradient; where a tap meets an element exactly,
+    that of the offset is one-sided.
+    """
+    if any(v.rank != 4 or -1 in v.shape for v in (x, offset, filter)):
+        raise ProgramError(
+            f"needs four axes of known sizes, not {x.type}, {offset.type}, {filter.type}", "shape_mismatch"
+        )
+    (n, c, *spatial), (o, each, *kernel) = x.shape, filter.shape
+    d, taps = deformable_groups, math.prod(kernel)
+    if groups < 1 or d < 1 or c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
+        raise ProgramError(
+            f"{groups} groups and {d} of offsets do not fit {x.type} and {filter.type}", "shape_mismatch"
+        )
+    strides, dilations = sizes(strides, 2, "strides", 1), sizes(dilations, 2, "dilations", 1)
+    pads = pads_of(paddings, 2)
+    counts = [reach(*axis) for axis in zip(spatial, kernel, strides, pads, dilations, strict=True)]
+    if offset.shape != (n, 2 * d * taps, *counts):
+        raise ProgramError(f"the offset must be {[n, 2 * d * taps, *counts]}, not {offset.type}", "shape_mismatch")
+    if mask is not None and mask.shape != (n, d * taps, *counts):
+        raise ProgramError(f"the mask must be {[n, d * taps, *counts]}, not {mask.type}", "shape_mismatch")
+
+    reshape, points = lookup("reshape"), taps * math.prod(counts)
+    moved = reshape(offset, shape=(n * d, taps, 2, *counts))
+    places = []
+    for axis in (0, 1):
+        where = _starts(x, axis, kernel, counts, strides[axis], dilations[axis], pads[axis][0])
+        moves = lookup("squeeze")(lookup("slice")(moved, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
+        places.append(reshape(moves + where, shape=(n * d, points)))
+    rows, first = rows_of(reshape(x, shape=(n * d, c // d, *spatial)))
+    found = read_between(rows, first, places, spatial)  # [n * d, points, c / d]
+    if mask is not None:
+        found = found * reshape(mask, shape=(n * d, points, 1))
+    found = lookup("transpose")(reshape(found, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
+    found = reshape(found, shape=(n, groups, each * taps, math.prod(counts)))
+    out = lookup("matmul")(reshape(filter, shape=(groups, o // groups, each * taps)), found)
+    out = reshape(out, shape=(n, o, *counts))
+    return out if bias is None else out + lookup("unsqueeze")(bias, axes=(1, 2))
+
+
+def _starts(x, axis: int, kernel, counts, stride: int, dilation: int, before: int):
+    """Where the taps [taps, height, width] stand along `axis` before they are moved."""
+    emit, at = x.builder.emit, kernel[axis]
+    tap = emit("range", start=0.0, end=float(at * dilation), step=float(dilation), dtype="float64")
+    tap = lookup("unsqueeze")(tap, axes=(1,) if axis == 0 else (0,))
+    tap = lookup("reshape")(lookup("expand")(tap, shape=tuple(kernel)), shape=(math.prod(kernel), 1, 1))
+    window = emit("range", start=float(-before), end=float(-before + counts[axis] * stride), step=float(stride),
+                  dtype="float64")  # fmt: skip
+    window = lookup("unsqueeze")(window, axes=(1,) if axis == 0 else (0,))
+    return lookup("cast")(tap + window, dtype=x.dtype)
+
+
+def _slow(x, offset, filter, mask=None, bias=None, stride=1, pad=0, dilation=1, groups=1, d=1):
+    """Output by output, by the definition."""
+    (n, c, h, w), (o, each, ki, kj) = x.shape, filter.shape
+    height, width = offset.shape[2:]
+    out = np.zeros((n, o, height, width))
+    for b, f, y, z, e, i, j in np.ndindex(n, o, height, width, each, ki, kj):
+        channel = f // (o // groups) * each + e
+        tap = channel // (c // d) * ki * kj + i * kj + j
+        v = y * stride - pad + i * dilation + offset[b, 2 * tap, y, z]
+        u = z * stride - pad + j * dilation + offset[b, 2 * tap + 1, y, z]
+        value = sum(
+            x[b, channel, r, s] * (1 - abs(v - r)) * (1 - abs(u - s))
+            for r in (math.floor(v), math.floor(v) + 1)
+            for s in (math.floor(u), math.floor(u) + 1)
+            if 0 <= r < h and 0 <= s < w
+        )
+        out[b, f, y, z] += filter[f, e, i, j] * value * (1 if mask is None else mask[b, tap, y, z])
+    return out if bias is None else out + bias[:, None, None]
+
+
+def _numbers(*shape, factor=3.0):
+    return np.sin(np.arange(float(math.prod(shape))) * factor + 0.3).reshape(shape)
+
+
+_X, _F = _numbers(1, 2, 3, 4), _numbers(2, 2, 2, 2, factor=5.0)
+_O, _M = _numbers(1, 8, 2, 3, factor=7.0), _numbers(1, 4, 2, 3, factor=2.0)
+_F1, _B = _numbers(4, 1, 1, 2, factor=5.0), np.array([0.1, -0.2, 0.3, 0.7])
+_O2, _M2 = 1.7 * _numbers(1, 8, 3, 3, factor=7.0), _numbers(1, 4, 3, 3, factor=2.0)
+_FAR = {"strides": (2,), "paddings": (1,), "dilations": (2,), "groups": 2, "deformable_groups": 2}
+deformable_conv2d.example(
+    lambda: [
+        Example((_X, _O, _F), (_slow(_X, _O, _F),)),
+        Example((_X, _O, _F, _M), (_slow(_X, _O, _F, _M),)),
+        Example((_X, _O2[:, :, :, :2], _F1, _M2[:, :, :, :2], _B),
+                (_slow(_X, _O2[:, :, :, :2], _F1, _M2[:, :, :, :2], _B, 2, 1, 2, 2, 2),), _FAR),
+        Example((_X[:0], _O[:0], _F), (np.zeros((0, 2, 2, 3)),)),
+    ]
+)  # fmt: skip

@@ -1,0 +1,272 @@
+"""Reading of images and volumes at positions that other arrays hold."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup
+from core.ops.elementwise.logic import kept_where
+from core.ops.vision.resample import cubic_weights
+
+__all__ = ["read_between", "rows_of"]
+
+IMAGE = np.sin(np.arange(12.0) * 4).reshape(1, 2, 2, 3)
+
+
+def _line(b, count: int, align_corners: bool):
+    """The positions of `count` elements from -1 to 1."""
+    end = 1.0 if align_corners else 1.0 - 1.0 / count
+    return b.emit("linspace", start=-end if count > 1 else 0.0, stop=end, num=count, dtype="float64")
+
+
+@composite
+def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
+    """The positions at which the affine map `theta` reads an image, for `grid_sample` (Jaderberg et al. 2015).
+
+    theta [n, 2, 3] and `size` (h, w) give ``out[n, i, j] = theta[n] @ (x[j], y[i], 1)``, [n, h, w, 2]; theta [n, 3, 4]
+    and (d, h, w) give [n, d, h, w, 3] likewise. x and y go from -1 to 1 over the output: at the centres of the corner
+    elements, or, without `align_corners`, at the outer edges.
+    """
+    k = len(size)
+    fits = theta.rank == 3 and all(m in (n, -1) for m, n in zip(theta.shape[1:], (k, k + 1), strict=True))
+    if k not in (2, 3) or not fits:
+        raise ProgramError(
+            f"affine_grid takes [n, 2, 3] and two sizes or [n, 3, 4] and three, not {theta.type}, {list(size)}",
+            "shape_mismatch",
+        )
+    if min(size) < 1:
+        raise ProgramError(f"sizes are at least 1, not {list(size)}", "bad_attr")
+    parts = []
+    for axis in reversed(range(k)):  # x comes first, and runs along the last axis of an image
+        others = tuple(i for i in range(k + 1) if i != axis)
+        line = lookup("unsqueeze")(_line(theta.builder, size[axis], align_corners), axes=others)
+        parts.append(lookup("expand")(line, shape=(*size, 1)))
+    points = lookup("concat")(*parts, lookup("full_like")(parts[0], value=1.0), axis=k)
+    points = lookup("cast")(lookup("reshape")(points, shape=(math.prod(size), k + 1)), dtype=theta.dtype)
+    out = lookup("matmul")(points, theta, transpose_y=True)
+    return lookup("reshape")(out, shape=(theta.shape[0], *size, k))
+
+
+def _affine(theta, h, w, align):
+    ys = np.linspace(-1, 1, h) if align else (2 * np.arange(h) + 1) / h - 1
+    xs = np.linspace(-1, 1, w) if align else (2 * np.arange(w) + 1) / w - 1
+    grid = np.stack([*np.meshgrid(xs, ys), np.ones((h, w))], -1)
+    return np.einsum("hwk,njk->nhwj", grid, theta)
+
+
+def _affine_3d(theta, d, h, w):
+    out = np.zeros((theta.shape[0], d, h, w, 3))
+    for n, i, j, k in np.ndindex(*out.shape[:4]):
+        place = [2 * at / (count - 1) - 1 if count > 1 else 0.0 for at, count in ((k, w), (j, h), (i, d))]
+        out[n, i, j, k] = theta[n] @ [*place, 1]
+    return out
+
+
+THETA = np.array([[[1.0, 0.2, 0.1], [-0.3, 0.9, 0.0]], [[0.5, 0.0, 0.3], [0.1, 0.7, -0.2]]])
+SOLID = np.cos(np.arange(12.0) * 2).reshape(1, 3, 4)
+affine_grid.example(
+    lambda: [
+        Example((THETA,), (_affine(THETA, 2, 3, True),), {"size": (2, 3)}),
+        Example((THETA[:1],), (_affine(THETA[:1], 3, 2, False),), {"size": (3, 2), "align_corners": False}),
+        Example((SOLID,), (_affine_3d(SOLID, 2, 1, 3),), {"size": (2, 1, 3)}),
+        Example((THETA[:0],), (np.zeros((0, 2, 2, 2)),), {"size": (2, 2)}),
+    ]
+)
+
+
+def _folded(at, low: float, high: float):
+    """Positions beyond [low, high] mirrored back into it."""
+    span = high - low
+    full = lookup("full_like")
+    if span <= 0:
+        return full(at, value=low)
+    away = lookup("mod")(at - low, full(at, value=2 * span))
+    return lookup("minimum")(away, 2 * span - away) + low
+
+
+def rows_of(x):
+    """The elements of x [n, c, *spatial] as rows of all channels, and the number of the first row of each n."""
+    n, c, *spatial = x.shape
+    volume = math.prod(spatial)
+    rows = lookup("transpose")(lookup("reshape")(x, shape=(n, c, volume)), axes=(0, 2, 1))
+    first = x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
+    return lookup("reshape")(rows, shape=(n * volume, c)), first
+
+
+def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True):
+    """Rows read between the elements that they are: [m, points, c].
+
+    first:  [m], where in `rows` the image begins that each reads.
+    places: for each axis of `spatial`, in its order, positions [m, points] in units of elements.
+    """
+    axes, step = [], 1
+    for at, size in zip(reversed(places), reversed(spatial), strict=True):
+        taps = _on_axis(at, size, mode, padding_mode, align_corners)
+        axes.append([(held * float(step), inside, weight) for held, inside, weight in taps])
+        step *= size
+
+    def read(corner):
+        index = lookup("unsqueeze")(first, axes=(1,))
+        for held, _, _ in corner:
+            index = index + held
+        found = lookup("gather")(rows, index, axis=0)  # [m, points, c]
+        for _, inside, _ in corner:
+            if inside is not None:
+                found = kept_where(lookup("unsqueeze")(inside, axes=(2,)), found)
+        for _, _, weight in corner:
+            if weight is not None:
+                found = found * lookup("unsqueeze")(weight, axes=(2,))
+        return found
+
+    parts = [read(corner) for corner in product(*axes)]
+    return rows.builder.emit("sum", *parts) if len(parts) > 1 else parts[0]
+
+
+def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):
+    """What is read along one axis at the positions `at` [n, points], in units of elements.
+
+    For each tap its index, whether there is an element (None: always), and its weight (None: 1).
+    """
+    full, cast = lookup("full_like"), lookup("cast")
+
+    def folded(v):
+        return _folded(v, 0.0, size - 1.0) if align_corners else _folded(v, -0.5, size - 0.5)
+
+    mirrored = padding_mode == "reflection"
+    if mode == "bicubic":
+        if not mirrored:  # further out everything read is border, or nothing
+            at = lookup("clip")(at, min=-3.0, max=size + 2.0)
+        low = lookup("floor")(at)
+        weights = cubic_weights(at - low)
+        places = [low + float(i) for i in (-1, 0, 1, 2)]
+        places = [folded(each) for each in places] if mirrored else places
+    else:
+        at = folded(at) if mirrored else at
+        zeros = padding_mode == "zeros"
+        at = lookup("clip")(at, min=-1.0 if zeros else 0.0, max=float(size) if zeros else size - 1.0)
+        if mode == "nearest":
+            places, weights = [lookup("round")(at)], (None,)
+        else:
+            low = lookup("floor")(at)
+            places, weights = [low, low + 1.0], (1.0 - (at - low), at - low)
+    taps = []
+    for place, weight in zip(places, weights, strict=True):
+        place = lookup("stop_gradient")(place)
+        number = lookup("where")(lookup("equal")(place, place), place, full(place, value=-1.0))  # NaN is no index
+        whole = cast(number, dtype="int64")  # from here on whole numbers: half precision does not hold large ones
+        held = lookup("minimum")(lookup("maximum")(whole, full(whole, value=0.0)), full(whole, value=size - 1.0))
+        taps.append((held, lookup("equal")(held, whole) if padding_mode == "zeros" else None, weight))
+    return taps
+
+
+@composite
+def grid_sample(
+    x,
+    grid,
+    *,
+    mode: Literal["bilinear", "nearest", "bicubic"] = "bilinear",
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+    align_corners: bool = True,
+):
+    """``out[n, c, i, j]``: image c of x [n, c, h, w] read at (x, y) = grid[n, i, j] (Jaderberg et al. 2015).
+
+    A volume [n, c, d, h, w] is read at (x, y, z) = grid[n, i, j, k], where "bilinear" is trilinear; "bicubic"
+    (a = -0.75) is for images only. Positions go from -1 to 1 between the centres of the corner elements, or, without
+    `align_corners`, between the outer edges. Beyond them there are zeros, the nearest border element, or the image
+    mirrored. x gets a gradient, and so does the grid except with "nearest"; where a position meets an element exactly,
+    that of the grid is one-sided. NaN in the grid gives NaN, with "nearest" a place outside.
+    """
+    k = x.rank - 2
+    if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape or -1 in grid.shape or grid.shape[-1] != k:
+        raise ProgramError(
+            f"needs [n, c, h, w] and [n, i, j, 2], or one axis more and 3, of known sizes, not {x.type}, {grid.type}",
+            "shape_mismatch",
+        )
+    if mode == "bicubic" and k == 3:
+        raise ProgramError("bicubic reads images, not volumes", "bad_attr")
+    n, c, *spatial = x.shape
+    if grid.shape[0] != n or 0 in spatial:
+        raise ProgramError(f"cannot read {x.type} at {grid.type}", "shape_mismatch")
+    flat = lookup("reshape")(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
+    rows, first = rows_of(x)
+    places: list[Any] = []
+    for i, size in enumerate(reversed(spatial)):
+        at = lookup("squeeze")(lookup("slice")(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
+        places.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
+    out = read_between(rows, first, places, spatial, mode, padding_mode, align_corners)
+    return lookup("reshape")(lookup("transpose")(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
+
+
+def _tap_weights(t, mode):
+    """Offsets and weights of the elements around a place `t` behind one, by the definitions."""
+    if mode == "bicubic":
+        distances = [(i, abs(t - i)) for i in (-1, 0, 1, 2)]
+        return [
+            (i, (1.25 * d - 2.25) * d * d + 1 if d <= 1 else -0.75 * (d**3 - 5 * d * d + 8 * d - 4))
+            for i, d in distances
+        ]
+    return [(0, 1 - t), (1, t)]
+
+
+def _sampled(x, grid, mode="bilinear", padding="zeros", align=True):
+    """Position by position, by the definition."""
+    n, c, *spatial = x.shape
+    k = len(spatial)
+    out = np.zeros((n, c, *grid.shape[1:-1]))
+
+    def inside(at, size):
+        low, high = (0, size - 1) if align else (-0.5, size - 0.5)
+        while padding == "reflection" and not low <= at <= high:
+            at = 2 * low - at if at < low else 2 * high - at
+        return at if padding == "zeros" else min(max(at, 0), size - 1)
+
+    for b, *point in np.ndindex(n, *grid.shape[1:-1]):
+        taps = []
+        for v, size in zip(grid[(b, *point)][::-1], spatial, strict=True):
+            at = (v + 1) * (size - 1) / 2 if align else ((v + 1) * size - 1) / 2
+            if mode != "bicubic":
+                at = inside(at, size)
+            if mode == "nearest":
+                taps.append([(round(at), 1.0)])
+                continue
+            low = math.floor(at)
+            taps.append([(low + i, w) for i, w in _tap_weights(at - low, mode)])
+            if mode == "bicubic":
+                taps[-1] = [(inside(i, size), w) for i, w in taps[-1]]
+        for corner in product(*taps):
+            places = [round(i) for i, _ in corner]
+            if all(0 <= i < size for i, size in zip(places, spatial, strict=True)):
+                out[(b, slice(None), *point)] += x[(b, slice(None), *places)] * math.prod(w for _, w in corner)
+    assert k == grid.shape[-1]
+    return out
+
+
+_GRID = np.array([[[[-0.93, 0.31], [0.47, -0.71]], [[1.43, 0.83], [-1.57, -1.21]]]])
+_VOLUME, _PLACES = IMAGE[:, :, None].repeat(2, 2) * [[[[1.0]], [[-0.4]]]], np.array([[[[[0.13, -0.31, 0.57]]]]])
+
+
+def _grid_examples():
+    yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID),))
+    mirrored = {"padding_mode": "reflection", "align_corners": False}
+    yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID, "bilinear", "reflection", False),), mirrored)
+    yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID, "bilinear", "border"),), {"padding_mode": "border"})
+    yield Example((IMAGE, _GRID[:, :1]), (_sampled(IMAGE, _GRID[:, :1], "nearest"),), {"mode": "nearest"})
+    for padding in ("zeros", "border", "reflection"):
+        wanted = _sampled(IMAGE, _GRID, "bicubic", padding, False)
+        yield Example((IMAGE, _GRID), (wanted,), {"mode": "bicubic", "padding_mode": padding, "align_corners": False})
+    yield Example((_VOLUME, _PLACES), (_sampled(_VOLUME, _PLACES),))
+    yield Example(
+        (_VOLUME, 3 * _PLACES),
+        (_sampled(_VOLUME, 3 * _PLACES, "bilinear", "reflection"),),
+        {"padding_mode": "reflection"},
+    )
+    yield Example((IMAGE[:0], _GRID[:0]), (np.zeros((0, 2, 2, 2)),))
+    yield Example((IMAGE, _GRID[:, :0]), (np.zeros((1, 2, 0, 2)),))
+
+
+grid_sample.example(_grid_examples)

@@ -1,0 +1,354 @@
+"""Maximum pooling over one, two or three spatial axes. Its gradient follows the positions that it found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import same_size
+from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
+from core.ops.indexing.gather import check_index, in_range
+
+__all__ = [
+    "BOX",
+    "BOXES",
+    "IMAGE",
+    "IMAGES",
+    "LINE",
+    "LINES",
+    "cases",
+    "check_rank",
+    "pool_shape",
+    "seen",
+    "slow",
+    "windows",
+]
+
+
+def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> TensorType:
+    n = x.rank - 2
+    if not 1 <= n <= 3 or not x.is_float:
+        raise ProgramError(f"pooling needs 3 to 5 axes of floats, not {x}", "shape_mismatch")
+    kernel, stride, pads = _geometry(n, kernel_size, strides, paddings)
+    if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
+        raise ProgramError(f"paddings {list(paddings)} must be smaller than the window {list(kernel)}", "bad_attr")
+    if 0 in x.shape[2:]:
+        raise ProgramError(f"there is nothing in {x} that a window could hold", "shape_mismatch")
+    axes = zip(x.shape[2:], kernel, stride, pads, strict=True)
+    return TensorType((*x.shape[:2], *(reach(m, k, s, p, 1, ceil_mode) for m, k, s, p in axes)), x.dtype)
+
+
+def _geometry(n: int, kernel_size, strides, paddings):
+    kernel = sizes(kernel_size, n, "kernel_size", 1)
+    return kernel, sizes(strides or kernel, n, "strides", 1), pads_of(paddings, n)
+
+
+def windows(size, counts, kernel_size, strides, paddings):
+    """What `meetings` gives for the windows of axes of `size`."""
+    kernel, stride, pads = _geometry(len(size), kernel_size, strides, paddings)
+    starts = tuple(-before for before, _ in pads)
+    return meetings(size, kernel, counts, stride, (1,) * len(size), starts)
+
+
+def _over_axes(values):
+    """The values of each axis, as arrays that broadcast with each other."""
+    return [each.reshape(-1, *(1,) * (len(values) - 1 - axis)) for axis, each in enumerate(values)]
+
+
+@op(outputs=("out", "index"))
+def max_pool(
+    xp,
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """`max_pool2d` over the axes of x behind batch and channels."""
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
+    geometry = _geometry(x.ndim - 2, kernel_size, strides, paddings)
+    by = _by_window if few_windows(geometry[0], shape[2:]) else _by_element
+    return by(xp, x, shape, geometry, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
+
+
+def _by_window(xp, x, shape, geometry, met):
+    """The largest element of one window after the other, and its position."""
+    out, index = xp.empty(shape, x.dtype), xp.empty(shape, "int64")
+    positions = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+    for _, at, inside in met:
+        places = positions[inside].ravel()
+        block = x[(..., *inside)].reshape(*shape[:2], places.size)
+        best = xp.argmax(block, axis=2)
+        out[(..., *at)] = xp.take_along_axis(block, best[..., None], axis=2)[..., 0]
+        index[(..., *at)] = places[best]
+    return out, index
+
+
+def _by_element(xp, x, shape, geometry, met):
+    """The same for all windows at once, one element of them after the other, keeping the number of the largest."""
+    kernel, stride, pads = geometry
+    size = x.shape[2:]
+    starts = [xp.arange(n) * s - before for n, s, (before, _) in zip(shape[2:], stride, pads, strict=True)]
+    number = xp.arange(math.prod(kernel), dtype=np.min_scalar_type(math.prod(kernel))).reshape(kernel)
+    best = xp.empty(shape, number.dtype)
+    best[...] = number[tuple(_over_axes([xp.maximum(-start, 0) for start in starts]))]  # the first that is not padding
+    out = xp.full(shape, -xp.inf, x.dtype)
+    for element, at, inside in met:
+        block, held, found = x[(..., *inside)], out[(..., *at)], best[(..., *at)]
+        better = (block > held) | (block != block)  # NaN is above all
+        xp.maximum(found, better * number[element], out=found)  # numbers only grow
+        xp.maximum(held, block, out=held)
+    steps = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+    corners = sum(_over_axes([start * step for start, step in zip(starts, steps, strict=True)]))
+    offsets = sum(_over_axes([xp.arange(k) * step for k, step in zip(kernel, steps, strict=True)]))
+    return out, xp.take(offsets.ravel(), best) + corners
+
+
+@max_pool.infer
+def max_pool_infer(x, *, kernel_size, strides, paddings, ceil_mode):
+    out = pool_shape(x, kernel_size, strides, paddings, ceil_mode)
+    return out, TensorType(out.shape, "int64")
+
+
+@max_pool.vjp
+def max_pool_vjp(cts, outs, x, **attrs):
+    return lookup("unpool_like")(cts[0], outs[1], x)
+
+
+@op
+def unpool_like(xp, x, index, like):
+    """Zeros shaped like `like` [n, c, *spatial], with x added at the positions that `index` gives in each image."""
+    n, c, *spatial = like.shape
+    size = math.prod(spatial)
+    plane = xp.arange(n * c).reshape(n, c, *(1 for _ in index.shape[2:])) * size
+    at = (in_range(xp, index, size) + plane).ravel()
+    flat = xp.bincount(at, weights=x.ravel().astype("float64"), minlength=n * c * size)
+    return flat.astype(x.dtype).reshape(like.shape)
+
+
+@unpool_like.infer
+def unpool_like_infer(x, index, like):
+    check_index(index)
+    if x.rank < 3 or like.rank < 3 or index.rank != x.rank:
+        raise ProgramError(f"cannot unpool {x} at {index} into {like}", "shape_mismatch")
+    for m, n in (*zip(x.shape, index.shape, strict=True), *zip(x.shape[:2], like.shape[:2], strict=True)):
+        same_size(m, n, f"sizes of {x}, {index} and {like} differ")
+    return TensorType(like.shape, x.dtype)
+
+
+unpool_like.vjp(lambda ct, out, x, index, like: (lookup("pick")(ct, index), None, None))
+
+
+@op
+def pick(xp, x, index):
+    """The elements of each image of x [n, c, *spatial] at the positions, in row-major order, in `index`."""
+    n, c, *spatial = x.shape
+    size = math.prod(spatial)
+    at = in_range(xp, index, size).reshape(n, c, math.prod(index.shape[2:]))
+    return xp.take_along_axis(x.reshape(n, c, size), at, axis=2).reshape(index.shape)
+
+
+@pick.infer
+def pick_infer(x, index):
+    check_index(index)
+    if x.rank < 3 or index.rank < 3:
+        raise ProgramError(f"cannot pick from {x} by {index}", "shape_mismatch")
+    for m, n in zip(x.shape[:2], index.shape[:2], strict=True):
+        same_size(m, n, f"batch and channels of {x} and {index} differ")
+    return TensorType(index.shape, x.dtype)
+
+
+pick.vjp(lambda ct, out, x, index: (lookup("unpool_like")(ct, index, x), None))
+
+
+# --- the ops that clients use ----------------------------------------------------------------------------------
+
+
+def check_rank(x, n: int) -> None:
+    if x.rank != n + 2:
+        raise ProgramError(f"needs {n + 2} axes, batch and channels among them, not {x.type}", "shape_mismatch")
+
+
+@composite(outputs=("out", "index"))
+def max_pool1d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """`max_pool2d` over one spatial axis: x [n, c, length]."""
+    check_rank(x, 1)
+    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+
+
+@composite(outputs=("out", "index"))
+def max_pool2d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0, 0),
+    ceil_mode: bool = False,
+):
+    """``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``, the largest element of each window of
+    x [n, c, h, w], and its position ``row * w + column`` in the image.
+
+    Of several largest the first, row by row, is taken, and it alone gets the gradient. Padding is never taken.
+    `strides` are the window's size unless given; with `ceil_mode` a last window may hang over the end.
+    """
+    check_rank(x, 2)
+    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+
+
+@composite(outputs=("out", "index"))
+def max_pool3d(
+    x,
+    *,
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    paddings: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """`max_pool2d` over three spatial axes: x [n, c, depth, h, w]."""
+    check_rank(x, 3)
+    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+
+
+@composite
+def max_unpool(x, index, *, output_size: tuple[int, ...]):
+    """Zeros [n, c, *output_size] with x at the positions in `index`, which a maximum pooling gave.
+
+    What falls on one position is added.
+    """
+    if any(n < 0 for n in output_size) or len(output_size) != x.rank - 2:
+        raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
+    if x.shape[1] == -1:
+        raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
+    like = lookup("fill_constant_batch_size_like")(x, shape=(*x.shape[:2], *output_size), dtype=x.dtype)
+    return lookup("unpool_like")(x, index, like)
+
+
+# --- examples --------------------------------------------------------------------------------------------------
+
+
+# distinct values, far enough apart that differences never change which is largest
+IMAGE = np.random.default_rng(4).permutation(np.arange(40.0) / 10).reshape(1, 2, 5, 4)
+LINE = np.random.default_rng(5).permutation(np.arange(12.0) / 3).reshape(1, 2, 6)
+BOX = np.random.default_rng(6).permutation(np.arange(16.0) / 3).reshape(1, 1, 2, 2, 4)
+
+
+def seen(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, **attrs):
+    """{place in the result: [(value, position in the image), ...]}, window by window."""
+    k = x.ndim - 2
+    kernel, steps = kernel_size * (k // len(kernel_size)), strides or kernel_size
+    steps = steps * (k // len(steps))
+    pads = paddings if len(paddings) == 2 * k else [p for p in paddings * (k // len(paddings)) for _ in range(2)]
+    starts = []
+    for axis, (m, n, s) in enumerate(zip(x.shape[2:], kernel, steps, strict=True)):
+        first, end = -pads[2 * axis], m + pads[2 * axis + 1]
+        every = range(first, end, s)
+        starts.append([i for i in every if i + n <= end or (ceil_mode and i < m and i - s + n < end)])
+    out = {}
+    for at in np.ndindex(*x.shape[:2], *map(len, starts)):
+        corner = [each[i] for each, i in zip(starts, at[2:], strict=True)]
+        out[at] = [
+            (x[(*at[:2], *place)], int(np.ravel_multi_index(place, x.shape[2:])))
+            for place in np.ndindex(*x.shape[2:])
+            if all(c <= i < c + n for c, i, n in zip(corner, place, kernel, strict=True))
+        ]
+    return out, (*x.shape[:2], *map(len, starts))
+
+
+def slow(function, dtype=float):
+    """`function` of what each window sees, one window at a time."""
+
+    def apply(x, **attrs):
+        every, shape = seen(x, **attrs)
+        out = np.zeros(shape, dtype)
+        for at, found in every.items():
+            out[at] = function(found)
+        return out
+
+    return apply
+
+
+def _largest(found):
+    """Of several largest the one of the lowest position."""
+    return max(found, key=lambda pair: (pair[0], -pair[1]))
+
+
+_maxima, _positions = slow(lambda found: _largest(found)[0]), slow(lambda found: _largest(found)[1], int)
+LINES = (
+    (LINE, {"kernel_size": (2,)}),
+    (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (0, 1)}),
+    (LINE, {"kernel_size": (3,), "strides": (4,), "paddings": (1,), "ceil_mode": True}),
+    (LINE[:0], {"kernel_size": (2,)}),
+    (LINE[:, :1, :5], {"kernel_size": (2,), "strides": (1,)}),
+)
+IMAGES = (
+    (IMAGE, {"kernel_size": (2, 2)}),
+    (IMAGE[:, :1], {"kernel_size": (3,), "strides": (2, 1), "paddings": (1, 1)}),
+    (IMAGE[:, 1:], {"kernel_size": (3, 2), "strides": (2, 3), "paddings": (0, 2, 1, 0), "ceil_mode": True}),
+    (IMAGE[:, :, :3, :3], {"kernel_size": (3, 3)}),
+    (IMAGE[:0], {"kernel_size": (2,)}),
+)
+BOXES = (
+    (BOX, {"kernel_size": (2,)}),
+    (BOX, {"kernel_size": (2, 1, 1), "strides": (1,)}),
+    (BOX, {"kernel_size": (2, 2, 3), "strides": (2,), "paddings": (1,), "ceil_mode": True}),
+    (BOX[:0], {"kernel_size": (2,)}),
+    (BOX[..., :3], {"kernel_size": (1, 2, 2), "strides": (1,)}),
+)
+
+
+def cases(given, *results):
+    return lambda: [Example((x,), tuple(each(x, **attrs) for each in results), attrs) for x, attrs in given]
+
+
+max_pool1d.example(cases(LINES, _maxima, _positions))
+max_pool2d.example(cases(IMAGES, _maxima, _positions))
+max_pool3d.example(cases(BOXES, _maxima, _positions))
+max_pool.example(cases((LINES[0], IMAGES[1], BOXES[2]), _maxima, _positions))
+unpool_like.example(
+    lambda: [
+        Example((np.array([[[5.0, 7.0]]]), np.array([[[3, 0]]]), np.zeros((1, 1, 4))), (np.array([[[7.0, 0, 0, 5]]]),)),
+        Example(
+            (np.array([[[[1.0, 2.0]]]]), np.array([[[[3, 3]]]]), np.zeros((1, 1, 2, 2))),
+            (np.array([[[[0.0, 0], [0, 3]]]]),),
+        ),
+        Example((np.ones((0, 1, 2)), np.zeros((0, 1, 2), int), np.zeros((0, 1, 4))), (np.zeros((0, 1, 4)),)),
+    ]
+)
+pick.example(
+    lambda: [
+        Example((IMAGE[:, :, :2, :2], np.array([[[3, 0, 3]], [[1, -1, 2]]]).reshape(1, 2, 3)),
+                (IMAGE[:, :, :2, :2].reshape(2, 4)[[[0], [1]], [[3, 0, 3], [1, 3, 2]]][None],)),
+        Example((LINE, np.array([[[5], [0]]])), (LINE[0, [0, 1], [5, 0]].reshape(1, 2, 1),)),
+        Example((LINE[:0], np.zeros((0, 2, 3), int)), (np.zeros((0, 2, 3)),)),
+    ]
+)  # fmt: skip
+max_unpool.example(
+    lambda: [
+        Example(
+            (np.array([[[5.0, 7.0]]]), np.array([[[3, 0]]])), (np.array([[[7.0, 0, 0, 5]]]),), {"output_size": (4,)}
+        ),
+        Example(
+            (np.array([[[[1.0, 2.0]]]]), np.array([[[[3, 3]]]])),
+            (np.array([[[[0.0, 0], [0, 3]]]]),),
+            {"output_size": (2, 2)},
+        ),
+        Example((np.ones((0, 1, 2)), np.zeros((0, 1, 2), int)), (np.zeros((0, 1, 4)),), {"output_size": (4,)}),
+        Example(
+            (np.array([[[[[5.0]]]]]), np.array([[[[[2]]]]])),
+            (np.array([[[[[0.0, 0]], [[5, 0]]]]]),),
+            {"output_size": (2, 1, 2)},
+        ),
+    ]
+)

@@ -1,0 +1,225 @@
+"""What boxes in images hold, brought to one size: the heads of detectors."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ExecutionError, ProgramError
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import matches
+from core.ops.common.windows import sizes
+from core.ops.elementwise.logic import kept_where
+from core.ops.indexing.gather import check_index, in_range
+from core.ops.vision.grid import read_between, rows_of
+
+__all__: list[str] = []
+
+MOST_BINS = 2**20
+"""Bins are pooled one by one, some microseconds each."""
+
+
+def _check(x, boxes, image, output_size: tuple[int, ...], scale: float) -> tuple[int, int]:
+    check_index(image, "image")
+    if x.rank != 4 or -1 in x.shape or 0 in x.shape[2:] or boxes.rank != 2 or -1 in boxes.shape:
+        raise ProgramError(f"needs [n, c, h, w] and boxes [r, 4] of known sizes, not {x}, {boxes}", "shape_mismatch")
+    if boxes.shape[1] != 4 or boxes.dtype != x.dtype or not matches(image, TensorType(boxes.shape[:1], image.dtype)):
+        raise ProgramError(f"needs {x.dtype} boxes [r, 4] and images [r], not {boxes} and {image}", "shape_mismatch")
+    if not 0 < scale < math.inf:
+        raise ProgramError(f"spatial_scale must be a positive number, not {scale}", "bad_attr")
+    height, width = sizes(output_size, 2, "output_size", 1)
+    return height, width
+
+
+@composite
+def roi_align(
+    x,
+    boxes,
+    image,
+    *,
+    output_size: tuple[int, ...],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = 2,
+    aligned: bool = True,
+):
+    """Each box cut into `output_size` (height, width) bins, the mean of what x is at points in each (He et al. 2017).
+
+    x is [n, c, h, w]; a row of boxes [r, 4] is (left, top, right, bottom), times `spatial_scale` in elements of x, and
+    `image` [r] says which of the n it is in. The result is [r, c, height, width]. A bin has `sampling_ratio` x
+    `sampling_ratio` points, at ``top + (bottom - top) * (k + 0.5) / (height * sampling_ratio)`` for k = 0, 1, ... down
+    the box and likewise across, read bilinearly; up to one element beyond the border x is as on it, further out 0. With
+    `aligned` the centre of the first element is at 0.5; without, it is at 0, and a box is at least 1 wide and high.
+    x and the boxes get gradients, one-sided for a box where a point meets an element exactly.
+    """
+    height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
+    if not 1 <= sampling_ratio <= 64:
+        raise ProgramError(f"sampling_ratio must be 1 to 64, not {sampling_ratio}", "bad_attr")
+    (_, c, *spatial), r = x.shape, boxes.shape[0]
+    scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
+
+    def column(i):
+        return lookup("slice")(scaled, axes=(1,), starts=(i,), ends=(i + 1,))
+
+    places = []
+    for axis, count in enumerate((height, width)):
+        start = column(1 - axis)
+        extent = column(3 - axis) - start
+        if not aligned:
+            extent = lookup("maximum")(extent, lookup("full_like")(extent, value=1.0))
+        shares = x.builder.emit("range", start=0.5, end=float(count * sampling_ratio), dtype="float64")
+        shares = lookup("cast")(shares * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
+        places.append(start + extent * shares)  # [r, count * sampling_ratio]
+    rows, first = rows_of(x)
+    tall, broad = (v.shape[1] for v in places)
+    each = [
+        lookup("reshape")(lookup("expand")(lookup("unsqueeze")(v, axes=(2 - i,)), shape=(r, tall, broad)),
+                          shape=(r, tall * broad))
+        for i, v in enumerate(places)
+    ]  # fmt: skip
+    outside = [
+        lookup(test)(at, lookup("full_like")(at, value=bound))
+        for at, size in zip(each, spatial, strict=True)
+        for test, bound in (("less_than", -1.0), ("greater_than", float(size)))  # of which NaN is neither
+    ]
+    inside = lookup("logical_not")(reduce(lookup("logical_or"), outside))
+    found = read_between(rows, lookup("gather")(first, image), each, spatial, padding_mode="border")
+    found = kept_where(lookup("unsqueeze")(inside, axes=(2,)), found)
+    found = lookup("reshape")(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
+    return lookup("transpose")(lookup("reduce_mean")(found, axes=(2, 4)), axes=(0, 3, 1, 2))
+
+
+@op(no_gradient="its result is an integer")
+def roi_positions(xp, x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
+    """For `roi_pool`: where, in row-major order of x, the largest element of each bin stands; -1 for an empty bin."""
+    height, width = sizes(output_size, 2, "output_size", 1)
+    n, c, h, w = x.shape
+    out = xp.full((len(boxes), c, height, width), -1, "int64")
+    corners = np.asarray(boxes.tolist(), "float64").reshape(-1, 4) * spatial_scale
+    if not np.isfinite(corners).all():
+        raise ExecutionError("a box is not finite", "not_finite")
+    edges = np.sign(corners) * np.floor(np.abs(corners) + 0.5)  # halves go away from 0, as in C
+    which = in_range(np, np.asarray(image.tolist(), "int64").reshape(-1), n)
+    for k, (left, top, right, bottom) in enumerate(edges):
+        downs, rights = _bins(top, bottom, height, h), _bins(left, right, width, w)
+        for i, j in np.ndindex(height, width):
+            (y0, y1), (x0, x1) = downs[i], rights[j]
+            if y0 < y1 and x0 < x1:
+                best = x[which[k], :, y0:y1, x0:x1].reshape(c, -1).argmax(1)
+                place = (y0 + best // (x1 - x0)) * w + x0 + best % (x1 - x0)
+                out[k, :, i, j] = (which[k] * c + xp.arange(c)) * h * w + place
+    return out
+
+
+def _bins(start: float, end: float, count: int, size: int) -> list[tuple[int, int]]:
+    """Where the `count` bins of an axis begin and end; both edges of a box belong to it."""
+    extent = max(end - start + 1, 1.0) / count
+    return [
+        (
+            int(min(max(math.floor(i * extent) + start, 0), size)),
+            int(min(max(math.ceil((i + 1) * extent) + start, 0), size)),
+        )
+        for i in range(count)
+    ]
+
+
+@roi_positions.infer
+def roi_positions_infer(x, boxes, image, *, output_size, spatial_scale):
+    if not x.is_float:
+        raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
+    counts = _check(x, boxes, image, output_size, spatial_scale)
+    if boxes.shape[0] * math.prod(counts) > MOST_BINS:
+        raise ProgramError(f"{boxes.shape[0]} boxes of {list(counts)} are more than {MOST_BINS} bins", "bad_attr")
+    return TensorType((boxes.shape[0], x.shape[1], *counts), "int64")
+
+
+@composite
+def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
+    """Each box cut into `output_size` (height, width) bins, the largest element of x in each (Girshick 2015).
+
+    x [n, c, h, w], boxes [r, 4] and image [r] as with `roi_align`, but corners are rounded to elements, and both of
+    them belong to the box. Neighbouring bins may share elements; an empty one gives 0. Of several largest the first
+    gets the gradient; boxes get none.
+    """
+    at = lookup("roi_positions")(
+        lookup("stop_gradient")(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale
+    )
+    zero = lookup("fill_zeros_like")(at)
+    some = lookup("greater_equal")(at, zero)
+    flat = lookup("reshape")(x, shape=(math.prod(x.shape),))
+    if flat.shape[0] == 0:
+        return lookup("cast")(zero, dtype=x.dtype)
+    return kept_where(some, lookup("gather")(flat, lookup("where")(some, at, zero)))
+
+
+def _align_slow(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):
+    """Point by point, by the definition."""
+    h, w = x.shape[2:]
+    out = np.zeros((len(boxes), x.shape[1], height, width))
+
+    def read(plane, v, u):
+        if not (-1 <= v <= h and -1 <= u <= w):
+            return 0.0
+        v, u = min(max(v, 0), h - 1), min(max(u, 0), w - 1)
+        r, s = min(int(v), max(h - 2, 0)), min(int(u), max(w - 2, 0))
+        corners = [(a, b) for a in {r, min(r + 1, h - 1)} for b in {s, min(s + 1, w - 1)}]
+        return sum(plane[a, b] * (1 - abs(v - a)) * (1 - abs(u - b)) for a, b in corners)
+
+    for k, (left, top, right, bottom) in enumerate(np.asarray(boxes) * scale - (0.5 if aligned else 0)):
+        tall, broad = bottom - top, right - left
+        if not aligned:
+            tall, broad = max(tall, 1), max(broad, 1)
+        for c, i, j, a, b in np.ndindex(x.shape[1], height, width, ratio, ratio):
+            v = top + (i + (a + 0.5) / ratio) * tall / height
+            u = left + (j + (b + 0.5) / ratio) * broad / width
+            out[k, c, i, j] += read(x[image[k], c], v, u) / ratio**2
+    return out
+
+
+def _pool_slow(x, boxes, image, height, width, scale=1.0):
+    out = np.zeros((len(boxes), x.shape[1], height, width))
+    for k, box in enumerate(boxes):
+        left, top, right, bottom = (math.floor(v * scale + 0.5) for v in box)
+        tall, broad = max(bottom - top + 1, 1) / height, max(right - left + 1, 1) / width
+        for c, i, j in np.ndindex(out.shape[1:]):
+            members = [
+                x[image[k], c, v, u]
+                for v, u in np.ndindex(x.shape[2:])
+                if top + math.floor(i * tall) <= v < top + math.ceil((i + 1) * tall)
+                and left + math.floor(j * broad) <= u < left + math.ceil((j + 1) * broad)
+            ]
+            out[k, c, i, j] = max(members, default=0.0)
+    return out
+
+
+_X = np.sin(np.arange(80.0) * 5 + 1).reshape(2, 2, 4, 5)
+_BOXES = np.array([[0.37, 0.61, 4.13, 3.29], [1.83, 1.17, 3.91, 2.23], [3.3, 2.1, 8.7, 7.3]])
+_IMAGE = np.array([1, 0, 1])
+_SMALL = np.array([[0.7, 0.9, 1.13, 1.21]])
+roi_align.example(
+    lambda: [
+        Example((_X, _BOXES, _IMAGE), (_align_slow(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
+        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_align_slow(_X, 2 * _BOXES[:2], _IMAGE[:2], 1, 2, 0.5, 3, False),),
+                {"output_size": (1, 2), "spatial_scale": 0.5, "sampling_ratio": 3, "aligned": False}),
+        Example((_X, _SMALL, _IMAGE[:1]), (_align_slow(_X, _SMALL, _IMAGE[:1], 2, 2, 1.0, 1, False),),
+                {"output_size": (2,), "sampling_ratio": 1, "aligned": False}),
+        Example((_X, _BOXES[:0], _IMAGE[:0]), (np.zeros((0, 2, 2, 2)),), {"output_size": (2,)}),
+    ]
+)  # fmt: skip
+roi_positions.example(
+    lambda: [
+        Example((_X[:, :1], np.array([[1.0, 1, 2, 2], [-9, -9, -8, -8]]), np.array([0, 1])),
+                (np.array([[[[int(max((_X[0, 0].flat[i], i) for i in (6, 7, 11, 12))[1])]]], [[[-1]]]]),),
+                {"output_size": (1,)}),
+    ]
+)  # fmt: skip
+roi_pool.example(
+    lambda: [
+        Example((_X, _BOXES, _IMAGE), (_pool_slow(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
+        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_pool_slow(_X, 2 * _BOXES[:2], _IMAGE[:2], 3, 2, 0.5),),
+                {"output_size": (3, 2), "spatial_scale": 0.5}),
+        Example((_X, _BOXES[:0], _IMAGE[:0]), (np.zeros((0, 2, 2, 2)),), {"output_size": (2,)}),
+    ]
+)  # fmt: skip

@@ -1,0 +1,246 @@
+"""Resizing of lines, images and volumes."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from core.ir import FLOATS, TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ops.common.types import as_dtype
+
+__all__ = ["cubic_weights"]
+
+Mode = Literal["nearest", "linear", "cubic"]
+CUBIC = -0.75
+"""The parameter of Keys' kernel (1981) that PyTorch, OpenCV and Paddle use."""
+
+
+def cubic_weights(t):
+    """Keys' weights of the four elements around a place `t` behind the second of them; t an array or a symbol."""
+
+    def near(d):
+        return ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
+
+    def far(d):
+        return ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+
+    return far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
+
+
+def _source(size: int, out: int, align_corners: bool, from_first: bool) -> np.ndarray:
+    """Where in the input each output element lies, in units of input elements."""
+    at = np.arange(out, dtype=np.float64)
+    if align_corners:
+        return at * ((size - 1) / max(out - 1, 1))
+    return at * (size / out) if from_first else (at + 0.5) * (size / out) - 0.5
+
+
+def _taps(size: int, out: int, mode: Mode, align_corners: bool, align_mode: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each output element is the weighted sum of: (positions, weights), both [out], one pair for each tap.
+
+    What falls beyond the border takes the border's element.
+    """
+    at = np.arange(out)
+    if mode == "nearest":  # in whole numbers: a rounded quotient may fall on the wrong side
+        span = max(out - 1, 1)
+        first = (2 * at * (size - 1) + span) // (2 * span) if align_corners else at * size // out
+        return [(np.minimum(first, size - 1), np.ones(out))]
+    where = _source(size, out, align_corners, mode == "linear" and align_mode == 1)
+    if mode == "linear":
+        where = np.maximum(where, 0.0)
+    first = np.floor(where).astype(int)
+    t = where - first
+    weights = (1 - t, t) if mode == "linear" else cubic_weights(t)
+    begin = first if mode == "linear" else first - 1
+    return [(np.clip(begin + i, 0, size - 1), weight) for i, weight in enumerate(weights)]
+
+
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+@op(no_gradient="it is a constant")
+def resize_weights(
+    xp, *, size: int, out: int, mode: Mode, align_corners: bool = False, align_mode: int = 0, dtype: Dtype = "float32"
+):
+    """The matrix [size, out] by which an axis of `size` elements is resized to `out`; see `interpolate`."""
+    matrix = np.zeros((size, out))
+    for at, weight in _taps(size, out, mode, align_corners, align_mode):
+        np.add.at(matrix, (at, np.arange(out)), weight)
+    return xp.asarray(matrix.astype(as_dtype(dtype)))
+
+
+def _check_resize(size: int, out: int, align_mode: int, dtype: str) -> None:
+    if size < 1 or out < 1 or align_mode not in (0, 1) or dtype not in FLOATS:
+        raise ProgramError(f"cannot resize {size} elements to {out}", "bad_attr")
+
+
+@resize_weights.infer
+def resize_weights_infer(*, size, out, mode, align_corners, align_mode, dtype):
+    _check_resize(size, out, align_mode, dtype)
+    return TensorType((size, out), dtype)
+
+
+resize_weights.example(
+    lambda: [
+        Example((), (np.eye(2),), {"size": 2, "out": 2, "mode": "linear", "dtype": "float64"}),
+        Example((), (np.array([[1, 0.75, 0.25, 0], [0, 0.25, 0.75, 1]]),),
+                {"size": 2, "out": 4, "mode": "linear", "dtype": "float64"}),
+        Example((), (np.array([[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1.0]]),),
+                {"size": 3, "out": 5, "mode": "nearest", "dtype": "float64"}),
+    ]
+)  # fmt: skip
+
+
+@op(no_gradient="it is a constant", outputs=("index", "weight"))
+def resize_tap(
+    xp,
+    *,
+    size: int,
+    out: int,
+    tap: int,
+    mode: Mode,
+    align_corners: bool = False,
+    align_mode: int = 0,
+    dtype: Dtype = "float32",
+):
+    """Element number `tap` of those that each of `out` elements is a weighted sum of: its position and its weight."""
+    at, weight = _taps(size, out, mode, align_corners, align_mode)[tap]
+    return xp.asarray(at.astype("int64")), xp.asarray(weight.astype(as_dtype(dtype)))
+
+
+@resize_tap.infer
+def resize_tap_infer(*, size, out, tap, mode, align_corners, align_mode, dtype):
+    _check_resize(size, out, align_mode, dtype)
+    if not 0 <= tap < TAPS[mode]:
+        raise ProgramError(f"{mode} has no tap {tap}", "bad_attr")
+    return TensorType((out,), "int64"), TensorType((out,), dtype)
+
+
+resize_tap.example(
+    lambda: [
+        Example((), (np.array([0, 0, 0, 1]), np.array([1, 0.75, 0.25, 0.75])),
+                {"size": 2, "out": 4, "tap": 0, "mode": "linear", "dtype": "float64"}),
+        Example((), (np.array([1, 1, 1, 1]), np.array([0, 0.25, 0.75, 0.25])),
+                {"size": 2, "out": 4, "tap": 1, "mode": "linear", "dtype": "float64"}),
+    ]
+)  # fmt: skip
+
+
+DENSE = 2**20
+"""The most elements of a matrix that resizes an axis; on long lines, unlike images, it would grow too large."""
+
+
+def _resized(x, axis: int, out: int, how):
+    """x with one axis resized; how: mode, align_corners, align_mode."""
+    size = x.shape[axis]
+    order = (*(i for i in range(x.rank) if i != axis), axis)
+    if size * out <= DENSE:
+        weights = lookup("cast")(
+            x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **how), dtype=x.dtype
+        )
+        turned = lookup("matmul")(lookup("transpose")(x, axes=order), weights)
+        return lookup("transpose")(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+    parts = []
+    for tap in range(TAPS[how["mode"]]):
+        at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **how)
+        weight = lookup("unsqueeze")(lookup("cast")(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
+        parts.append(lookup("gather")(x, at, axis=axis) * weight)
+    return x.builder.emit("sum", *parts)
+
+
+@composite
+def interpolate(
+    x,
+    *,
+    size: tuple[int, ...] | None = None,
+    scale_factor: tuple[float, ...] | None = None,
+    mode: Mode = "nearest",
+    align_corners: bool = False,
+    align_mode: int = 0,
+):
+    """x [n, c, *spatial] resized to `size`, or by `scale_factor` (rounded down), over one to three spatial axes.
+
+    mode: nearest, linear (on images bilinear, on volumes trilinear) or cubic (on images bicubic, a = -0.75).
+    align_corners: the corners of input and output coincide; otherwise, with align_mode 0, elements are areas and their
+    outer edges coincide, with align_mode 1 (linear only) the first elements do. The gradient is the transpose.
+    """
+    n = x.rank - 2
+    if not 1 <= n <= 3 or -1 in x.shape[2:] or 0 in x.shape[2:]:
+        raise ProgramError(f"needs 1 to 3 spatial axes of known sizes above 0, not {x.type}", "shape_mismatch")
+    if (size is None) == (scale_factor is None):
+        raise ProgramError("give either size or scale_factor", "bad_attr")
+    if scale_factor is not None:
+        if not all(map(math.isfinite, scale_factor)):
+            raise ProgramError(f"scale_factor must be finite, not {list(scale_factor)}", "bad_attr")
+        factors = scale_factor * n if len(scale_factor) == 1 else scale_factor
+        size = tuple(math.floor(m * f) for m, f in zip(x.shape[2:], factors, strict=False))
+    assert size is not None
+    if len(size) == 1:
+        size = size * n
+    if len(size) != n or min(size) < 1:
+        raise ProgramError(f"the output sizes {list(size)} do not fit {x.type}", "bad_attr")
+    how = {"mode": mode, "align_corners": align_corners, "align_mode": align_mode}
+    for axis, out in enumerate(size, start=2):
+        if out != x.shape[axis]:
+            x = _resized(x, axis, out, how)
+    return x
+
+
+IMAGE = np.sin(np.arange(12.0) * 4).reshape(1, 2, 2, 3)
+LINE = np.cos(np.arange(8.0) * 3).reshape(1, 2, 4)
+
+
+def _linear(x, out, align):
+    """One axis, by the definition."""
+    size = x.shape[-1]
+    result = np.zeros((*x.shape[:-1], out))
+    for i in range(out):
+        at = i * (size - 1) / (out - 1) if align else max((i + 0.5) * size / out - 0.5, 0)
+        low = min(int(at), size - 1)
+        high = min(low + 1, size - 1)
+        result[..., i] = x[..., low] * (1 - at + low) + x[..., high] * (at - low)
+    return result
+
+
+def _both(x, h, w, align):
+    return _linear(_linear(x, w, align).swapaxes(2, 3), h, align).swapaxes(2, 3)
+
+
+def _bicubic_line(x, out):
+    """Keys' kernel applied to distances, edges repeated."""
+    size = x.shape[-1]
+    result = np.zeros((*x.shape[:-1], out))
+    for i in range(out):
+        at = (i + 0.5) * size / out - 0.5
+        for k in range(math.floor(at) - 1, math.floor(at) + 3):
+            d = abs(at - k)
+            weight = (1.25 * d - 2.25) * d * d + 1 if d <= 1 else -0.75 * (d**3 - 5 * d * d + 8 * d - 4)
+            result[..., i] += weight * x[..., min(max(k, 0), size - 1)]
+    return result
+
+
+def _from_first(x, out):
+    """Linear, the first elements coinciding."""
+    result = np.zeros((*x.shape[:-1], out))
+    for i in range(out):
+        at = i * x.shape[-1] / out
+        low, high = int(at), min(int(at) + 1, x.shape[-1] - 1)
+        result[..., i] = x[..., low] * (1 - at + low) + x[..., high] * (at - low)
+    return result
+
+
+interpolate.example(
+    lambda: [
+        Example((IMAGE,), (IMAGE.repeat(2, 2).repeat(2, 3),), {"scale_factor": (2.0,)}),
+        Example((IMAGE,), (_both(IMAGE, 3, 5, False),), {"size": (3, 5), "mode": "linear"}),
+        Example((IMAGE,), (_both(IMAGE, 4, 2, True),), {"size": (4, 2), "mode": "linear", "align_corners": True}),
+        Example((LINE,), (_bicubic_line(LINE, 7),), {"size": (7,), "mode": "cubic"}),
+        Example((LINE,), (_from_first(LINE, 6),), {"size": (6,), "mode": "linear", "align_mode": 1}),
+        Example((IMAGE[:, :, None],), (_both(IMAGE, 3, 5, False)[:, :, None],), {"size": (1, 3, 5), "mode": "linear"}),
+        Example((IMAGE[:0],), (np.zeros((0, 2, 4, 6)),), {"scale_factor": (2.0, 2.0)}),
+    ]
+)  # fmt: skip
