@@ -6,7 +6,7 @@ import math
 
 from core.ir import Op, TensorType
 from core.plan.data import Gather, ScatterAdd, View
-from core.plan.group import Group, Member
+from core.plan.fusion import Group, Member
 from core.plan.interpreted import interpret
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
 from core.plan.reduce import reduced

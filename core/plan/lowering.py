@@ -17,7 +17,7 @@ from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
-from core.plan.group import Axes, Group, Member
+from core.plan.fusion import Axes, Group, Member
 from core.plan.interpreted import interpret
 from core.plan.schedule import Schedule
 

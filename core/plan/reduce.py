@@ -6,7 +6,7 @@ import numpy as np
 
 from core.ir import Op, TensorType
 from core.ir.registry import lookup
-from core.plan.group import Member
+from core.plan.fusion import Member
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
 
 __all__ = ["reduced"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
 from core.plan.data import Instruction, Root, View
-from core.plan.group import Axes, Group, Member
+from core.plan.fusion import Axes, Group, Member
 
 __all__ = ["Schedule"]
 

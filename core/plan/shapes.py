@@ -7,7 +7,7 @@ from dataclasses import replace
 from core.ir import Op
 from core.ops.indexing.gather import cut
 from core.plan.data import View
-from core.plan.group import Member
+from core.plan.fusion import Member
 from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
 
 __all__ = ["reshaped", "reshaped_view", "transposed"]

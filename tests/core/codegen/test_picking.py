@@ -10,7 +10,7 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import as_tuple, lookup
-from core.plan.group import LONGEST_ROW
+from core.plan.fusion import LONGEST_ROW
 from tests.laws.test_native import both
 
 SHAPES = [(1, 1), (1, 7), (3, 1), (4, 33), (1, 4096), (1, 4097), (2, LONGEST_ROW), (2, LONGEST_ROW + 1), (2, 3, 20_000)]
