@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.analysis.place import place
-from core.codegen.peak import Peak, peak
+from core.codegen.machine_peak import Peak, peak
 from core.cost import count_work
 from core.ir import Block, TensorType
 from core.plan.work import Work, work_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.module import Module
-from core.codegen.pieces import (
+from core.codegen.vector_slices import (
     Piece,
     across,
     along,

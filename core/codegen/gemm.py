@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
-from core.codegen.pieces import mask
 from core.codegen.tile import tile, tile_of
+from core.codegen.vector_slices import mask
 from core.plan.data import Gemm
 
 __all__ = ["Product", "gemm_function", "product_of"]

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.codegen import columns, convolution, pooling, rooms, turn
+from core.codegen import convolution, pooling
+from core.codegen import im2col as columns
+from core.codegen import padding as rooms
+from core.codegen import transpose as turn
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.plan.data import Kernel

@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache, MemoryCache
-from core.codegen.outside import Outside
+from core.codegen.compiler_process import Outside
 
 __all__ = [
     "KEPT",

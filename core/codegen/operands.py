@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, Value
-from core.codegen.pieces import mask, parts, picked
 from core.codegen.reductions import across, combine, identity, masked
+from core.codegen.vector_slices import mask, parts, picked
 from core.plan.data import Instr, RowKernel
 
 __all__ = ["RUN", "Operands", "Piece"]

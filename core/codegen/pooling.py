@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.module import Module
-from core.codegen.moves import checked
-from core.codegen.pieces import along, interleaved, lanes_for, mask, move, phases, put, zero
+from core.codegen.vector_slices import along, interleaved, lanes_for, mask, move, phases, put, zero
 from core.plan.geometry import Pool, Scattered, Tiles
 
 __all__ = ["pick", "pool", "tiles", "unpool"]

@@ -8,7 +8,7 @@ from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.llvm import Function, Value
 from core.codegen.module import Module
-from core.codegen.panels import panels_function, panels_of
+from core.codegen.packed_gemm import panels_function, panels_of
 from core.plan.data import Gemm, View
 
 __all__ = ["ProductFunction", "batch_addresses", "product_function"]

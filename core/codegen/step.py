@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.codegen import fork, kernels
+from core.codegen import kernels
+from core.codegen import parallel as fork
 from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
+from core.codegen.gather_scatter import gather_function, scatter_function
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.module import Module
-from core.codegen.moves import gather_function, scatter_function
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function

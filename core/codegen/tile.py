@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
-from core.codegen.pieces import mask
+from core.codegen.vector_slices import mask
 
 __all__ = ["tile", "tile_of"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.analysis.profile import as_text, profile_of
-from core.codegen.peak import Peak, _rate, peak
+from core.codegen.machine_peak import Peak, _rate, peak
 from core.compiler.compile import GradientQuery, compile_gradient, compile_training
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times

@@ -35,7 +35,9 @@ def compiler_of(served: Served) -> int:
     """The process id of the worker's compiler, which must be there."""
     (worker,) = (w["pid"] for w in served.client.get("/v1/workers").json()["workers"])
     children = [pid for each in Path(f"/proc/{worker}/task").glob("*/children") for pid in each.read_text().split()]
-    (found,) = [int(pid) for pid in children if b"core.codegen.outside" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (found,) = [
+        int(pid) for pid in children if b"core.codegen.compiler_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.workloads import mlp
 from core.autodiff.adjoint import vjp
-from core.codegen import fork
+from core.codegen import parallel as fork
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.codegen import fork
+from core.codegen import parallel as fork
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.runtime import native
 from core.runtime.native import native_plan

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.outside import GOOD, Outside, _answers
+from core.codegen.compiler_process import GOOD, Outside, _answers
 from core.ir.errors import ExecutionError
 
 DOUBLE = """

@@ -7,7 +7,7 @@ import math
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.pieces import WIDEST, along, interleaved, mask, move, phases, put, zero
+from core.codegen.vector_slices import WIDEST, along, interleaved, mask, move, phases, put, zero
 from core.plan.geometry import Room
 
 __all__ = ["fill_room", "leave_room"]

@@ -17,11 +17,11 @@ import numpy as np
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.pieces import cut, mask, move, put
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function
 from core.codegen.tile import tile, tile_of
-from core.codegen.turn import turned
+from core.codegen.transpose import turned
+from core.codegen.vector_slices import cut, mask, move, put
 from core.plan.data import Gemm, Instr, RowKernel
 
 __all__ = ["Panels", "panels_function", "panels_of", "sums_bytes"]

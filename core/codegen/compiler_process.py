@@ -1,6 +1,6 @@
 """LLVM in a process of its own: the texts of modules go in, object code comes out.
 
-    python -m core.codegen.outside
+    python -m core.codegen.compiler_process
 
 A crash of the compiler then costs one compilation and not the process that wanted it; nor do other threads of that
 process wait for the one lock that all of llvmlite has. Of several texts all but one are compiled by forks of that
@@ -92,7 +92,7 @@ class Outside:
             self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-m", "core.codegen.outside", str(os.getpid())]
+        arguments = [sys.executable, "-m", "core.codegen.compiler_process", str(os.getpid())]
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # where we were imported from
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)

@@ -12,7 +12,7 @@ from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.panels import sums_bytes
+from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
 from core.codegen.sweeps import DEAR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.pieces import mask
+from core.codegen.vector_slices import mask
 from core.plan.geometry import Turned
 
 __all__ = ["turn", "turn_units", "turned"]

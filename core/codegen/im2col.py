@@ -16,8 +16,8 @@ import numpy as np
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.pieces import along, blocks, mask, move, parts, put, zero
 from core.codegen.product import product_function
+from core.codegen.vector_slices import along, blocks, mask, move, parts, put, zero
 from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
 
