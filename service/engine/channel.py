@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from service.worker import messages
-from service.worker.messages import Frames, FromWorker
+from service.ipc import messages
+from service.ipc.messages import Frames, FromWorker
 
 __all__ = ["Channel"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from service.engine.protocol import PartCallback, Reply
-from service.worker.arena import ArenaReader, ArenaWriter, Placed, extent
-from service.worker.messages import Failed, Parked, Part, Returned
+from service.ipc.messages import Failed, Parked, Part, Returned
+from service.ipc.shared_memory import ArenaReader, ArenaWriter, Placed, extent
 
 __all__ = ["Arenas", "Exchange", "FromCall", "Last"]
 

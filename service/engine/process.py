@@ -26,9 +26,9 @@ from service.engine.child import Child
 from service.engine.devices import WorkerPlan
 from service.engine.exchange import Arenas, Exchange, Last
 from service.engine.protocol import PartCallback, RemoteError, Reply, WorkerLost
-from service.worker import messages
-from service.worker.arena import Placed
-from service.worker.messages import Call, Compiled, Failed, Forget, FromWorker, Parked, Ready, Start
+from service.ipc import messages
+from service.ipc.messages import Call, Compiled, Failed, Forget, FromWorker, Parked, Ready, Start
+from service.ipc.shared_memory import Placed
 from service.worker.state import PAGE, ControlPage
 
 __all__ = ["Waiting", "WorkerConfig", "WorkerProcess"]

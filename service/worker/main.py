@@ -28,10 +28,8 @@ import numpy as np
 
 from core.ir.errors import CoreError, ProgramError
 from service import logs
-from service.worker import messages
-from service.worker.arena import ArenaReader, ArenaWriter
-from service.worker.compiling import Compilations, Parked
-from service.worker.messages import (
+from service.ipc import messages
+from service.ipc.messages import (
     Call,
     Failed,
     Forget,
@@ -44,6 +42,8 @@ from service.worker.messages import (
     Tensor,
     ToWorker,
 )
+from service.ipc.shared_memory import ArenaReader, ArenaWriter
+from service.worker.compiling import Compilations, Parked
 from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")

@@ -8,8 +8,8 @@ import socket
 import msgspec
 import pytest
 
-from service.worker import messages
-from service.worker.messages import Forget, Frames
+from service.ipc import messages
+from service.ipc.messages import Forget, Frames
 
 
 def frame(number: int) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.engine import EmbeddedPool, NoCapacity, RemoteError, WorkerLost
-from service.worker.arena import ArenaReader
+from service.ipc.shared_memory import ArenaReader
 
 pytestmark = pytest.mark.anyio
 

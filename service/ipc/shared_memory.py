@@ -20,7 +20,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 
-from service.worker.messages import Tensor
+from service.ipc.messages import Tensor
 
 __all__ = ["INLINE_BYTES", "KEEP_BYTES", "ArenaReader", "ArenaWriter", "Placed", "extent"]
 

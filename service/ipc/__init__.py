@@ -1,0 +1,1 @@
+"""Messages and shared memory between the service and its workers: both ends of the socket."""
