@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from service import __version__, middleware, problems
 from service.direct import Direct
 from service.engine import EmbeddedPool, Engine, EngineError
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.queries import known_parameters
 from service.routes import (
     gradients,

@@ -10,7 +10,7 @@ import numpy as np
 
 from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS, PartCallback
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.problems import from_exception
 
 __all__ = ["Calls"]

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
 
 __all__ = ["Around", "install", "request_id"]

@@ -22,7 +22,7 @@ from service.calls import Calls
 from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
 from service.exchange import THREAD_BYTES, Answer
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception
 from service.session import SESSIONS, Kind, Session
 from service.settings import Settings

@@ -13,7 +13,7 @@ from service import tensors as wire
 from service.body import JSON
 from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem, from_remote
 from service.samples import REGRESSION_ID, WHILE_ID
 from service.settings import Settings

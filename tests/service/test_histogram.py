@@ -7,7 +7,7 @@ import random
 import prometheus_client
 import pytest
 
-from service.histogram import Histogram
+from service.observability.histogram import Histogram
 
 BOUNDS = (0.001, 0.5, 1.0, 10.0)
 

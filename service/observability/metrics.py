@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.engine.protocol import Engine, Reply
-from service.histogram import Histogram
+from service.observability.histogram import Histogram
 
 __all__ = ["Metrics"]
 

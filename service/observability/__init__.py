@@ -1,0 +1,1 @@
+"""Metrics of the service, in the format of Prometheus."""
