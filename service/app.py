@@ -31,10 +31,10 @@ from service.routes import (
 from service.routes.in_session import SESSION_ID
 from service.samples import SAMPLES
 from service.schemas.programs import Registration
-from service.sessions import SessionRegistry
+from service.sessions.registry import SessionRegistry
+from service.sessions.tape import TAPES
 from service.settings import Settings
 from service.store.programs import ProgramStore
-from service.tape import TAPES
 
 __all__ = ["create_app"]
 

@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
 
 if TYPE_CHECKING:
-    from service.sessions import SessionRegistry
+    from service.sessions.registry import SessionRegistry
 
 __all__ = [
     "LOSS",

@@ -12,8 +12,8 @@ from service.engine import Reply
 from service.exchange import render
 from service.routes.common import settings
 from service.routes.documented import HOT_PROBLEMS
-from service.session import Session, version_text
-from service.sessions import SessionRegistry
+from service.sessions.registry import SessionRegistry
+from service.sessions.session import Session, version_text
 
 __all__ = [
     "AT",

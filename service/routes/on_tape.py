@@ -19,8 +19,8 @@ from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
 from service.schemas import tapes as schemas
-from service.session import Session
-from service.sessions import Write
+from service.sessions.registry import Write
+from service.sessions.session import Session
 
 __all__ = ["TapeId", "router"]
 

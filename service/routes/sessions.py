@@ -17,7 +17,7 @@ from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.samples import REGRESSION_ID
 from service.schemas import sessions as schemas
-from service.session import Session
+from service.sessions.session import Session
 from service.store.programs import program_id as id_of
 
 __all__ = ["router"]

@@ -13,7 +13,7 @@ from service.routes.documented import accepts
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
 from service.schemas import tapes as schemas
-from service.tape import Tape
+from service.sessions.tape import Tape
 
 __all__ = ["router"]
 

@@ -26,8 +26,8 @@ from service.routes.in_session import (
 )
 from service.samples import REGRESSION_FEEDS
 from service.schemas import sessions as schemas
-from service.session import Session
-from service.sessions import Write
+from service.sessions.registry import Write
+from service.sessions.session import Session
 from service.stream import GradientStream
 
 __all__ = ["router"]

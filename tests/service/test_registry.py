@@ -13,9 +13,9 @@ from service.calls import Calls
 from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, WorkerLost
 from service.exchange import Answer
 from service.problems import HttpProblem
-from service.replay import History
-from service.session import Session
-from service.sessions import SessionRegistry, Write
+from service.sessions.registry import SessionRegistry, Write
+from service.sessions.replay import History
+from service.sessions.session import Session
 from service.settings import Settings
 
 

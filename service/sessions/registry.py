@@ -24,7 +24,7 @@ from service.engine.protocol import NO_TENSORS, PartCallback
 from service.exchange import THREAD_BYTES, Answer
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception
-from service.session import SESSIONS, Kind, Session
+from service.sessions.session import SESSIONS, Kind, Session
 from service.settings import Settings
 
 __all__ = ["SessionRegistry", "Write"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from service.replay import History
+from service.sessions.replay import History
 
 __all__ = ["SESSIONS", "Kind", "Session", "version_text"]
 

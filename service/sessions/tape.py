@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.session import Kind, Session
+from service.sessions.session import Kind, Session
 
 __all__ = ["TAPES", "Tape"]
 

@@ -1,0 +1,1 @@
+"""Open sessions and tapes, as the API process knows them."""
