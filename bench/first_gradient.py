@@ -24,7 +24,7 @@ from bench.machine import machine
 from bench.peers.process import started
 from bench.servers import OWN, SAFETENSORS, post, served
 from bench.workloads import WORKLOADS, Workload, mlp
-from service import tensorfile
+from service.formats import safetensors as tensorfile
 
 __all__ = ["main", "measured"]
 

@@ -30,7 +30,7 @@ from bench.servers import OWN, SAFETENSORS, ServerEnded, post, served
 from bench.workloads import WORKLOADS, Arrays
 from examples import digits, rnn_text
 from examples.models import Program, character_rnn, digits_convnet, digits_mlp
-from service import tensorfile
+from service.formats import safetensors as tensorfile
 
 __all__ = ["main"]
 

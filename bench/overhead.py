@@ -20,7 +20,7 @@ import numpy as np
 from fastapi import FastAPI, Request
 
 from bench.servers import OWN, SAFETENSORS, post, served
-from service import tensorfile
+from service.formats import safetensors as tensorfile
 
 __all__ = ["empty", "main"]
 

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from service.formats.safetensors import unpack
+from service.formats.strict_json import parse_json
 from service.problems import HttpProblem, from_validation
 from service.settings import Settings
-from service.strict_json import parse_json
-from service.tensorfile import unpack
 
 __all__ = ["JSON", "NDJSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wanted_form", "wants_tensorfile"]
 

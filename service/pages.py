@@ -18,7 +18,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.registry import Attr, Example, OpSpec, as_tuple, plain
 from core.runtime.reference import execute
 from core.wire.samples import SAMPLES
-from service import tensors
+from service.formats import json_tensors as tensors
 from service.routes.ops import CATALOGUE, FAMILIES, attributes_of, documentation_of, family_of, sampled, schema_of
 
 __all__ = ["pages", "write_pages"]

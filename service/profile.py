@@ -14,7 +14,7 @@ from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
 from core.wire import read
-from service import tensors
+from service.formats import json_tensors as tensors
 
 __all__ = ["profile_file"]
 

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.body import JSON, NDJSON, SAFETENSORS
+from service.formats.json_tensors import dumps
 from service.problems import responses
 from service.schemas.gradients import OP, PROGRAM
 from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
-from service.tensors import dumps
 
 __all__ = ["HOT_PROBLEMS", "accepts", "answers", "lines"]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from service import tensors
 from service.body import JSON, read_body
+from service.formats import json_tensors as tensors
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
 from service.routes.documented import accepts

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from service import __version__, tensors
+from service import __version__
 from service.body import JSON, NDJSON, SAFETENSORS
+from service.formats import json_tensors as tensors
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, metrics, programs, settings
 from service.schemas.programs import Strict

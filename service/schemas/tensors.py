@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from service.tensors import DTYPES
+from service.formats.json_tensors import DTYPES
 
 __all__ = ["TENSOR", "Gradient", "Gradients", "Tensor", "Tensors"]
 
@@ -36,7 +36,7 @@ Tensors = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": TENSOR}),
     Field(max_length=100_000),
 ]
-"""Name -> tensor; read by `service.tensors.decode_all`, which checks what is inside."""
+"""Name -> tensor; read by `service.formats.json_tensors.decode_all`, which checks what is inside."""
 
 ROWS: dict[str, Any] = {
     "title": "Rows of a table",

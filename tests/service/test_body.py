@@ -11,9 +11,9 @@ import pytest
 from starlette.requests import Request
 
 from service.body import JSON, SAFETENSORS, Body, read_body, wants_tensorfile
+from service.formats.safetensors import pack
 from service.problems import HttpProblem
 from service.settings import Settings
-from service.tensorfile import pack
 
 pytestmark = pytest.mark.anyio
 

@@ -145,7 +145,7 @@ def test_wrong_paths_and_methods_are_problems_too(client, method, path):
 def test_truncated_and_forged_tensor_files_are_refused(client):
     import numpy as np
 
-    from service import tensorfile
+    from service.formats import safetensors as tensorfile
 
     values = {"x": np.ones((3, 2), np.float32), "y": np.ones((3, 1), np.float32)}
     values |= {"w": np.ones((2, 1), np.float32), "b": np.ones(1, np.float32)}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.formats.strict_json import parse_json
 from service.problems import HttpProblem
-from service.strict_json import parse_json
 
 NOT_JSON = {
     "empty": b"",

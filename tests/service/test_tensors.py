@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from service.formats.json_tensors import DTYPES, TensorLimits, decode, decode_all, dumps, encode, encode_all
+from service.formats.safetensors import pack, unpack
 from service.problems import HttpProblem
-from service.tensorfile import pack, unpack
-from service.tensors import DTYPES, TensorLimits, decode, decode_all, dumps, encode, encode_all
 
 shapes = arrays_of.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 

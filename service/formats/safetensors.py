@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import unknown_dtype
-from service.problems import FieldError, HttpProblem
-from service.strict_json import parse_json
-from service.tensors import (
+from service.formats.json_tensors import (
     DTYPES,
     MAX_NAME,
     TensorError,
@@ -25,6 +23,8 @@ from service.tensors import (
     checked_shape,
     dumps,
 )
+from service.formats.strict_json import parse_json
+from service.problems import FieldError, HttpProblem
 
 __all__ = ["pack", "unpack"]
 

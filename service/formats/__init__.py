@@ -1,0 +1,1 @@
+"""Formats of tensors and programs: JSON, safetensors, graphs."""
