@@ -10,11 +10,12 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from service import __version__, middleware, problems
-from service.direct import Direct
+from service import __version__, problems
 from service.engine import EmbeddedPool, Engine, EngineError
+from service.http import middleware
+from service.http.fast_path import Direct
+from service.http.query_params import known_parameters
 from service.observability.metrics import Metrics
-from service.queries import known_parameters
 from service.routes import (
     gradients,
     graph,

@@ -15,7 +15,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from service import __version__, logs
-from service.guard import guarded
+from service.http.protocol import guarded
 from service.settings import Settings
 
 __all__ = ["main"]

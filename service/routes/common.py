@@ -9,10 +9,10 @@ import numpy as np
 from fastapi import Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
-from service.body import JSON
 from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.formats import json_tensors as wire
+from service.http.request_body import JSON
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem, from_remote
 from service.samples import REGRESSION_ID, WHILE_ID

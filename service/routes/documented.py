@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.body import JSON, NDJSON, SAFETENSORS
 from service.formats.json_tensors import dumps
+from service.http.request_body import JSON, NDJSON, SAFETENSORS
 from service.problems import responses
 from service.schemas.gradients import OP, PROGRAM
 from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent

@@ -7,9 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
-from service.calls import Calls
-from service.exchange import given_tensors, render
+from service.http.ndjson_stream import GradientStream
+from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
+from service.http.tensor_payloads import given_tensors, render
+from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import Profiled, ProgramId, engine, metrics, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
@@ -17,7 +18,6 @@ from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
 from service.settings import Settings
 from service.store.programs import program_id as id_of
-from service.stream import GradientStream
 
 __all__ = ["deadline_of", "router"]
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.body import JSON
 from service.formats import json_tensors as tensors
 from service.formats.graph import as_graphviz, as_mermaid, as_page, graph_of
+from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
 from service.routes.programs import WORKER_PROBLEMS, backward_of

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
-from service.body import SAFETENSORS, Body, read_body, wanted_form
 from service.engine import Reply
-from service.exchange import render
+from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
+from service.http.tensor_payloads import render
 from service.routes.common import settings
 from service.routes.documented import HOT_PROBLEMS
 from service.sessions.registry import SessionRegistry

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from service.body import JSON, read_body
-from service.calls import Calls
-from service.exchange import given_tensors
 from service.formats import json_tensors as tensors
+from service.http.request_body import JSON, read_body
+from service.http.tensor_payloads import given_tensors
+from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, call, engine, metrics, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 
-from service.body import JSON, Body, wants_tensorfile
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
-from service.exchange import Answer, given_tensors, render
+from service.http.request_body import JSON, Body, wants_tensorfile
+from service.http.tensor_payloads import Answer, given_tensors, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, said, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers

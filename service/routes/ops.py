@@ -16,8 +16,8 @@ from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.samples import SAMPLES, Sample
-from service.body import JSON
 from service.formats import json_tensors as tensors
+from service.http.request_body import JSON
 from service.problems import FieldError, HttpProblem, responses
 from service.schemas.programs import Strict
 

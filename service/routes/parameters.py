@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.body import wants_tensorfile
 from service.engine import Reply
-from service.exchange import given_tensors, render
+from service.http.request_body import wants_tensorfile
+from service.http.tensor_payloads import given_tensors, render
 from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers

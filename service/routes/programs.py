@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from service.body import JSON, read_body
 from service.formats import json_tensors as tensors
+from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
 from service.routes.documented import accepts

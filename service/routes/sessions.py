@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
-from service.body import JSON, read_body
-from service.exchange import given_tensors
+from service.http.request_body import JSON, read_body
+from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import lease_of, program, said, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts

@@ -12,8 +12,8 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from service import __version__
-from service.body import JSON, NDJSON, SAFETENSORS
 from service.formats import json_tensors as tensors
+from service.http.request_body import JSON, NDJSON, SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, metrics, programs, settings
 from service.schemas.programs import Strict

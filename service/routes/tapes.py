@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.body import JSON, read_body
+from service.http.request_body import JSON, read_body
 from service.problems import responses
 from service.routes.common import lease_of, said, settings, tapes
 from service.routes.documented import accepts

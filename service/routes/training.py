@@ -7,9 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.body import NDJSON, SAFETENSORS
 from service.engine import Reply
-from service.exchange import Answer, given_gradients, given_tensors, render
+from service.http.ndjson_stream import GradientStream
+from service.http.request_body import NDJSON, SAFETENSORS
+from service.http.tensor_payloads import Answer, given_gradients, given_tensors, render
 from service.routes.common import Profiled, sessions, settings
 from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import deadline_of
@@ -28,7 +29,6 @@ from service.samples import REGRESSION_FEEDS
 from service.schemas import sessions as schemas
 from service.sessions.registry import Write
 from service.sessions.session import Session
-from service.stream import GradientStream
 
 __all__ = ["router"]
 

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from service.body import Body
-from service.calls import Calls
 from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
-from service.exchange import THREAD_BYTES, Answer
+from service.http.request_body import Body
+from service.http.tensor_payloads import THREAD_BYTES, Answer
+from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception
 from service.sessions.session import SESSIONS, Kind, Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from service.exchange import Answer
+from service.http.tensor_payloads import Answer
 
 __all__ = ["Answered", "History"]
 

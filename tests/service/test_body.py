@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.body import JSON, SAFETENSORS, Body, read_body, wants_tensorfile
 from service.formats.safetensors import pack
+from service.http.request_body import JSON, SAFETENSORS, Body, read_body, wants_tensorfile
 from service.problems import HttpProblem
 from service.settings import Settings
 

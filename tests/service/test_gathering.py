@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.gathering import Gathering
+from service.http.coalesced_write import Gathering
 
 pytestmark = pytest.mark.anyio
 

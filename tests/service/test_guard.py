@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from service import problems
-from service.body import read_body
-from service.guard import guarded
+from service.http.protocol import guarded
+from service.http.request_body import read_body
 from service.settings import Settings
 
 LIMITS = Settings(

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from service import problems
 from service.engine.protocol import WorkerInfo
-from service.middleware import READ_AHEAD_BYTES, install
+from service.http.middleware import READ_AHEAD_BYTES, install
 from service.observability.metrics import Metrics
 
 pytestmark = pytest.mark.anyio

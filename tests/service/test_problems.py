@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from core.ir.errors import ExecutionError, InvalidProgram, Location, NotDifferentiable, Problem
 from service import problems
 from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError, WorkerLost
-from service.middleware import install as install_middleware
+from service.http.middleware import install as install_middleware
 from service.observability.metrics import Metrics
 from service.problems import CODES, FieldError, HttpProblem
 

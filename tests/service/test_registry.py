@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from service.calls import Calls
 from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, WorkerLost
-from service.exchange import Answer
+from service.http.tensor_payloads import Answer
+from service.http.worker_calls import Calls
 from service.problems import HttpProblem
 from service.sessions.registry import SessionRegistry, Write
 from service.sessions.replay import History

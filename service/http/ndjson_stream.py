@@ -18,11 +18,11 @@ import numpy as np
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.body import NDJSON
 from service.engine import EngineError, Reply
 from service.engine.protocol import PartCallback
-from service.exchange import THREAD_BYTES, grouped, timing_of
 from service.formats import json_tensors as tensors
+from service.http.request_body import NDJSON
+from service.http.tensor_payloads import THREAD_BYTES, grouped, timing_of
 from service.problems import HttpProblem, from_exception, problem_body
 
 __all__ = ["GradientStream"]

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.gathering import Gathering
+from service.http.coalesced_write import Gathering
 from service.problems import HttpProblem, new_request_id, problem_body
 from service.settings import Settings
 

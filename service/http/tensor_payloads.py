@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 import numpy as np
 from starlette.responses import Response
 
-from service.body import JSON, SAFETENSORS, Body
 from service.engine import Reply
 from service.formats import json_tensors as tensors
 from service.formats import safetensors as tensorfile
+from service.http.request_body import JSON, SAFETENSORS, Body
 from service.problems import FieldError, HttpProblem
 from service.settings import Settings
 

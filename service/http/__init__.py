@@ -1,0 +1,1 @@
+"""Everything between the socket and the routes: the protocol, middleware, request bodies, answers."""
