@@ -30,7 +30,7 @@ from service.routes import (
     training,
 )
 from service.routes.in_session import SESSION_ID
-from service.samples import SAMPLES
+from service.schemas.examples import SAMPLES
 from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES

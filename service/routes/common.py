@@ -15,7 +15,7 @@ from service.formats import json_tensors as wire
 from service.http.request_body import JSON
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem, from_remote
-from service.samples import REGRESSION_ID, WHILE_ID
+from service.schemas.examples import REGRESSION_ID, WHILE_ID
 from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
 

@@ -14,7 +14,7 @@ from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import Profiled, ProgramId, engine, metrics, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
-from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
 from service.settings import Settings
 from service.store.programs import program_id as id_of

@@ -16,7 +16,7 @@ from service.routes.common import LOSS, ProgramId, call, engine, metrics, progra
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import WORKER_PROBLEMS, Names
-from service.samples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
+from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 from service.schemas.gradients import (
     CheckpointBytes,
     Deadline,

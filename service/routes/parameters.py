@@ -14,8 +14,8 @@ from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
-from service.samples import REGRESSION_PARAMETERS
 from service.schemas import sessions as schemas
+from service.schemas.examples import REGRESSION_PARAMETERS
 
 __all__ = ["router"]
 

@@ -12,7 +12,7 @@ from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
 from service.routes.documented import accepts
-from service.samples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
+from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
 from service.store.programs import StoredProgram, StoreFull

@@ -15,8 +15,8 @@ from service.routes.common import lease_of, program, said, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
-from service.samples import REGRESSION_ID
 from service.schemas import sessions as schemas
+from service.schemas.examples import REGRESSION_ID
 from service.sessions.session import Session
 from service.store.programs import program_id as id_of
 

@@ -25,8 +25,8 @@ from service.routes.in_session import (
     received_for,
     shown,
 )
-from service.samples import REGRESSION_FEEDS
 from service.schemas import sessions as schemas
+from service.schemas.examples import REGRESSION_FEEDS
 from service.sessions.registry import Write
 from service.sessions.session import Session
 

@@ -27,7 +27,7 @@ def test_registered_programs_survive_a_restart(tmp_path):
 
 
 def test_machine_code_survives_a_restart(tmp_path):
-    from service.samples import REGRESSION, REGRESSION_FEEDS
+    from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 
     def trained() -> tuple[float, dict[str, float]]:
         """The loss of a first step, and the files of machine code with when they were written."""
@@ -47,7 +47,7 @@ def test_machine_code_survives_a_restart(tmp_path):
 
 
 def test_where_no_machine_code_is_to_be_kept_none_is(tmp_path):
-    from service.samples import REGRESSION, REGRESSION_FEEDS
+    from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 
     with serve(tmp_path, workers=1, cache_bytes=0) as served:
         id = served.client.post("/v1/sessions", json={"program": REGRESSION, "loss": "loss"}).json()["id"]

@@ -13,7 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from service.app import create_app
-from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE
 from service.settings import Settings
 from tests.laws.test_random_programs import EXAMPLES
 from tests.service.conftest import Served

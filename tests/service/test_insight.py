@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.samples import REGRESSION_FEEDS, REGRESSION_ID, WHILE_ID
+from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_ID, WHILE_ID
 from tests.core.test_constructs import custom
 from tests.core.test_memory import tanh_loop
 from tests.programs import Sketch

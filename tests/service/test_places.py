@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 
 GRADIENTS: dict[str, Any] = {
     "program": REGRESSION,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from service import cli
-from service.samples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.settings import Settings
 from tests.programs import EXECUTOR
 

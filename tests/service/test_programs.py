@@ -13,7 +13,7 @@ import pytest
 
 from core.ir.registry import CONSTRUCTS, REGISTRY
 from core.wire import read
-from service.samples import REGRESSION, REGRESSION_ID, SAMPLES, WHILE, WHILE_ID
+from service.schemas.examples import REGRESSION, REGRESSION_ID, SAMPLES, WHILE, WHILE_ID
 from tests.core.test_cases_lines import five_readers, nested
 
 

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.samples import REGRESSION, REGRESSION_FEEDS
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 from tests.service.conftest import serve
 from tests.service.wire import FILE, array, endless, file_of, opened, problem, read_file, regression, tensor, tensors
 
