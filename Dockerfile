@@ -49,7 +49,7 @@ USER 10001:10001
 VOLUME ["/var/lib/backpass"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["/opt/backpass/bin/python", "-m", "service.probe"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["/opt/backpass/bin/python", "-m", "service.cli.healthcheck"]
 ENTRYPOINT ["/opt/backpass/bin/backpass"]
 CMD ["serve"]
 

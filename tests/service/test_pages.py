@@ -15,7 +15,7 @@ from core.compiler.compile import GradientQuery, compile_forward, compile_gradie
 from core.ir.registry import OpSpec
 from core.wire import read
 from core.wire.samples import SAMPLES
-from service.pages import pages, write_pages
+from service.cli.catalogue import pages, write_pages
 from service.routes.ops import CATALOGUE
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "ops"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from service.probe import failure, main
+from service.cli.healthcheck import failure, main
 
 
 @contextmanager

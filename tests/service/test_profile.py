@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from service import cli
+from service.cli import main as cli
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.settings import Settings
 from tests.programs import EXECUTOR

@@ -9,7 +9,8 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from service import __version__, cli, logs
+from service import __version__, logs
+from service.cli import main as cli
 from service.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""`python -m service.probe` asks this machine's service whether it is ready: the container's health check.
+"""`python -m service.cli.healthcheck` asks this machine's service whether it is ready: the container's health check.
 
 Exit status 0 if it is, 1 if not. Only the standard library: it starts in a few hundredths of a second.
 """

@@ -124,8 +124,8 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
 def _profile(chosen: argparse.Namespace) -> int:
     from core.analysis.profile import as_text
     from core.ir.errors import CoreError
+    from service.cli.profile import profile_file
     from service.problems import HttpProblem
-    from service.profile import profile_file
 
     settings = _settings({} if chosen.threads is None else {"threads": chosen.threads})
     if settings is None:
@@ -171,7 +171,7 @@ def _openapi(output: Path | None) -> int:
 
 
 def _catalogue(output: Path) -> int:
-    from service.pages import write_pages
+    from service.cli.catalogue import write_pages
 
     write_pages(output)
     return 0

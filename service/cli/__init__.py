@@ -1,0 +1,1 @@
+"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `healthcheck`, `version`."""
