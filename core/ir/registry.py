@@ -156,7 +156,7 @@ class OpSpec:
         return rule
 
     def adjoint(self, rule: Rule) -> Rule:
-        """Decorator, for control flow: a rule that may also rewrite the forward op (see core.autodiff.adjoint.Adjoint)."""
+        """Decorator, for control flow: a rule that may also rewrite the forward op (core.autodiff.adjoint)."""
         self.adjoint_rule = rule
         return rule
 

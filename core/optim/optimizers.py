@@ -1,4 +1,4 @@
-"""A choice of optimiser: one of the ops in core/ops/optimizers/updates.py and core/ops/optimizers/adam.py, attributes, a schedule."""
+"""A choice of optimiser: one of the ops in core/ops/optimizers, its attributes and a schedule."""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ def record(
 
 
 def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequence[str]) -> dict[str, str]:
-    """Why each of `names` has no gradient; reasons as in `core.gradients.unreachable`. places: of the ops that reach `target`."""
+    """Why each of `names` has no gradient, with the reasons of `core.gradients.unreachable`.
+
+    places: of the ops that reach `target`.
+    """
     if not names:
         return {}
     path = trace.block([trace.ops[p] for p in places], [])

@@ -65,4 +65,4 @@ Gradients = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": {"anyOf": [TENSOR, ROWS]}}),
     Field(max_length=100_000),
 ]
-"""Name -> gradient: a tensor, or, of a table with sparse lookups, its rows; see `service.http.tensor_payloads.given_gradients`."""
+"""Name -> gradient: a tensor, or the rows of a table with sparse lookups (`service.http.tensor_payloads`)."""

@@ -1,6 +1,6 @@
 """Sequences of different lengths as one array with padding, [n, width, ...], and back.
 
-Without padding, a batch is as core.ops.sequence.ragged has it: all rows, one sequence after the other, and `lengths` [n].
+Without padding, a batch has the form of core.ops.sequence.ragged: all rows, sequence after sequence, and `lengths` [n].
 """
 
 from __future__ import annotations
