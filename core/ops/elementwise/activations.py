@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -283,3 +284,44 @@ softmin.example(
         Example((EMPTY,), (EMPTY,)),
     ]
 )
+
+
+CASES = (A, EMPTY, ONE)
+
+
+@composite
+def gelu(x, *, approximate: bool = False):
+    """``out = x * P(N <= x)`` for a standard normal N; `approximate` takes the tanh form (Hendrycks, Gimpel 2016)."""
+    if approximate:
+        # beyond 30 the sigmoid is 0 or 1 in every dtype, and its argument would overflow at last;
+        # (1 + tanh(z)) / 2 = sigmoid(2 z), which keeps its digits on the far left
+        near = lookup("clip")(x, min=-30.0, max=30.0)
+        inner = near + near * lookup("square")(near) * 0.044715
+        return x * lookup("sigmoid")(inner * (2.0 * math.sqrt(2.0 / math.pi)))
+    # 1 + erf would lose all digits of the far left
+    return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
+
+
+def _by_erf(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2)))
+
+
+def _by_tanh(x):
+    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+gelu.example(
+    lambda: [
+        *(Example((x,), (_by_erf(x),)) for x in CASES),
+        *(Example((x,), (_by_tanh(x),), {"approximate": True}) for x in CASES),
+    ]
+)
+
+
+@composite
+def silu(x):
+    """``out = x * sigmoid(x)``, also called swish."""
+    return x * lookup("sigmoid")(x)
+
+
+silu.example(lambda: [Example((x,), (x / (1 + np.exp(-x)),)) for x in CASES])

@@ -17,7 +17,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, lookup, op
 from core.ops.common.types import axis_of, broadcast_shapes, matches
 from core.ops.indexing.gather import check_index, in_range
-from core.ops.reduction.sums import expand_to
+from core.ops.shape.broadcast import expand_to
 from core.ops.shape.reshape import reshape_to
 
 __all__: list[str] = []

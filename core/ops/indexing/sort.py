@@ -12,7 +12,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.common.types import axis_of
 from core.ops.reduction.cumulative import running_argmax
-from core.ops.reduction.sums import expand_to
+from core.ops.shape.broadcast import expand_to
 
 __all__: list[str] = []
 

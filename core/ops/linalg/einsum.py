@@ -10,8 +10,8 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, lookup, op
+from core.ops.common.halves import with_halves_widened
 from core.ops.common.types import broadcast_shapes, same_dtype
-from core.ops.linalg.matmul import with_halves_widened
 
 __all__ = ["terms_of"]
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, lookup, op
+from core.ops.common.halves import with_halves_widened
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
 
-__all__ = ["with_halves_widened"]
-
-
-def with_halves_widened(xp: Any, function: Callable[..., Any], *x: Any) -> Any:
-    """`function` of arrays of one dtype. NumPy has no fast products of 16-bit floats: theirs are made in float32.
-
-    The result has their dtype again, rounded once.
-    """
-    dtype = x[0].dtype
-    if xp is not np or dtype.itemsize != 2 or dtype.kind in "iu":
-        return function(*x)
-    return function(*(v.astype(np.float32) for v in x)).astype(dtype)
+__all__: list[str] = []
 
 
 @op(broadcasts=True)

@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, lookup, op
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
 from core.ops.elementwise.logic import kept_where
+from core.ops.shape.broadcast import expand_to
 
 __all__: list[str] = []
 
@@ -30,7 +31,7 @@ def _reduced(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> 
     return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype)
 
 
-def _reduced_number(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
+def reduced_number(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
     if x.dtype == "bool":
         raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
     return _reduced(x, axes=axes, keepdims=keepdims)
@@ -39,7 +40,7 @@ def _reduced_number(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bo
 def _not_empty(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
     if any(x.shape[i] == 0 for i in axes_of(axes, x.rank)):
         raise ProgramError(f"cannot reduce {x} over an axis of size 0", "shape_mismatch")
-    return _reduced_number(x, axes=axes, keepdims=keepdims)
+    return reduced_number(x, axes=axes, keepdims=keepdims)
 
 
 def restored(value, x, *, axes, keepdims):
@@ -55,19 +56,12 @@ def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = F
     return xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
-reduce_sum.infer(_reduced_number)
+reduce_sum.infer(reduced_number)
 
 
 @reduce_sum.vjp
 def reduce_sum_vjp(ct, out, x, *, axes, keepdims):
     return expand_to(restored(ct, x, axes=axes, keepdims=keepdims), x)
-
-
-def expand_to(value, like):
-    """`value` broadcast to the shape of `like`, by a constant shape where it is known."""
-    if like.type.is_static:
-        return lookup("expand")(value, shape=like.shape)
-    return lookup("expand_as")(value, like)
 
 
 reduce_sum.example(
@@ -297,114 +291,6 @@ sum_.example(
         Example((X, X, X), (3 * X,)),
         Example((X, X[0]), (X + X[0],)),
         Example((X[:0], X[:1], X[0, 0]), (X[:0],)),
-    ]
-)
-
-
-@op
-def sum_to(xp, x, *, shape: tuple[int, ...]):
-    """x summed over the axes along which an array of `shape` would be broadcast to it."""
-    return _sum_to(xp, x, shape)
-
-
-def _sum_to(xp, x, shape):
-    extra = x.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
-    return xp.sum(x, axis=axes, dtype=working_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
-
-
-@sum_to.infer
-def sum_to_infer(x, *, shape):
-    if broadcast(TensorType(shape, x.dtype), x).rank != x.rank:
-        raise ProgramError(f"{x} has fewer axes than {list(shape)}", "shape_mismatch")
-    return TensorType(shape, x.dtype)
-
-
-sum_to.vjp(lambda ct, out, x, *, shape: expand_to(ct, x))
-sum_to.example(
-    lambda: [
-        Example((X,), (X.sum(1, keepdims=True),), {"shape": (2, 1)}),
-        Example((CUBE,), (CUBE.sum((0, 2))[:, None],), {"shape": (3, 1)}),
-        Example((X[:0],), (np.zeros(3),), {"shape": (3,)}),
-    ]
-)
-
-
-@op
-def sum_to_like(xp, x, like):
-    """x summed over the axes along which `like` would be broadcast to it, the transpose of `expand_as`; `like` gives
-    only its shape.
-    """
-    return _sum_to(xp, x, like.shape)
-
-
-@sum_to_like.infer
-def sum_to_like_infer(x, like):
-    broadcast(TensorType(like.shape, x.dtype), x)
-    return TensorType(like.shape, x.dtype)
-
-
-sum_to_like.vjp(lambda ct, out, x, like: (expand_to(ct, x), None))
-sum_to_like.example(
-    lambda: [
-        Example((X, X[:1]), (X.sum(0, keepdims=True),)),
-        Example((CUBE, CUBE[0, :, :1]), (CUBE.sum((0, 2))[:, None],)),
-        Example((X[:0], X[0]), (np.zeros(3),)),
-    ]
-)
-
-
-@op
-def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``x[0] * x[1] * ...``, the product over `axes`. Its gradient multiplies the other elements and never divides:
-    zeros are no exception.
-    """
-    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
-
-
-reduce_prod.infer(_reduced_number)
-
-
-@reduce_prod.vjp
-def reduce_prod_vjp(ct, out, x, *, axes, keepdims):
-    return lookup("product_of_others")(x, axes=axes) * restored(ct, x, axes=axes, keepdims=keepdims)
-
-
-reduce_prod.example(
-    lambda: [
-        Example((X,), (X.prod(),)),
-        Example((X,), (X.prod(1, keepdims=True),), {"axes": (1,), "keepdims": True}),
-        Example((X,), (X.prod(0),), {"axes": (0,)}),
-        Example((CUBE,), (CUBE.prod((0, 2)),), {"axes": (0, 2)}),
-        Example((np.array([[0.0, 2.0], [3.0, 0.0]]),), (np.zeros(2),), {"axes": (1,)}),
-        Example((X[:0],), (np.ones(3),), {"axes": (0,)}),
-    ]
-)
-
-
-@composite
-def product_of_others(x, *, axes: tuple[int, ...] | None = None):
-    """For each element over `axes` the product of all others, ``prod(x) / x[i]`` without a division."""
-    # along an axis: what stands before, times what stands behind; from one axis to the next: products of whole lines
-    gone = axes_of(axes, x.rank)
-    out, lines = None, x
-    for axis in gone:
-        before = lookup("cumprod")(lines, axis=axis, exclusive=True)
-        after = lookup("cumprod")(lines, axis=axis, exclusive=True, reverse=True)
-        out = before * after if out is None else out * (before * after)
-        if axis != gone[-1]:
-            lines = lookup("reduce_prod")(lines, axes=(axis,), keepdims=True)
-    return lookup("full_like")(x, value=1.0) if out is None else out
-
-
-product_of_others.example(
-    lambda: [
-        Example((np.array([0.0, 2.0, 3.0]),), (np.array([6.0, 0.0, 0.0]),)),
-        Example((X,), (X.prod(1, keepdims=True) / X,), {"axes": (1,)}),
-        Example((X,), (X.prod() / X,)),
-        Example((CUBE,), (CUBE.prod((0, 2), keepdims=True) / CUBE,), {"axes": (0, 2)}),
-        Example((X[:0],), (X[:0],), {"axes": (0,)}),
-        Example((X,), (np.ones((2, 3)),), {"axes": ()}),
     ]
 )
 

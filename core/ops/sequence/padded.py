@@ -14,7 +14,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, row_numbers
 from core.ops.common.types import as_dtype, product
-from core.ops.reduction.sums import expand_to
+from core.ops.shape.broadcast import expand_to
 from core.ops.shape.creation import check_count, check_fits
 from core.ops.shape.reshape import reshape_to
 

@@ -7,7 +7,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, lookup, op
-from core.ops.common.types import axes_of, axis_of, broadcast_shapes, product
+from core.ops.common.types import axes_of, axis_of, product
 
 __all__: list[str] = []
 
@@ -76,71 +76,6 @@ reshape_as.example(
         Example((X, np.zeros((3, 2))), (X.reshape(3, 2),)),
         Example((X[0, 0], np.zeros((1, 1))), (np.array([[0.0]]),)),
         Example((EMPTY, np.zeros((4, 0))), (np.zeros((4, 0)),)),
-    ]
-)
-
-
-@op
-def expand(xp, x, *, shape: tuple[int, ...]):
-    """x broadcast to `shape`; a size of -1 stays what it is in x."""
-    return xp.broadcast_to(x, _stretched(x.shape, shape))
-
-
-def _stretched(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with the size in `sizes` for each -1."""
-    return tuple(sizes[i] if shape[i] == -1 else shape[i] for i in range(-len(shape), 0))
-
-
-@expand.infer
-def expand_infer(x, *, shape):
-    if len(shape) < x.rank:
-        raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
-    if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
-        raise ProgramError(f"expand needs sizes, or -1 for an axis that {x} has, not {list(shape)}", "bad_attr")
-    out = _stretched(x.shape, shape)
-    if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
-        raise ProgramError(f"cannot expand {x} to {list(shape)}", "shape_mismatch")
-    return TensorType(out, x.dtype)
-
-
-def _expand_vjp(ct, x):
-    if x.type.is_static and ct.type.is_static:
-        return lookup("sum_to")(ct, shape=x.shape)
-    return lookup("sum_to_like")(ct, x)
-
-
-expand.vjp(lambda ct, out, x, *, shape: _expand_vjp(ct, x))
-expand.example(
-    lambda: [
-        Example((X[:1],), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (4, 3)}),
-        Example((X[:, :1],), (np.array([[0.0, 0], [3, 3]]) + np.zeros((2, 2, 2)),), {"shape": (2, -1, 2)}),
-        Example((X[0, 1],), (np.ones(3),), {"shape": (3,)}),
-        Example((X[:1],), (EMPTY,), {"shape": (0, 3)}),
-        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, -1, 3)}),
-    ]
-)
-
-
-@op
-def expand_as(xp, x, like):
-    """x broadcast to the shape of `like`, which gives only its shape."""
-    return xp.broadcast_to(x, like.shape)
-
-
-@expand_as.infer
-def expand_as_infer(x, like):
-    out = broadcast_shapes(x.shape, like.shape)
-    if len(out) != like.rank:
-        raise ProgramError(f"cannot expand {x} to {like}", "shape_mismatch")
-    return TensorType(like.shape, x.dtype)
-
-
-expand_as.vjp(lambda ct, out, x, like: (_expand_vjp(ct, x), None))
-expand_as.example(
-    lambda: [
-        Example((X[:1], np.zeros((4, 3))), (np.broadcast_to(X[:1], (4, 3)),)),
-        Example((X[0, 1], np.zeros((1, 3))), (np.ones((1, 3)),)),
-        Example((X[:1], EMPTY), (EMPTY,)),
     ]
 )
 

@@ -1,0 +1,69 @@
+"""Products over axes, with gradients that never divide."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir.registry import Example, composite, lookup, op
+from core.ops.common.types import axes_of, working_dtype
+from core.ops.reduction.sums import reduced_number, restored
+
+__all__: list[str] = []
+
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
+
+
+@op
+def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
+    """``x[0] * x[1] * ...``, the product over `axes`. Its gradient multiplies the other elements and never divides:
+    zeros are no exception.
+    """
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
+
+
+reduce_prod.infer(reduced_number)
+
+
+@reduce_prod.vjp
+def reduce_prod_vjp(ct, out, x, *, axes, keepdims):
+    return lookup("product_of_others")(x, axes=axes) * restored(ct, x, axes=axes, keepdims=keepdims)
+
+
+reduce_prod.example(
+    lambda: [
+        Example((X,), (X.prod(),)),
+        Example((X,), (X.prod(1, keepdims=True),), {"axes": (1,), "keepdims": True}),
+        Example((X,), (X.prod(0),), {"axes": (0,)}),
+        Example((CUBE,), (CUBE.prod((0, 2)),), {"axes": (0, 2)}),
+        Example((np.array([[0.0, 2.0], [3.0, 0.0]]),), (np.zeros(2),), {"axes": (1,)}),
+        Example((X[:0],), (np.ones(3),), {"axes": (0,)}),
+    ]
+)
+
+
+@composite
+def product_of_others(x, *, axes: tuple[int, ...] | None = None):
+    """For each element over `axes` the product of all others, ``prod(x) / x[i]`` without a division."""
+    # along an axis: what stands before, times what stands behind; from one axis to the next: products of whole lines
+    gone = axes_of(axes, x.rank)
+    out, lines = None, x
+    for axis in gone:
+        before = lookup("cumprod")(lines, axis=axis, exclusive=True)
+        after = lookup("cumprod")(lines, axis=axis, exclusive=True, reverse=True)
+        out = before * after if out is None else out * (before * after)
+        if axis != gone[-1]:
+            lines = lookup("reduce_prod")(lines, axes=(axis,), keepdims=True)
+    return lookup("full_like")(x, value=1.0) if out is None else out
+
+
+product_of_others.example(
+    lambda: [
+        Example((np.array([0.0, 2.0, 3.0]),), (np.array([6.0, 0.0, 0.0]),)),
+        Example((X,), (X.prod(1, keepdims=True) / X,), {"axes": (1,)}),
+        Example((X,), (X.prod() / X,)),
+        Example((CUBE,), (CUBE.prod((0, 2), keepdims=True) / CUBE,), {"axes": (0, 2)}),
+        Example((X[:0],), (X[:0],), {"axes": (0,)}),
+        Example((X,), (np.ones((2, 3)),), {"axes": ()}),
+    ]
+)

@@ -1,0 +1,142 @@
+"""Broadcasting to a larger shape, and the sums that undo it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.ir import TensorType
+from core.ir.errors import ProgramError
+from core.ir.registry import Example, lookup, op
+from core.ops.common.types import broadcast, broadcast_shapes, working_dtype
+
+__all__ = ["expand_to"]
+
+X = np.arange(6.0).reshape(2, 3)
+EMPTY = X[:0]
+A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
+CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
+
+
+@op
+def expand(xp, x, *, shape: tuple[int, ...]):
+    """x broadcast to `shape`; a size of -1 stays what it is in x."""
+    return xp.broadcast_to(x, _stretched(x.shape, shape))
+
+
+def _stretched(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with the size in `sizes` for each -1."""
+    return tuple(sizes[i] if shape[i] == -1 else shape[i] for i in range(-len(shape), 0))
+
+
+@expand.infer
+def expand_infer(x, *, shape):
+    if len(shape) < x.rank:
+        raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
+    if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
+        raise ProgramError(f"expand needs sizes, or -1 for an axis that {x} has, not {list(shape)}", "bad_attr")
+    out = _stretched(x.shape, shape)
+    if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
+        raise ProgramError(f"cannot expand {x} to {list(shape)}", "shape_mismatch")
+    return TensorType(out, x.dtype)
+
+
+def _expand_vjp(ct, x):
+    if x.type.is_static and ct.type.is_static:
+        return lookup("sum_to")(ct, shape=x.shape)
+    return lookup("sum_to_like")(ct, x)
+
+
+expand.vjp(lambda ct, out, x, *, shape: _expand_vjp(ct, x))
+expand.example(
+    lambda: [
+        Example((X[:1],), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (4, 3)}),
+        Example((X[:, :1],), (np.array([[0.0, 0], [3, 3]]) + np.zeros((2, 2, 2)),), {"shape": (2, -1, 2)}),
+        Example((X[0, 1],), (np.ones(3),), {"shape": (3,)}),
+        Example((X[:1],), (EMPTY,), {"shape": (0, 3)}),
+        Example((EMPTY,), (np.zeros((2, 0, 3)),), {"shape": (2, -1, 3)}),
+    ]
+)
+
+
+@op
+def expand_as(xp, x, like):
+    """x broadcast to the shape of `like`, which gives only its shape."""
+    return xp.broadcast_to(x, like.shape)
+
+
+@expand_as.infer
+def expand_as_infer(x, like):
+    out = broadcast_shapes(x.shape, like.shape)
+    if len(out) != like.rank:
+        raise ProgramError(f"cannot expand {x} to {like}", "shape_mismatch")
+    return TensorType(like.shape, x.dtype)
+
+
+expand_as.vjp(lambda ct, out, x, like: (_expand_vjp(ct, x), None))
+expand_as.example(
+    lambda: [
+        Example((X[:1], np.zeros((4, 3))), (np.broadcast_to(X[:1], (4, 3)),)),
+        Example((X[0, 1], np.zeros((1, 3))), (np.ones((1, 3)),)),
+        Example((X[:1], EMPTY), (EMPTY,)),
+    ]
+)
+
+
+def expand_to(value, like):
+    """`value` broadcast to the shape of `like`, by a constant shape where it is known."""
+    if like.type.is_static:
+        return lookup("expand")(value, shape=like.shape)
+    return lookup("expand_as")(value, like)
+
+
+@op
+def sum_to(xp, x, *, shape: tuple[int, ...]):
+    """x summed over the axes along which an array of `shape` would be broadcast to it."""
+    return _sum_to(xp, x, shape)
+
+
+def _sum_to(xp, x, shape):
+    extra = x.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
+    return xp.sum(x, axis=axes, dtype=working_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
+
+
+@sum_to.infer
+def sum_to_infer(x, *, shape):
+    if broadcast(TensorType(shape, x.dtype), x).rank != x.rank:
+        raise ProgramError(f"{x} has fewer axes than {list(shape)}", "shape_mismatch")
+    return TensorType(shape, x.dtype)
+
+
+sum_to.vjp(lambda ct, out, x, *, shape: expand_to(ct, x))
+sum_to.example(
+    lambda: [
+        Example((A,), (A.sum(1, keepdims=True),), {"shape": (2, 1)}),
+        Example((CUBE,), (CUBE.sum((0, 2))[:, None],), {"shape": (3, 1)}),
+        Example((A[:0],), (np.zeros(3),), {"shape": (3,)}),
+    ]
+)
+
+
+@op
+def sum_to_like(xp, x, like):
+    """x summed over the axes along which `like` would be broadcast to it, the transpose of `expand_as`; `like` gives
+    only its shape.
+    """
+    return _sum_to(xp, x, like.shape)
+
+
+@sum_to_like.infer
+def sum_to_like_infer(x, like):
+    broadcast(TensorType(like.shape, x.dtype), x)
+    return TensorType(like.shape, x.dtype)
+
+
+sum_to_like.vjp(lambda ct, out, x, like: (expand_to(ct, x), None))
+sum_to_like.example(
+    lambda: [
+        Example((A, A[:1]), (A.sum(0, keepdims=True),)),
+        Example((CUBE, CUBE[0, :, :1]), (CUBE.sum((0, 2))[:, None],)),
+        Example((A[:0], A[0]), (np.zeros(3),)),
+    ]
+)
