@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ops.common.types import as_dtype
+from core.ops.elementwise.arithmetic import cast
 from core.ops.optimizers.updates import decayed
 from core.optim.schedules import Schedule
 
@@ -97,7 +98,7 @@ class Optimizer:
             return rounded, *outs, whole - widened(rounded)
         if rate is None:
             return as_tuple(parameter.builder.emit(self.type, parameter, gradient, *slots, **self.attrs))
-        attrs = {**self.attrs, "learning_rate": lookup("cast")(rate, dtype=parameter.dtype)}
+        attrs = {**self.attrs, "learning_rate": cast(rate, dtype=parameter.dtype)}
         return as_tuple(lookup(self.type).body(parameter, gradient, *slots, **attrs))
 
 

@@ -11,7 +11,12 @@ import numpy as np
 
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, OpSpec, composite, lookup
+from core.ir.registry import Example, OpSpec, composite
+from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
+from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
+from core.ops.elementwise.math import clip, cos, exp, rsqrt
+from core.ops.elementwise.rounding import ceil, floor
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["SCHEDULES", "Schedule"]
 
@@ -48,15 +53,15 @@ def schedule(function: Callable[..., Any]) -> OpSpec:
 
 
 def _count(step: Value) -> Value:
-    return lookup("cast")(step, dtype="float64")
+    return cast(step, dtype="float64")
 
 
 def _full(x: Value, value: float) -> Value:
-    return lookup("full_like")(x, value=value)
+    return full_like(x, value=value)
 
 
 def _power(base: float, exponent: Value) -> Value:
-    return lookup("exp")(exponent * math.log(base)) if base > 0 else _full(exponent, 0.0)
+    return exp(exponent * math.log(base)) if base > 0 else _full(exponent, 0.0)
 
 
 def _positive(**values: float) -> None:
@@ -68,7 +73,7 @@ def _positive(**values: float) -> None:
 def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
     _positive(decay_steps=decay_steps)
     periods = _count(step) / float(decay_steps)
-    return lookup("floor")(periods) if staircase else periods
+    return floor(periods) if staircase else periods
 
 
 @schedule
@@ -80,7 +85,7 @@ def exponential_decay(step, *, learning_rate: float, decay_steps: int, decay_rat
 @schedule
 def natural_exp_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
     """``learning_rate * exp(-decay_rate * step / decay_steps)``."""
-    return lookup("exp")(_periods(step, decay_steps, staircase) * -decay_rate) * learning_rate
+    return exp(_periods(step, decay_steps, staircase) * -decay_rate) * learning_rate
 
 
 @schedule
@@ -105,9 +110,9 @@ def polynomial_decay(
     """
     done = _periods(step, decay_steps, False)
     if cycle:
-        done = done / lookup("clip")(lookup("ceil")(done), min=1.0)
-    left = lookup("clip")(1.0 - done, min=0.0)
-    return lookup("pow")(left, _full(left, power)) * (learning_rate - end_learning_rate) + end_learning_rate
+        done = done / clip(ceil(done), min=1.0)
+    left = clip(1.0 - done, min=0.0)
+    return pow_(left, _full(left, power)) * (learning_rate - end_learning_rate) + end_learning_rate
 
 
 @schedule
@@ -115,10 +120,10 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
     """``values[i]``, i being the number of `boundaries` that the step has reached."""
     if len(values) != len(boundaries) + 1 or list(boundaries) != sorted(boundaries):
         raise ProgramError("piecewise_decay needs ascending boundaries and one value more", "bad_attr")
-    rate = lookup("full_like")(_count(step), value=values[0])
+    rate = full_like(_count(step), value=values[0])
     for boundary, value in zip(boundaries, values[1:], strict=True):
-        reached = lookup("greater_equal")(step, _full(step, boundary))
-        rate = lookup("where")(reached, _full(rate, value), rate)
+        reached = greater_equal(step, _full(step, boundary))
+        rate = where(reached, _full(rate, value), rate)
     return rate
 
 
@@ -130,7 +135,7 @@ def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 
     """
     _positive(d_model=d_model, warmup_steps=warmup_steps)
     n = _count(step) + 1.0
-    return lookup("minimum")(lookup("rsqrt")(n), n * warmup_steps**-1.5) * (learning_rate * d_model**-0.5)
+    return minimum(rsqrt(n), n * warmup_steps**-1.5) * (learning_rate * d_model**-0.5)
 
 
 @schedule
@@ -138,15 +143,15 @@ def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_r
     """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` from `learning_rate` to `end_learning_rate`
     (Loshchilov and Hutter 2017).
     """
-    done = lookup("clip")(_periods(step, decay_steps, False), max=1.0)
-    share = (lookup("cos")(done * math.pi) + 1.0) * 0.5
+    done = clip(_periods(step, decay_steps, False), max=1.0)
+    share = (cos(done * math.pi) + 1.0) * 0.5
     return share * (learning_rate - end_learning_rate) + end_learning_rate
 
 
 @schedule
 def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0):
     """``start + (rate - start) * min(step / warmup_steps, 1)`` from `start_learning_rate` to `learning_rate`."""
-    done = lookup("clip")(_periods(step, warmup_steps, False), max=1.0)
+    done = clip(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
 
 
@@ -156,12 +161,12 @@ def warmup_cosine_decay(
 ):
     """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` over `decay_steps` more."""
     _positive(warmup_steps=warmup_steps, decay_steps=decay_steps)
-    up = lookup("linear_lr_warmup")(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
-    later = lookup("maximum")(step - _full(step, warmup_steps), lookup("fill_zeros_like")(step))
-    down = lookup("cosine_decay")(
+    up = linear_lr_warmup(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
+    later = maximum(step - _full(step, warmup_steps), fill_zeros_like(step))
+    down = cosine_decay(
         later, learning_rate=learning_rate, decay_steps=decay_steps, end_learning_rate=end_learning_rate
     )
-    return lookup("where")(lookup("less_than")(step, _full(step, warmup_steps)), up, down)
+    return where(less_than(step, _full(step, warmup_steps)), up, down)
 
 
 @schedule
@@ -184,10 +189,10 @@ def one_cycle(
     if not 0 < top < last:
         raise ProgramError(f"{warmup} of {total_steps} steps leaves no way up or no way down", "bad_attr")
     n = _count(step)
-    up = (1.0 - lookup("cos")(n * (math.pi / top))) * 0.5
-    down = (1.0 + lookup("cos")(lookup("clip")((n - top) / (last - top), max=1.0) * math.pi)) * 0.5
-    rising = lookup("less_equal")(n, _full(n, top))
-    share = lookup("where")(rising, up * (1.0 - start_factor) + start_factor, down * (1.0 - end_factor) + end_factor)
+    up = (1.0 - cos(n * (math.pi / top))) * 0.5
+    down = (1.0 + cos(clip((n - top) / (last - top), max=1.0) * math.pi)) * 0.5
+    rising = less_equal(n, _full(n, top))
+    share = where(rising, up * (1.0 - start_factor) + start_factor, down * (1.0 - end_factor) + end_factor)
     return share * learning_rate
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import lookup
+from core.ops.shape.reshape import reshape, unsqueeze
 
 __all__ = ["as_rows", "check_lengths", "ends_of", "over_rows", "row_numbers"]
 
@@ -37,12 +37,12 @@ def as_rows(x: Any, count: int, sizes: tuple[int, ...]) -> Any:
     """
     if -1 in sizes or (count == -1 and 0 in sizes):
         raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
-    return lookup("reshape")(x, shape=(count, *sizes))
+    return reshape(x, shape=(count, *sizes))
 
 
 def over_rows(value: Any, like: Any) -> Any:
     """One number a row, ready to broadcast against the rows of `like`."""
-    return lookup("unsqueeze")(value, axes=tuple(range(1, like.rank))) if like.rank > 1 else value
+    return unsqueeze(value, axes=tuple(range(1, like.rank))) if like.rank > 1 else value
 
 
 def row_numbers(lengths: TensorType, x: TensorType) -> TensorType:

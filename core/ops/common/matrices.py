@@ -12,8 +12,13 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import lookup
 from core.ops.common.types import floating, same_size
+from core.ops.elementwise.logic import where
+from core.ops.linalg.matmul import matmul
+from core.ops.reduction.sums import diagonal_mask_like
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.diagonals import tril
+from core.ops.shape.reshape import transpose, unsqueeze
 
 __all__ = [
     "NO_CONVERGENCE",
@@ -80,31 +85,31 @@ def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *arg
 
 def transposed(x):
     """The symbol x with its last two axes swapped."""
-    return lookup("transpose")(x, axes=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
+    return transpose(x, axes=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
 def multiplied(x, y, **flags):
-    return lookup("matmul")(x, y, **flags)
+    return matmul(x, y, **flags)
 
 
 def row(x):
     """Vectors [..., k] as [..., 1, k]: their elements stand over the columns of a matrix."""
-    return lookup("unsqueeze")(x, axes=(-2,))
+    return unsqueeze(x, axes=(-2,))
 
 
 def column(x):
     """Vectors [..., k] as [..., k, 1]: their elements stand beside the rows of a matrix."""
-    return lookup("unsqueeze")(x, axes=(-1,))
+    return unsqueeze(x, axes=(-1,))
 
 
 def diagonal_part(x):
     """Matrices x with zeros off the diagonal."""
-    return lookup("where")(lookup("diagonal_mask_like")(x), x, lookup("fill_zeros_like")(x))
+    return where(diagonal_mask_like(x), x, fill_zeros_like(x))
 
 
 def as_diagonal(x, like):
     """Vectors x as the diagonals of matrices that are zero elsewhere, shaped like `like`."""
-    return diagonal_part(row(x) + lookup("fill_zeros_like")(like))
+    return diagonal_part(row(x) + fill_zeros_like(like))
 
 
 def symmetric_part(x, what):
@@ -116,4 +121,4 @@ def symmetric_part(x, what):
 def read_lower(x):
     """The cotangent of the lower triangle, which is all that is read, from that x of a symmetric matrix."""
     whole = x + transposed(x)
-    return lookup("tril")(whole) - diagonal_part(x)
+    return tril(whole) - diagonal_part(x)

@@ -12,6 +12,7 @@ from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.names import plain
 from core.ir.registry import lookup
+from core.ops.shape.creation import fill_constant
 
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent"]
 
@@ -83,7 +84,7 @@ def _without_reading(a: Adjoint, op: Op) -> Op:
     """Zeros shaped like a value of known shape need not keep the value."""
     if op.type == "fill_zeros_like" and isinstance(t := a.b.types[op.inputs[0]], TensorType) and t.is_static:
         attrs = {"shape": t.shape, "value": 0.0, "dtype": t.dtype}
-        return replace(op, type="fill_constant", inputs=(), attrs=lookup("fill_constant").complete(attrs))
+        return replace(op, type="fill_constant", inputs=(), attrs=fill_constant.complete(attrs))
     return op
 
 

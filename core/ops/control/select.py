@@ -6,7 +6,7 @@ import numpy as np
 
 from core.ir import INTEGERS, TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import joined_type
 
 __all__: list[str] = []
@@ -49,7 +49,7 @@ select_input.vjp(lambda ct, out, index, *x: (None, *_each(ct, index, x)))
 
 
 def _each(ct, index, like):
-    found = lookup("select_output")(index, ct, *like)
+    found = select_output(index, ct, *like)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -70,7 +70,7 @@ def select_output_infer(index, x, *like):
 
 @select_output.vjp
 def select_output_vjp(ct, out, index, x, *like):
-    return (None, lookup("select_input")(index, *ct), *(None for _ in like))
+    return (None, select_input(index, *ct), *(None for _ in like))
 
 
 _ONE, _ZERO = np.array(1), np.array(0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from core.ir import INTEGERS, StackType, TensorType, Type
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.types import as_dtype, joined_type, matches
 
 __all__: list[str] = []
@@ -77,7 +77,7 @@ def array_write_infer(x, index, array):
 
 @array_write.vjp
 def array_write_vjp(ct, out, x, index, array):
-    return lookup("array_take")(ct, index, x), None, lookup("array_erase")(ct, index)
+    return array_take(ct, index, x), None, array_erase(ct, index)
 
 
 array_write.example(
@@ -103,7 +103,7 @@ def array_read_infer(array, index):
     return _array(array, "array_read").element
 
 
-array_read.vjp(lambda ct, out, array, index: (lookup("array_place")(ct, index), None))
+array_read.vjp(lambda ct, out, array, index: (array_place(ct, index), None))
 array_read.example(lambda: [Example((a, np.array(1)), (a[1],)) for a in ARRAYS])
 
 
@@ -136,7 +136,7 @@ def array_place_infer(x, index):
     return StackType(_element(x))
 
 
-array_place.vjp(lambda ct, out, x, index: (lookup("array_take")(ct, index, x), None))
+array_place.vjp(lambda ct, out, x, index: (array_take(ct, index, x), None))
 array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in ARRAYS])
 
 
@@ -154,7 +154,7 @@ def array_take_infer(array, index, like):
     return like
 
 
-array_take.vjp(lambda ct, out, array, index, like: (lookup("array_place")(ct, index), None, None))
+array_take.vjp(lambda ct, out, array, index, like: (array_place(ct, index), None, None))
 array_take.example(
     lambda: [
         Example((ROWS, np.array(7), X[0]), (np.zeros(2),)),
@@ -171,7 +171,7 @@ def array_erase(xp, array, index):
 
 
 array_erase.infer(lambda array, index: _array(array, "array_erase"))
-array_erase.vjp(lambda ct, out, array, index: (lookup("array_erase")(ct, index), None))
+array_erase.vjp(lambda ct, out, array, index: (array_erase(ct, index), None))
 array_erase.example(lambda: [Example((a, np.array(7)), (a,)) for a in ARRAYS])
 
 
@@ -206,7 +206,7 @@ def array_unstack_infer(x):
 @array_unstack.vjp
 def array_unstack_vjp(ct, out, x):
     like = None if x.type.is_static else x
-    return lookup("array_join")(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0])
+    return array_join(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0])
 
 
 array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
@@ -216,7 +216,7 @@ array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
 def array_stack(array):
     """The elements of a tensor array along a new first axis, ``[length, ...]``; all must have one shape."""
     element = _element(_array(array.type, "array_stack").element)
-    return lookup("array_join")(array, None, shape=element.shape, dtype=element.dtype)
+    return array_join(array, None, shape=element.shape, dtype=element.dtype)
 
 
 array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
@@ -257,7 +257,7 @@ def array_join_infer(array, like, *, shape, dtype, count):
     return TensorType((count if like is None else like.shape[0], *shape), dtype)
 
 
-array_join.vjp(lambda ct, out, array, like, **attrs: (lookup("array_unstack")(ct), None))
+array_join.vjp(lambda ct, out, array, like, **attrs: (array_unstack(ct), None))
 array_join.example(lambda: [Example((a,), (np.stack(a),), {"shape": a[0].shape, "dtype": "float64"}) for a in ARRAYS])
 
 
@@ -284,7 +284,7 @@ def array_concat_infer(array, like):
     return TensorType((-1, *element.shape[1:]), element.dtype)
 
 
-array_concat.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
+array_concat.vjp(lambda ct, out, array, like: (array_split_as(ct, array), None))
 array_concat.example(
     lambda: [
         *(Example((a,), (np.concatenate(a),)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])),
@@ -303,7 +303,7 @@ def array_split_as(xp, x, array):
 
 
 array_split_as.infer(lambda x, array: array)
-array_split_as.vjp(lambda ct, out, x, array: (lookup("array_concat")(lookup("array_fill")(ct, array), x), None))
+array_split_as.vjp(lambda ct, out, x, array: (array_concat(array_fill(ct, array), x), None))
 array_split_as.example(
     lambda: [Example((np.concatenate(a), a), (a,)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])]
 )
@@ -334,7 +334,7 @@ def array_chunks_infer(array, *, order):
     return StackType(_array(array, "array_chunks"))
 
 
-array_chunks.vjp(lambda ct, out, array, *, order: lookup("array_flatten")(ct))
+array_chunks.vjp(lambda ct, out, array, *, order: array_flatten(ct))
 array_chunks.example(
     lambda: [
         *(Example((a,), ([a[:1], a[1:]],)) for a in ARRAYS),
@@ -354,7 +354,7 @@ def array_flatten_infer(array):
     return _array(_array(array, "array_flatten").element, "array_flatten")
 
 
-array_flatten.vjp(lambda ct, out, array: lookup("array_regroup")(ct, array))
+array_flatten.vjp(lambda ct, out, array: array_regroup(ct, array))
 array_flatten.example(lambda: [Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS])
 
 
@@ -371,5 +371,5 @@ def array_regroup_infer(array, like):
     return StackType(_array(array, "array_regroup"))
 
 
-array_regroup.vjp(lambda ct, out, array, like: (lookup("array_flatten")(ct), None))
+array_regroup.vjp(lambda ct, out, array, like: (array_flatten(ct), None))
 array_regroup.example(lambda: [Example((a, [a[:1], a[1:]]), ([a[:1], a[1:]],)) for a in ARRAYS])

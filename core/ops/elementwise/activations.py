@@ -9,8 +9,17 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import axis_of, matches
+from core.ops.elementwise.arithmetic import abs_
+from core.ops.elementwise.logic import greater_equal, greater_than, less_equal, where
+from core.ops.elementwise.math import clip, expm1, sigmoid, softplus, square, tanh
+from core.ops.elementwise.special import erfc
+from core.ops.nn.softmax_loss import softmax
+from core.ops.reduction.sums import reduce_max
+from core.ops.shape.concat_split import split
+from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.reshape import reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -28,27 +37,26 @@ def _cases(f, **attrs):
 
 
 def _zero(x):
-    return lookup("fill_zeros_like")(x)
+    return fill_zeros_like(x)
 
 
 def _positive(x):
-    return lookup("greater_than")(x, _zero(x))
+    return greater_than(x, _zero(x))
 
 
 def _up_to(x, bound):
-    return lookup("less_equal")(x, lookup("full_like")(x, value=bound))
+    return less_equal(x, full_like(x, value=bound))
 
 
 def _between(x, low, high):
     """x held within bounds, whose gradient is 0 on the bounds as well as beyond. A NaN, which is neither, stays."""
-    where, full = lookup("where"), lookup("full_like")
-    from_high = lookup("greater_equal")(x, full(x, value=high))
-    return where(_up_to(x, low), full(x, value=low), where(from_high, full(x, value=high), x))
+    from_high = greater_equal(x, full_like(x, value=high))
+    return where(_up_to(x, low), full_like(x, value=low), where(from_high, full_like(x, value=high), x))
 
 
 def _below_zero(x):
     """``min(x, 0)``: large x never reaches an exponential, forwards or backwards."""
-    return lookup("where")(_positive(x), _zero(x), x)
+    return where(_positive(x), _zero(x), x)
 
 
 @composite
@@ -63,7 +71,7 @@ relu6.example(_cases(lambda x: np.clip(x, 0, 6)))
 @composite
 def elu(x, *, alpha: float = 1.0):
     """``out = x`` where x > 0, else ``alpha * (exp(x) - 1)`` (Clevert et al. 2016). The gradient at 0 is `alpha`."""
-    return lookup("where")(_positive(x), x, lookup("expm1")(_below_zero(x)) * alpha)
+    return where(_positive(x), x, expm1(_below_zero(x)) * alpha)
 
 
 elu.example(_cases(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))), alpha=0.5))
@@ -75,7 +83,7 @@ def selu(x):
 
     The gradient at 0 is ``scale * alpha``.
     """
-    return lookup("elu")(x, alpha=SELU_ALPHA) * SELU_SCALE
+    return elu(x, alpha=SELU_ALPHA) * SELU_SCALE
 
 
 selu.example(_cases(lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(np.minimum(x, 0)))))
@@ -86,7 +94,7 @@ def celu(x, *, alpha: float = 1.0):
     """``out = x`` where x > 0, else ``alpha * (exp(x / alpha) - 1)`` (Barron 2017); the gradient at 0 is 1."""
     if alpha == 0:
         raise ProgramError("alpha must not be 0", "bad_attr")
-    return lookup("where")(_positive(x), x, lookup("expm1")(_below_zero(x) / alpha) * alpha)
+    return where(_positive(x), x, expm1(_below_zero(x) / alpha) * alpha)
 
 
 celu.example(_cases(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2)), alpha=2.0))
@@ -95,7 +103,7 @@ celu.example(_cases(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) /
 @composite
 def mish(x):
     """``out = x * tanh(log(1 + exp(x)))`` (Misra 2020)."""
-    return x * lookup("tanh")(lookup("softplus")(x))
+    return x * tanh(softplus(x))
 
 
 mish.example(_cases(lambda x: x * np.tanh(np.log1p(np.exp(x)))))
@@ -104,7 +112,7 @@ mish.example(_cases(lambda x: x * np.tanh(np.log1p(np.exp(x)))))
 @composite
 def swish(x, *, beta: float = 1.0):
     """``out = x * sigmoid(beta * x)`` (Ramachandran et al. 2017); with beta 1 it is `silu`."""
-    return x * lookup("sigmoid")(x * beta)
+    return x * sigmoid(x * beta)
 
 
 swish.example(_cases(lambda x: x / (1 + np.exp(-1.5 * x)), beta=1.5))
@@ -113,11 +121,11 @@ swish.example(_cases(lambda x: x / (1 + np.exp(-1.5 * x)), beta=1.5))
 @composite
 def softsign(x):
     """``out = x / (1 + |x|)``; smooth at 0, where the gradient is 1."""
-    return x / (lookup("abs")(x) + 1.0)
+    return x / (abs_(x) + 1.0)
 
 
 # the rule of a quotient would subtract two numbers that are nearly the same far from 0
-softsign.vjp(lambda ct, out, x: ct / lookup("square")(lookup("abs")(x) + 1.0))
+softsign.vjp(lambda ct, out, x: ct / square(abs_(x) + 1.0))
 
 softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 
@@ -125,8 +133,8 @@ softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 @composite
 def softshrink(x, *, alpha: float = 0.5):
     """``sign(x) * max(|x| - alpha, 0)``: x moved towards 0 by `alpha`. The gradient at -alpha and alpha is 0."""
-    inside = _up_to(lookup("abs")(x), alpha)
-    return lookup("where")(inside, _zero(x), lookup("where")(_positive(x), x - alpha, x + alpha))
+    inside = _up_to(abs_(x), alpha)
+    return where(inside, _zero(x), where(_positive(x), x - alpha, x + alpha))
 
 
 softshrink.example(_cases(lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.9, 0), alpha=0.9))
@@ -135,7 +143,7 @@ softshrink.example(_cases(lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.9, 0),
 @composite
 def hard_shrink(x, *, threshold: float = 0.5):
     """x where ``|x| > threshold``, else 0. The gradient on the threshold is 0."""
-    return lookup("where")(_up_to(lookup("abs")(x), threshold), _zero(x), x)
+    return where(_up_to(abs_(x), threshold), _zero(x), x)
 
 
 hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=0.9))
@@ -144,7 +152,7 @@ hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=
 @composite
 def tanh_shrink(x):
     """``out = x - tanh(x)``."""
-    return x - lookup("tanh")(x)
+    return x - tanh(x)
 
 
 tanh_shrink.example(_cases(lambda x: x - np.tanh(x)))
@@ -163,7 +171,7 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
     """``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019); on a bound as in `relu6`."""
     # far to the left x itself is no factor: -inf times 0 is NaN
-    return lookup("where")(_up_to(x, -offset), _zero(x), x * (_between(x + offset, 0.0, threshold) / scale))
+    return where(_up_to(x, -offset), _zero(x), x * (_between(x + offset, 0.0, threshold) / scale))
 
 
 hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
@@ -183,7 +191,7 @@ hard_tanh.example(_cases(lambda x: np.clip(x, -1.7, 2), min=-1.7, max=2.0))
 @composite
 def thresholded_relu(x, *, threshold: float = 1.0):
     """``out = x`` where ``x > threshold``, else 0. The gradient on the threshold is 0."""
-    return lookup("where")(_up_to(x, threshold), _zero(x), x)
+    return where(_up_to(x, threshold), _zero(x), x)
 
 
 thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9))
@@ -198,15 +206,15 @@ def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
     if mode == "all":
         if any(n not in (1, -1) for n in alpha.shape):
             raise ProgramError(f"one alpha for all is [] or [1], not {alpha.type}", "shape_mismatch")
-        alpha = lookup("reshape")(alpha, shape=())
+        alpha = reshape(alpha, shape=())
     elif mode == "channel":
         if x.rank < 2 or not matches(alpha.type, TensorType(x.shape[1:2], alpha.dtype)):
             raise ProgramError(f"one alpha a channel of {x.type} is a vector, not {alpha.type}", "shape_mismatch")
-        alpha = lookup("unsqueeze")(alpha, axes=tuple(range(1, x.rank - 1)))
+        alpha = unsqueeze(alpha, axes=tuple(range(1, x.rank - 1)))
     elif x.rank < 1 or not matches(alpha.type, TensorType(x.shape[1:], alpha.dtype)):
         raise ProgramError(f"alpha must be as a sample of {x.type}, not {alpha.type}", "shape_mismatch")
     # what is above 0 must not meet alpha: the gradient of an infinite x by it would be 0 times inf
-    return lookup("where")(_positive(x), x, _below_zero(x) * alpha)
+    return where(_positive(x), x, _below_zero(x) * alpha)
 
 
 _P = np.array([0.1, 0.2, 0.3])
@@ -232,7 +240,7 @@ def maxout(x, *, groups: int, axis: int = 1):
     if x.shape.count(-1) > 1:
         raise ProgramError(f"maxout needs all sizes but one known, not {x.type}", "shape_mismatch")
     shape = (*x.shape[:at], x.shape[at] // groups, groups, *x.shape[at + 1 :])
-    return lookup("reduce_max")(lookup("reshape")(x, shape=shape), axes=(at + 1,))
+    return reduce_max(reshape(x, shape=shape), axes=(at + 1,))
 
 
 _M = np.array([[1.0, -2.0, 3.0, 0.5], [0.1, 0.7, -1.0, 2.0]])
@@ -252,8 +260,8 @@ def glu(x, *, axis: int = -1):
     at = axis_of(axis, x.rank)
     if x.shape[at] == -1 or x.shape[at] % 2:
         raise ProgramError(f"axis {axis} of {x.type} is not known to be even", "shape_mismatch")
-    a, b = lookup("split")(x, sections=(x.shape[at] // 2,) * 2, axis=at)
-    return a * lookup("sigmoid")(b)
+    a, b = split(x, sections=(x.shape[at] // 2,) * 2, axis=at)
+    return a * sigmoid(b)
 
 
 def _glu(a, b):
@@ -273,7 +281,7 @@ glu.example(
 @composite
 def softmin(x, *, axis: int = -1):
     """``softmax(-x)`` along `axis`."""
-    return lookup("softmax")(-x, axis=axis)
+    return softmax(-x, axis=axis)
 
 
 softmin.example(
@@ -295,11 +303,11 @@ def gelu(x, *, approximate: bool = False):
     if approximate:
         # beyond 30 the sigmoid is 0 or 1 in every dtype, and its argument would overflow at last;
         # (1 + tanh(z)) / 2 = sigmoid(2 z), which keeps its digits on the far left
-        near = lookup("clip")(x, min=-30.0, max=30.0)
-        inner = near + near * lookup("square")(near) * 0.044715
-        return x * lookup("sigmoid")(inner * (2.0 * math.sqrt(2.0 / math.pi)))
+        near = clip(x, min=-30.0, max=30.0)
+        inner = near + near * square(near) * 0.044715
+        return x * sigmoid(inner * (2.0 * math.sqrt(2.0 / math.pi)))
     # 1 + erf would lose all digits of the far left
-    return x * 0.5 * lookup("erfc")(x * -math.sqrt(0.5))
+    return x * 0.5 * erfc(x * -math.sqrt(0.5))
 
 
 def _by_erf(x):
@@ -321,7 +329,7 @@ gelu.example(
 @composite
 def silu(x):
     """``out = x * sigmoid(x)``, also called swish."""
-    return x * lookup("sigmoid")(x)
+    return x * sigmoid(x)
 
 
 silu.example(lambda: [Example((x,), (x / (1 + np.exp(-x)),)) for x in CASES])

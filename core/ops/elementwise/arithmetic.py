@@ -9,10 +9,21 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Dtype, Example, lookup, op
+from core.ir.registry import Dtype, Example, op
 from core.ops.common.types import as_dtype, broadcast, floating, same, working_dtype
-from core.ops.elementwise.logic import kept_where
-from core.ops.shape.creation import check_fits
+from core.ops.elementwise.logic import (
+    equal,
+    greater_equal,
+    greater_than,
+    kept_where,
+    less_than,
+    logical_and,
+    logical_not,
+    not_equal,
+    where,
+)
+from core.ops.elementwise.math import log
+from core.ops.shape.creation import check_fits, fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -101,13 +112,12 @@ def pow_infer(x, y):
 
 @pow_.vjp
 def pow_vjp(ct, out, x, y):
-    zero, one = lookup("fill_zeros_like"), lookup("full_like")
-    no_power = lookup("equal")(y, zero(y))
-    lower = lookup("pow")(x, lookup("where")(no_power, one(y, value=1.0), y - 1.0))
-    dx = kept_where(lookup("logical_not")(no_power), ct * y * lower)
-    at_zero = lookup("logical_and")(lookup("equal")(x, zero(x)), lookup("greater_equal")(y, zero(y)))
-    logarithm = lookup("log")(lookup("where")(at_zero, one(x, value=1.0), x))
-    return dx, kept_where(lookup("logical_not")(at_zero), ct * out * logarithm)
+    no_power = equal(y, fill_zeros_like(y))
+    lower = pow_(x, where(no_power, full_like(y, value=1.0), y - 1.0))
+    dx = kept_where(logical_not(no_power), ct * y * lower)
+    at_zero = logical_and(equal(x, fill_zeros_like(x)), greater_equal(y, fill_zeros_like(y)))
+    logarithm = log(where(at_zero, full_like(x, value=1.0), x))
+    return dx, kept_where(logical_not(at_zero), ct * out * logarithm)
 
 
 pow_.example(
@@ -120,7 +130,7 @@ pow_.example(
 
 def _to_the_winner(ct, x_wins, y_wins):
     """ct goes to the operand that wins, half of it to each where none does: they are equal, or one is NaN."""
-    where, half = lookup("where"), ct * 0.5
+    half = ct * 0.5
     zero = ct.builder.constant(0.0, ct.dtype)
     return where(x_wins, ct, where(y_wins, zero, half)), where(y_wins, ct, where(x_wins, zero, half))
 
@@ -136,7 +146,7 @@ maximum.infer(_numbers)
 
 @maximum.vjp
 def maximum_vjp(ct, out, x, y):
-    return _to_the_winner(ct, lookup("greater_than")(x, y), lookup("less_than")(x, y))
+    return _to_the_winner(ct, greater_than(x, y), less_than(x, y))
 
 
 maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (B,), smooth=False)])
@@ -153,7 +163,7 @@ minimum.infer(_numbers)
 
 @minimum.vjp
 def minimum_vjp(ct, out, x, y):
-    return _to_the_winner(ct, lookup("less_than")(x, y), lookup("greater_than")(x, y))
+    return _to_the_winner(ct, less_than(x, y), greater_than(x, y))
 
 
 minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
@@ -229,7 +239,7 @@ def abs_infer(x):
 
 @abs_.vjp
 def abs_vjp(ct, out, x):
-    return kept_where(lookup("not_equal")(x, lookup("fill_zeros_like")(x)), ct * lookup("sign")(x))
+    return kept_where(not_equal(x, fill_zeros_like(x)), ct * sign(x))
 
 
 abs_.example(lambda: [Example((A,), (np.abs(A),))])
@@ -250,7 +260,7 @@ def sign_infer(x, *, straight_through):
 
 @sign.vjp
 def sign_vjp(ct, out, x, *, straight_through):
-    return ct if straight_through else lookup("fill_zeros_like")(x)
+    return ct if straight_through else fill_zeros_like(x)
 
 
 sign.example(
@@ -275,7 +285,7 @@ def cast(xp, x, *, dtype: Dtype):
 
 
 cast.infer(lambda x, *, dtype: TensorType(x.shape, dtype))
-cast.vjp(lambda ct, out, x, *, dtype: lookup("cast")(ct, dtype=x.dtype) if x.type.is_float else None)
+cast.vjp(lambda ct, out, x, *, dtype: cast(ct, dtype=x.dtype) if x.type.is_float else None)
 cast.example(
     lambda: [
         Example((A,), (A.astype("float32"),), {"dtype": "float32"}, smooth=False),

@@ -10,6 +10,7 @@ import numpy as np
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, lookup
+from core.ops.shape.reshape import unsqueeze
 
 __all__ = ["ALIGNED"]
 
@@ -27,7 +28,7 @@ def _at(x: Value, y: Value, axis: int | None) -> Value:
     behind = x.rank - axis - y.rank
     if axis < 0 or behind < 0:
         raise ProgramError(f"y={y.type} has no room in x={x.type} from axis {axis} on", "bad_attr")
-    return lookup("unsqueeze")(y, axes=tuple(range(y.rank, y.rank + behind))) if behind else y
+    return unsqueeze(y, axes=tuple(range(y.rank, y.rank + behind))) if behind else y
 
 
 def _declare(base: str, name: str, function: Callable[[Any, Any], Any]) -> None:

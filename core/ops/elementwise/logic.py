@@ -6,8 +6,9 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import broadcast
+from core.ops.shape.creation import fill_zeros_like
 
 __all__ = ["kept_where"]
 
@@ -150,9 +151,8 @@ def where_infer(condition, x, y):
 
 @where.vjp
 def where_vjp(ct, out, condition, x, y):
-    zero = lookup("fill_zeros_like")(ct)
-    choose = lookup("where")
-    return None, choose(condition, ct, zero), choose(condition, zero, ct)
+    zero = fill_zeros_like(ct)
+    return None, where(condition, ct, zero), where(condition, zero, ct)
 
 
 where.example(lambda: [Example((A > 0, A, B), (np.where(A > 0, A, B),))])
@@ -170,7 +170,7 @@ def mask_gradient(xp, condition, x):
 
 def kept_where(condition, value):
     """A symbol for `value` where `condition` holds, else 0. A 0 that is put there: NaN or infinity times 0 is NaN."""
-    return lookup("where")(condition, value, value.builder.constant(0.0, value.dtype))
+    return where(condition, value, value.builder.constant(0.0, value.dtype))
 
 
 mask_gradient.infer(lambda condition, x: where_infer(condition, x, x))

@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import floating, working_dtype
-from core.ops.elementwise.logic import kept_where
+from core.ops.elementwise.logic import equal, greater_than, kept_where, where
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -35,7 +36,7 @@ def expm1(xp, x):
 
 expm1.infer(floating)
 # out + 1 would keep nothing of the far left
-expm1.vjp(lambda ct, out, x: ct * lookup("exp")(x))
+expm1.vjp(lambda ct, out, x: ct * exp(x))
 expm1.example(lambda: [Example((A,), (np.expm1(A),))])
 
 
@@ -107,7 +108,7 @@ def sin(xp, x):
 
 
 sin.infer(floating)
-sin.vjp(lambda ct, out, x: ct * lookup("cos")(x))
+sin.vjp(lambda ct, out, x: ct * cos(x))
 sin.example(lambda: [Example((A,), (np.sin(A),))])
 
 
@@ -118,7 +119,7 @@ def cos(xp, x):
 
 
 cos.infer(floating)
-cos.vjp(lambda ct, out, x: -(ct * lookup("sin")(x)))
+cos.vjp(lambda ct, out, x: -(ct * sin(x)))
 cos.example(lambda: [Example((A,), (np.cos(A),))])
 
 
@@ -129,7 +130,7 @@ def tanh(xp, x):
 
 
 tanh.infer(floating)
-tanh.vjp(lambda ct, out, x: ct * (1.0 - lookup("square")(out)))
+tanh.vjp(lambda ct, out, x: ct * (1.0 - square(out)))
 tanh.example(lambda: [Example((A,), (np.tanh(A),))])
 
 
@@ -158,7 +159,7 @@ def erf(xp, x):
 
 
 erf.infer(floating)
-erf.vjp(lambda ct, out, x: ct * lookup("exp")(-lookup("square")(x)) * (2.0 / math.sqrt(math.pi)))
+erf.vjp(lambda ct, out, x: ct * exp(-square(x)) * (2.0 / math.sqrt(math.pi)))
 erf.example(lambda: [Example((A,), (np.vectorize(math.erf)(A),))])
 
 
@@ -173,7 +174,7 @@ relu.infer(floating)
 
 @relu.vjp
 def relu_vjp(ct, out, x):
-    return kept_where(lookup("greater_than")(x, lookup("fill_zeros_like")(x)), ct)
+    return kept_where(greater_than(x, fill_zeros_like(x)), ct)
 
 
 relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
@@ -195,7 +196,7 @@ def clip_infer(x, *, min, max):
 
 @clip.vjp
 def clip_vjp(ct, out, x, *, min, max):
-    return kept_where(lookup("equal")(out, x), ct)
+    return kept_where(equal(out, x), ct)
 
 
 clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max": 2.0})])
@@ -227,11 +228,11 @@ def softplus_infer(x, *, beta, threshold):
 @softplus.vjp
 def softplus_vjp(ct, out, x, *, beta, threshold):
     scaled = x if beta == 1.0 else x * beta
-    dx = ct * lookup("sigmoid")(scaled)
+    dx = ct * sigmoid(scaled)
     if threshold is None:
         return dx
-    linear = lookup("greater_than")(scaled, lookup("full_like")(scaled, value=threshold))
-    return lookup("where")(linear, ct, dx)
+    linear = greater_than(scaled, full_like(scaled, value=threshold))
+    return where(linear, ct, dx)
 
 
 softplus.example(
@@ -246,8 +247,8 @@ softplus.example(
 @composite
 def leaky_relu(x, *, alpha: float = 0.02):
     """``out = x`` where x > 0, else ``alpha * x``. The gradient at 0 is `alpha`."""
-    positive = lookup("greater_than")(x, lookup("fill_zeros_like")(x))
-    return lookup("where")(positive, x, x * alpha)
+    positive = greater_than(x, fill_zeros_like(x))
+    return where(positive, x, x * alpha)
 
 
 SOME = (A, A[:0], A[0, 1])

@@ -6,8 +6,9 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, floating
+from core.ops.shape.creation import fill_zeros_like
 
 __all__: list[str] = []
 
@@ -24,7 +25,7 @@ def _steps(x, *, straight_through):
 
 def _through(ct, out, x, *, straight_through):
     """Constant between the jumps, so zero; or, on request, as if nothing had been rounded (Bengio et al. 2013)."""
-    return ct if straight_through else lookup("fill_zeros_like")(x)
+    return ct if straight_through else fill_zeros_like(x)
 
 
 # Straight-through gradients are not those of the function, so their examples are not smooth.
@@ -106,7 +107,7 @@ def mod(xp, x, y):
 
 mod.infer(_numbers)
 # not floor(x / y): where x / y rounds up to a whole number, the remainder is just below y, and so counts one less
-mod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("floor_div")(x, y))))
+mod.vjp(lambda ct, out, x, y: (ct, -(ct * floor_div(x, y))))
 mod.example(lambda: [Example((A, B), (A - np.floor(A / B) * B,)), Example((M, N), (M - M // N * N,))])
 
 
@@ -117,7 +118,7 @@ def fmod(xp, x, y):
 
 
 fmod.infer(_numbers)
-fmod.vjp(lambda ct, out, x, y: (ct, -(ct * lookup("round")((x - out) / y))))  # x - out is a multiple of y
+fmod.vjp(lambda ct, out, x, y: (ct, -(ct * round_((x - out) / y))))  # x - out is a multiple of y
 fmod.example(lambda: [Example((A, B), (A - np.trunc(A / B) * B,)), Example((M, N), (np.fmod(M, N),))])
 
 
@@ -128,7 +129,7 @@ def floor_div(xp, x, y):
 
 
 floor_div.infer(_numbers)
-floor_div.vjp(lambda ct, out, x, y: (lookup("fill_zeros_like")(x), lookup("fill_zeros_like")(y)))
+floor_div.vjp(lambda ct, out, x, y: (fill_zeros_like(x), fill_zeros_like(y)))
 floor_div.example(lambda: [Example((A, B), (np.floor(A / B),)), Example((M, N), (M // N,))])
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import floating
+from core.ops.elementwise.math import exp, sigmoid, square
 
 __all__: list[str] = []
 
@@ -70,7 +71,7 @@ def erfc(xp, x):
 
 
 erfc.infer(floating)
-erfc.vjp(lambda ct, out, x: ct * lookup("exp")(-lookup("square")(x)) * (-2.0 / math.sqrt(math.pi)))
+erfc.vjp(lambda ct, out, x: ct * exp(-square(x)) * (-2.0 / math.sqrt(math.pi)))
 erfc.example(lambda: [Example((A,), (np.vectorize(math.erfc)(A),))])
 
 
@@ -81,7 +82,7 @@ def erfinv(xp, x):
 
 
 erfinv.infer(floating)
-erfinv.vjp(lambda ct, out, x: ct * lookup("exp")(lookup("square")(out)) * (math.sqrt(math.pi) / 2.0))
+erfinv.vjp(lambda ct, out, x: ct * exp(square(out)) * (math.sqrt(math.pi) / 2.0))
 erfinv.example(lambda: [Example((np.vectorize(math.erf)(INSIDE),), (INSIDE,))])
 
 
@@ -92,14 +93,14 @@ def lgamma(xp, x):
 
 
 lgamma.infer(floating)
-lgamma.vjp(lambda ct, out, x: ct * lookup("digamma")(x))
+lgamma.vjp(lambda ct, out, x: ct * digamma(x))
 lgamma.example(lambda: [Example((P,), (np.vectorize(math.lgamma)(P),))])
 
 
 @composite
 def digamma(x):
     """The derivative of `lgamma`: ``polygamma(x, order=0)``."""
-    return lookup("polygamma")(x, order=0)
+    return polygamma(x, order=0)
 
 
 EULER = 0.5772156649015329
@@ -129,7 +130,7 @@ def polygamma_infer(x, *, order):
     return floating(x)
 
 
-polygamma.vjp(lambda ct, out, x, *, order: ct * lookup("polygamma")(x, order=order + 1))
+polygamma.vjp(lambda ct, out, x, *, order: ct * polygamma(x, order=order + 1))
 polygamma.example(
     lambda: [
         Example(
@@ -147,5 +148,5 @@ def logsigmoid(xp, x):
 
 
 logsigmoid.infer(floating)
-logsigmoid.vjp(lambda ct, out, x: ct * lookup("sigmoid")(-x))
+logsigmoid.vjp(lambda ct, out, x: ct * sigmoid(-x))
 logsigmoid.example(lambda: [Example((A,), (-np.log1p(np.exp(-A)),))])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, floating
-from core.ops.elementwise.logic import kept_where
+from core.ops.elementwise.logic import kept_where, not_equal, where
+from core.ops.elementwise.math import rsqrt, square
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -28,7 +30,7 @@ def tan(xp, x):
 
 
 tan.infer(floating)
-tan.vjp(lambda ct, out, x: ct * (lookup("square")(out) + 1.0))
+tan.vjp(lambda ct, out, x: ct * (square(out) + 1.0))
 tan.example(lambda: [Example((A,), (np.tan(A),))])
 
 
@@ -41,7 +43,7 @@ def asin(xp, x):
 
 
 asin.infer(floating)
-asin.vjp(lambda ct, out, x: ct * lookup("rsqrt")(_one_minus_square(x)))
+asin.vjp(lambda ct, out, x: ct * rsqrt(_one_minus_square(x)))
 asin.example(lambda: [Example((INSIDE,), (np.arcsin(INSIDE),))])
 
 
@@ -52,7 +54,7 @@ def acos(xp, x):
 
 
 acos.infer(floating)
-acos.vjp(lambda ct, out, x: -(ct * lookup("rsqrt")(_one_minus_square(x))))
+acos.vjp(lambda ct, out, x: -(ct * rsqrt(_one_minus_square(x))))
 acos.example(lambda: [Example((INSIDE,), (np.arccos(INSIDE),))])
 
 
@@ -63,7 +65,7 @@ def atan(xp, x):
 
 
 atan.infer(floating)
-atan.vjp(lambda ct, out, x: ct / (lookup("square")(x) + 1.0))  # an infinite square gives the right 0
+atan.vjp(lambda ct, out, x: ct / (square(x) + 1.0))  # an infinite square gives the right 0
 atan.example(lambda: [Example((A,), (np.arctan(A),))])
 
 
@@ -86,7 +88,7 @@ def atan2_infer(x, y):
 @atan2.vjp
 def atan2_vjp(ct, out, x, y):
     # not over x * x + y * y, which leaves the range of numbers long before x and y do
-    away = lookup("hypot")(x, y)
+    away = hypot(x, y)
     share = ct / away
     return share * (y / away), -(share * (x / away))
 
@@ -110,8 +112,8 @@ hypot.infer(atan2_infer)
 
 @hypot.vjp
 def hypot_vjp(ct, out, x, y):
-    somewhere = lookup("not_equal")(out, lookup("fill_zeros_like")(out))
-    away = lookup("where")(somewhere, out, lookup("full_like")(out, value=1.0))
+    somewhere = not_equal(out, fill_zeros_like(out))
+    away = where(somewhere, out, full_like(out, value=1.0))
     return tuple(kept_where(somewhere, ct * (each / away)) for each in (x, y))
 
 
@@ -130,7 +132,7 @@ def sinh(xp, x):
 
 
 sinh.infer(floating)
-sinh.vjp(lambda ct, out, x: ct * lookup("cosh")(x))
+sinh.vjp(lambda ct, out, x: ct * cosh(x))
 sinh.example(lambda: [Example((A,), (np.sinh(A),))])
 
 
@@ -141,7 +143,7 @@ def cosh(xp, x):
 
 
 cosh.infer(floating)
-cosh.vjp(lambda ct, out, x: ct * lookup("sinh")(x))
+cosh.vjp(lambda ct, out, x: ct * sinh(x))
 cosh.example(lambda: [Example((A,), (np.cosh(A),))])
 
 
@@ -152,7 +154,7 @@ def asinh(xp, x):
 
 
 asinh.infer(floating)
-asinh.vjp(lambda ct, out, x: ct / lookup("hypot")(x, lookup("full_like")(x, value=1.0)))
+asinh.vjp(lambda ct, out, x: ct / hypot(x, full_like(x, value=1.0)))
 asinh.example(lambda: [Example((A,), (np.arcsinh(A),))])
 
 
@@ -164,7 +166,7 @@ def acosh(xp, x):
 
 acosh.infer(floating)
 # the product of two roots: x * x - 1 would lose digits near 1
-acosh.vjp(lambda ct, out, x: ct * lookup("rsqrt")(x - 1.0) * lookup("rsqrt")(x + 1.0))
+acosh.vjp(lambda ct, out, x: ct * rsqrt(x - 1.0) * rsqrt(x + 1.0))
 acosh.example(lambda: [Example((ABOVE,), (np.arccosh(ABOVE),))])
 
 

@@ -7,10 +7,13 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.builder import SparseRows
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.scatter_rows import added
 from core.ops.common.types import matches, same_dtype, same_size
-from core.ops.indexing.gather import check_index, in_range
+from core.ops.elementwise.logic import where
+from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -76,21 +79,21 @@ def embedding(weight, ids, *, padding_idx: int | None = None, is_sparse: bool = 
     check_index(ids.type, "ids")
     if weight.rank != 2:
         raise ProgramError(f"the table must have two axes, not {weight.type}", "shape_mismatch")
-    return _without_padding(lookup("gather")(weight, ids, axis=0), weight, ids, padding_idx)
+    return _without_padding(gather(weight, ids, axis=0), weight, ids, padding_idx)
 
 
 def _without_padding(rows, weight, ids, padding_idx: int | None):
     if padding_idx is None:
         return rows
-    padded = lookup("is_padding")(ids, weight, padding_idx=padding_idx)
-    return lookup("where")(lookup("unsqueeze")(padded, axes=(-1,)), lookup("fill_zeros_like")(rows), rows)
+    padded = is_padding(ids, weight, padding_idx=padding_idx)
+    return where(unsqueeze(padded, axes=(-1,)), fill_zeros_like(rows), rows)
 
 
 @embedding.vjp
 def embedding_vjp(ct, out, weight, ids, *, padding_idx, is_sparse):
     if is_sparse:
-        return SparseRows(*lookup("merge_rows")(ct, ids, weight, padding_idx=padding_idx)), None
-    return lookup("scatter_add_like")(_without_padding(ct, weight, ids, padding_idx), ids, weight, axis=0), None
+        return SparseRows(*merge_rows(ct, ids, weight, padding_idx=padding_idx)), None
+    return scatter_add_like(_without_padding(ct, weight, ids, padding_idx), ids, weight, axis=0), None
 
 
 PADDED = np.array([[0, 1], [2, -4]])
@@ -110,8 +113,8 @@ def lookup_table(w, ids, *, padding_idx: int | None = None, is_sparse: bool = Fa
     """`embedding` of ids [..., 1]: their last axis becomes that of the rows."""
     if ids.rank == 0 or ids.shape[-1] not in (1, -1):
         raise ProgramError(f"the last axis of the ids must be 1, not {ids.type}", "shape_mismatch")
-    flat = lookup("squeeze")(ids, axes=(-1,))
-    return lookup("embedding")(w, flat, padding_idx=padding_idx, is_sparse=is_sparse)
+    flat = squeeze(ids, axes=(-1,))
+    return embedding(w, flat, padding_idx=padding_idx, is_sparse=is_sparse)
 
 
 lookup_table.example(
@@ -156,7 +159,7 @@ def merge_rows_infer(x, ids, like, *, padding_idx):
 
 @merge_rows.vjp
 def merge_rows_vjp(ct, out, x, ids, like, *, padding_idx):
-    return lookup("read_rows")(ct[1], out[0], ids, like), None, None
+    return read_rows(ct[1], out[0], ids, like), None, None
 
 
 merge_rows.example(
@@ -208,8 +211,8 @@ def read_rows_infer(values, rows, ids, like):
 
 @read_rows.vjp
 def read_rows_vjp(ct, out, values, rows, ids, like):
-    found, added = lookup("merge_rows")(ct, ids, like)
-    return lookup("read_rows")(added, found, rows, like), None, None, None
+    found, added = merge_rows(ct, ids, like)
+    return read_rows(added, found, rows, like), None, None, None
 
 
 read_rows.example(

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, lookup, op
+from core.ir.registry import Dtype, Example, op
 from core.ops.common.scatter_rows import added
 from core.ops.common.types import as_dtype, axis_of, matches, same_dtype
 
@@ -53,7 +53,7 @@ def gather_infer(x, index, *, axis):
 
 @gather.vjp
 def gather_vjp(ct, out, x, index, *, axis):
-    return lookup("scatter_add_like")(ct, index, x, axis=axis % x.rank), None
+    return scatter_add_like(ct, index, x, axis=axis % x.rank), None
 
 
 gather.example(
@@ -90,7 +90,7 @@ def scatter_add_like_infer(x, index, like, *, axis):
 
 @scatter_add_like.vjp
 def scatter_add_like_vjp(ct, out, x, index, like, *, axis):
-    return lookup("gather")(ct, index, axis=axis), None, None
+    return gather(ct, index, axis=axis), None, None
 
 
 scatter_add_like.example(
@@ -208,7 +208,7 @@ def slice_infer(x, *, axes, starts, ends, steps):
 
 @slice_.vjp
 def slice_vjp(ct, out, x, *, axes, starts, ends, steps):
-    return lookup("slice_into")(ct, x, axes=axes, starts=starts, ends=ends, steps=steps)
+    return slice_into(ct, x, axes=axes, starts=starts, ends=ends, steps=steps)
 
 
 slice_.example(
@@ -250,7 +250,7 @@ def slice_into_infer(x, like, *, axes, starts, ends, steps):
 
 @slice_into.vjp
 def slice_into_vjp(ct, out, x, like, *, axes, starts, ends, steps):
-    return lookup("slice")(ct, axes=axes, starts=starts, ends=ends, steps=steps), None
+    return slice_(ct, axes=axes, starts=starts, ends=ends, steps=steps), None
 
 
 def _placed() -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import joined_type, same_size
 
 __all__: list[str] = []
@@ -38,7 +38,7 @@ def split_by_mask_infer(x, mask):
     return piece, piece
 
 
-split_by_mask.vjp(lambda ct, out, x, mask: (lookup("merge_by_mask")(mask, *ct), None))
+split_by_mask.vjp(lambda ct, out, x, mask: (merge_by_mask(mask, *ct), None))
 split_by_mask.example(lambda: [Example((x, m), (x[m], x[~m])) for x, m in CASES])
 
 
@@ -66,5 +66,5 @@ def merge_by_mask_infer(mask, true, false):
     return TensorType((mask.shape[0], *sizes), true.dtype)
 
 
-merge_by_mask.vjp(lambda ct, out, mask, true, false: (None, *lookup("split_by_mask")(ct, mask)))
+merge_by_mask.vjp(lambda ct, out, mask, true, false: (None, *split_by_mask(ct, mask)))
 merge_by_mask.example(lambda: [Example((m, x[m], x[~m]), (x,)) for x, m in CASES])

@@ -14,11 +14,15 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, broadcast_shapes, matches
-from core.ops.indexing.gather import check_index, in_range
-from core.ops.shape.broadcast import expand_to
-from core.ops.shape.reshape import reshape_to
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import equal, where
+from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
+from core.ops.shape.broadcast import expand, expand_to
+from core.ops.shape.concat_split import concat
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import reshape, reshape_to, unsqueeze
 
 __all__: list[str] = []
 
@@ -71,8 +75,8 @@ positions_along.example(
 @composite
 def take_along_axis(x, index, *, axis: int = -1):
     """``out[..., i, ...] = x[..., index[..., i, ...], ...]`` along `axis`: each element of `index` picks one of x."""
-    at = lookup("positions_along")(index, x, axis=axis)
-    return lookup("gather")(lookup("reshape")(x, shape=(-1,)), at)
+    at = positions_along(index, x, axis=axis)
+    return gather(reshape(x, shape=(-1,)), at)
 
 
 take_along_axis.example(
@@ -91,7 +95,7 @@ def index_sample(x, index):
     """``out[i, j] = x[i, index[i, j]]``: from each row of a matrix the elements that a row of `index` names."""
     if x.rank != 2 or index.rank != 2:
         raise ProgramError(f"index_sample takes two matrices, not {x.type} and {index.type}", "shape_mismatch")
-    return lookup("take_along_axis")(x, index, axis=1)
+    return take_along_axis(x, index, axis=1)
 
 
 index_sample.example(
@@ -127,33 +131,33 @@ def _written(x, index, values, wins):
 
     wins: where a value is the last one for its place; the others are dropped.
     """
-    return _replaced(x, index, lookup("where")(wins, values, lookup("fill_zeros_like")(values)), wins)
+    return _replaced(x, index, where(wins, values, fill_zeros_like(values)), wins)
 
 
 def _replaced(x, index, values, wins):
     """x with the sums of `values` in place of the slices along the first axis that `index` names."""
     # one hit a slice, or the count would wrap around in a short dtype
-    hit = lookup("scatter_add_like")(lookup("cast")(wins, dtype=x.dtype), index, x)
-    kept = lookup("equal")(hit, lookup("fill_zeros_like")(x))
-    return lookup("where")(kept, x, lookup("scatter_add_like")(values, index, x))
+    hit = scatter_add_like(cast(wins, dtype=x.dtype), index, x)
+    kept = equal(hit, fill_zeros_like(x))
+    return where(kept, x, scatter_add_like(values, index, x))
 
 
 def _added_to(x, index, values):
-    return x + lookup("scatter_add_like")(values, index, x)
+    return x + scatter_add_like(values, index, x)
 
 
 @composite
 def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign", "add"] = "assign"):
     """x with ``values[..., i, ...]`` written (or added) at ``x[..., index[..., i, ...], ...]``."""
-    at = lookup("positions_along")(index, x, axis=axis)
+    at = positions_along(index, x, axis=axis)
     if not matches(values.type, TensorType(index.shape, x.dtype)):
         raise ProgramError(
             f"values must be {x.dtype} of the shape of {index.type}, not {values.type}", "shape_mismatch"
         )
-    flat = lookup("reshape")(x, shape=(-1,))
+    flat = reshape(x, shape=(-1,))
     if reduce == "add":
         return reshape_to(_added_to(flat, at, values), x)
-    return reshape_to(_written(flat, at, values, lookup("is_last")(at)), x)
+    return reshape_to(_written(flat, at, values, is_last(at)), x)
 
 
 def _put(x, index, values, axis, add=False):
@@ -190,14 +194,14 @@ def scatter(x, index, updates, *, overwrite: bool = True):
     check_index(index.type)
     if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
         raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
-    wins = _each_slice(lookup("is_last")(lookup("wrapped_index")(index, x)), updates)
+    wins = _each_slice(is_last(wrapped_index(index, x)), updates)
     return (_written if overwrite else _replaced)(x, index, updates, wins)
 
 
 def _each_slice(wins, values):
     """One bool for each slice along the first axes of `values`, as one for each element."""
     extra = tuple(range(wins.rank, values.rank))
-    return expand_to(lookup("unsqueeze")(wins, axes=extra) if extra else wins, values)
+    return expand_to(unsqueeze(wins, axes=extra) if extra else wins, values)
 
 
 @op(no_gradient=_INTEGER)
@@ -247,7 +251,7 @@ def index_add(x, index, updates, *, axis: int = 0):
         updates.type, TensorType((*x.shape[:at], index.shape[0], *x.shape[at + 1 :]), x.dtype)
     ):
         raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
-    return x + lookup("scatter_add_like")(updates, index, x, axis=at)
+    return x + scatter_add_like(updates, index, x, axis=at)
 
 
 def _added(x, index, updates, axis=0):
@@ -301,14 +305,14 @@ def _as_slices(x, count):
     if -1 in rest or (0 in rest and -1 in x.shape):
         raise ProgramError(f"the sizes of the slices of {x.type} must be known", "shape_mismatch")
     lead = math.prod(x.shape[:count]) if -1 not in x.shape else -1
-    return lookup("reshape")(x, shape=(lead, *rest))
+    return reshape(x, shape=(lead, *rest))
 
 
 @composite
 def gather_nd(x, index):
     """``out[...] = x[index[..., 0], index[..., 1], ...]``: slices of x by their coordinates along its first axes."""
-    at = lookup("positions_nd")(index, x)
-    return lookup("gather")(_as_slices(x, index.shape[-1]), at, axis=0)
+    at = positions_nd(index, x)
+    return gather(_as_slices(x, index.shape[-1]), at, axis=0)
 
 
 gather_nd.example(
@@ -330,7 +334,7 @@ def _check_updates(index, updates, x_shape, dtype):
 @composite
 def scatter_nd_add(x, index, updates):
     """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
-    at = lookup("positions_nd")(index, x)
+    at = positions_nd(index, x)
     _check_updates(index, updates, x.shape, x.dtype)
     return reshape_to(_added_to(_as_slices(x, index.shape[-1]), at, updates), x)
 
@@ -355,7 +359,7 @@ def scatter_nd(index, updates, *, shape: tuple[int, ...]):
     """Zeros of `shape` with ``updates[...]`` added at the coordinates ``index[..., :]``."""
     if any(n < 0 for n in shape):
         raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
-    return lookup("scatter_nd_add")(updates.builder.constant(0.0, updates.dtype, shape), index, updates)
+    return scatter_nd_add(updates.builder.constant(0.0, updates.dtype, shape), index, updates)
 
 
 scatter_nd.example(
@@ -384,21 +388,19 @@ def index_put(x, values, *index, accumulate: bool = False):
     wanted = (*shape, *x.shape[len(index) :])
     if -1 in wanted:
         raise ProgramError(f"index_put needs indices and slices of known sizes, not {list(wanted)}", "shape_mismatch")
-    columns = [
-        lookup("unsqueeze")(lookup("cast")(_wide(each, shape), dtype="int64"), axes=(len(shape),)) for each in index
-    ]
-    at = lookup("positions_nd")(lookup("concat")(*columns, axis=len(shape)), x)
+    columns = [unsqueeze(cast(_wide(each, shape), dtype="int64"), axes=(len(shape),)) for each in index]
+    at = positions_nd(concat(*columns, axis=len(shape)), x)
     count = math.prod(shape)
-    at = lookup("reshape")(at, shape=(count,))
-    values = lookup("reshape")(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
+    at = reshape(at, shape=(count,))
+    values = reshape(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
     slices = _as_slices(x, len(index))
     if accumulate:
         return reshape_to(_added_to(slices, at, values), x)
-    return reshape_to(_written(slices, at, values, _each_slice(lookup("is_last")(at), values)), x)
+    return reshape_to(_written(slices, at, values, _each_slice(is_last(at), values)), x)
 
 
 def _wide(value, shape):
-    return value if value.shape == shape else lookup("expand")(value, shape=shape)
+    return value if value.shape == shape else expand(value, shape=shape)
 
 
 def _put_nd(x, values, *index, add=False):

@@ -9,10 +9,16 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import axis_of
+from core.ops.elementwise.logic import where as where_op
+from core.ops.elementwise.rounding import isnan
+from core.ops.indexing.gather import gather, slice_
+from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.cumulative import running_argmax
+from core.ops.reduction.sums import reduce_mean
 from core.ops.shape.broadcast import expand_to
+from core.ops.shape.reshape import reshape, squeeze
 
 __all__: list[str] = []
 
@@ -53,8 +59,8 @@ def sort(x, *, axis: int = -1, descending: bool = False):
     """``out[0] <= out[1] <= ...``: x in order along `axis`, and where each element was (`argsort`). The gradient goes
     back to where it was.
     """
-    index = lookup("argsort")(x, axis=axis, descending=descending)
-    return lookup("take_along_axis")(x, index, axis=axis), index
+    index = argsort(x, axis=axis, descending=descending)
+    return take_along_axis(x, index, axis=axis), index
 
 
 sort.example(
@@ -75,9 +81,9 @@ def topk(x, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
     at = axis_of(axis, x.rank)
     if k < 0 or (x.shape[at] >= 0 and k > x.shape[at]):
         raise ProgramError(f"there are no {k} elements along axis {axis} of {x.type}", "bad_attr")
-    index = lookup("argsort")(x, axis=at, descending=largest)
-    index = lookup("slice")(index, axes=(at,), starts=(0,), ends=(k,))
-    return lookup("take_along_axis")(x, index, axis=at), index
+    index = argsort(x, axis=at, descending=largest)
+    index = slice_(index, axes=(at,), starts=(0,), ends=(k,))
+    return take_along_axis(x, index, axis=at), index
 
 
 topk.example(
@@ -95,11 +101,11 @@ def kthvalue(x, *, k: int, axis: int = -1, keepdims: bool = False):
     at = axis_of(axis, x.rank)
     if k < 1 or (x.shape[at] >= 0 and k > x.shape[at]):
         raise ProgramError(f"there is no element number {k} along axis {axis} of {x.type}", "bad_attr")
-    index = lookup("slice")(lookup("argsort")(x, axis=at), axes=(at,), starts=(k - 1,), ends=(k,))
-    out = lookup("take_along_axis")(x, index, axis=at)
+    index = slice_(argsort(x, axis=at), axes=(at,), starts=(k - 1,), ends=(k,))
+    out = take_along_axis(x, index, axis=at)
     if keepdims:
         return out, index
-    return lookup("squeeze")(out, axes=(at,)), lookup("squeeze")(index, axes=(at,))
+    return squeeze(out, axes=(at,)), squeeze(index, axes=(at,))
 
 
 kthvalue.example(
@@ -124,12 +130,12 @@ def median(x, *, axis: int = -1, keepdims: bool = False):
         raise ProgramError(
             f"the median needs the size of axis {axis} known and above 0, not {x.type}", "shape_mismatch"
         )
-    ordered, _ = lookup("sort")(x, axis=at)
-    middle = lookup("slice")(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
-    last = lookup("slice")(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
-    out = lookup("reduce_mean")(middle, axes=(at,), keepdims=True)
-    out = lookup("where")(lookup("isnan")(last), last, out)
-    return out if keepdims else lookup("squeeze")(out, axes=(at,))
+    ordered, _ = sort(x, axis=at)
+    middle = slice_(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
+    last = slice_(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
+    out = reduce_mean(middle, axes=(at,), keepdims=True)
+    out = where_op(isnan(last), last, out)
+    return out if keepdims else squeeze(out, axes=(at,))
 
 
 median.example(
@@ -185,11 +191,11 @@ def mode(x, *, axis: int = -1, keepdims: bool = False):
     The gradient goes to that place.
     """
     at = axis_of(axis, x.rank)
-    index = lookup("mode_position")(x, axis=at)
-    out = lookup("take_along_axis")(x, index, axis=at)
+    index = mode_position(x, axis=at)
+    out = take_along_axis(x, index, axis=at)
     if keepdims:
         return out, index
-    return lookup("squeeze")(out, axes=(at,)), lookup("squeeze")(index, axes=(at,))
+    return squeeze(out, axes=(at,)), squeeze(index, axes=(at,))
 
 
 mode.example(
@@ -223,11 +229,11 @@ def masked_select(x, mask):
     if mask.dtype != "bool":
         raise ProgramError(f"the mask must be bool, not {mask.type}", "dtype_mismatch")
     if x.shape != mask.shape or not x.type.is_static:
-        x = lookup("where")(mask, x, x)  # broadcast, of sizes that may be unknown
+        x = where_op(mask, x, x)  # broadcast, of sizes that may be unknown
         mask = expand_to(mask, x)
-    flat = lookup("reshape")(x, shape=(-1,))
-    where = lookup("nonzero")(lookup("reshape")(mask, shape=(-1,)))
-    return lookup("gather")(flat, lookup("reshape")(where, shape=(-1,)))
+    flat = reshape(x, shape=(-1,))
+    where = nonzero(reshape(mask, shape=(-1,)))
+    return gather(flat, reshape(where, shape=(-1,)))
 
 
 masked_select.example(
@@ -250,7 +256,7 @@ def masked_fill(x, mask, value=None, *, fill: Extended = 0.0):
         value = x.builder.constant(fill, x.dtype)
     elif any(n not in (1, -1) for n in value.shape):
         raise ProgramError(f"value must be a single element, not {value.type}", "shape_mismatch")
-    return lookup("where")(mask, lookup("reshape")(value, shape=()), x)
+    return where_op(mask, reshape(value, shape=()), x)
 
 
 masked_fill.example(
@@ -282,8 +288,8 @@ def unique(x):
 
     The gradient of an element goes to where it stands first in x.
     """
-    first, inverse, counts = lookup("unique_positions")(x)
-    return lookup("gather")(lookup("reshape")(x, shape=(-1,)), first), inverse, counts
+    first, inverse, counts = unique_positions(x)
+    return gather(reshape(x, shape=(-1,)), first), inverse, counts
 
 
 unique.example(

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -23,6 +23,10 @@ from core.ops.common.matrices import (
     symmetric_part,
     transposed,
 )
+from core.ops.indexing.gather import slice_
+from core.ops.linalg.solve import triangular_solve
+from core.ops.shape.concat_split import concat
+from core.ops.shape.diagonals import tril
 
 __all__: list[str] = []
 
@@ -44,9 +48,9 @@ def cholesky_factor(xp, x):
 def cholesky_factor_vjp(ct, out, x):
     # Murray 2016, equation 10: with F = tril(L.T ct), its diagonal halved, the symmetric part of L^-T F L^-1
     inner = multiplied(out, ct, transpose_x=True)
-    half = lookup("tril")(inner) - diagonal_part(inner) * 0.5
-    left = lookup("triangular_solve")(out, half, upper=False, transpose=True)
-    both = transposed(lookup("triangular_solve")(out, transposed(left), upper=False, transpose=True))
+    half = tril(inner) - diagonal_part(inner) * 0.5
+    left = triangular_solve(out, half, upper=False, transpose=True)
+    both = transposed(triangular_solve(out, transposed(left), upper=False, transpose=True))
     return read_lower(both)
 
 
@@ -72,7 +76,7 @@ def cholesky(x, *, upper: bool = False):
 
     Where that is not positive definite the run ends with an error (singular_matrix). The gradient is symmetric.
     """
-    factor = lookup("cholesky_factor")(symmetric_part(x, "cholesky"))
+    factor = cholesky_factor(symmetric_part(x, "cholesky"))
     return transposed(factor) if upper else factor
 
 
@@ -106,9 +110,9 @@ def qr_factor_infer(x):
 def qr_factor_vjp(ct, out, x):
     (cq, cr), (q, r) = ct, out
     inner = multiplied(r, cr, transpose_y=True) - multiplied(cq, q, transpose_x=True)
-    mirrored = lookup("tril")(inner) + transposed(lookup("tril")(inner, diagonal=-1))
+    mirrored = tril(inner) + transposed(tril(inner, diagonal=-1))
     back = cq + multiplied(q, mirrored)
-    return transposed(lookup("triangular_solve")(r, transposed(back)))  # back @ R^-T
+    return transposed(triangular_solve(r, transposed(back)))  # back @ R^-T
 
 
 def _qr(x):
@@ -134,11 +138,10 @@ def qr(x):
     """
     m, n = sized(x.type, "qr")
     if m >= n:
-        return lookup("qr_factor")(x)
-    part = lookup("slice")
-    q, r = lookup("qr_factor")(part(x, axes=(x.rank - 1,), starts=(0,), ends=(m,)))
-    rest = multiplied(q, part(x, axes=(x.rank - 1,), starts=(m,), ends=(n,)), transpose_x=True)
-    return q, lookup("concat")(r, rest, axis=x.rank - 1)
+        return qr_factor(x)
+    q, r = qr_factor(slice_(x, axes=(x.rank - 1,), starts=(0,), ends=(m,)))
+    rest = multiplied(q, slice_(x, axes=(x.rank - 1,), starts=(m,), ends=(n,)), transpose_x=True)
+    return q, concat(r, rest, axis=x.rank - 1)
 
 
 qr.example(lambda: [Example((x,), _qr(x)) for x in (R, R.T, PAIR, PAIR[:, :2], NONE)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup
+from core.ir.registry import Example, Extended, composite
+from core.ops.reduction.statistics import norm
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -17,7 +19,7 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 @composite
 def dist(x, y, *, p: Extended = 2.0):
     """``sum(|x - y| ** p) ** (1 / p)`` over all elements, as of `norm`. Where they are equal the gradient is 0."""
-    return lookup("norm")(x - y, p=p)
+    return norm(x - y, p=p)
 
 
 @composite
@@ -29,7 +31,7 @@ def pairwise_distance(x, y, *, p: Extended = 2.0, epsilon: float = 1e-6, keepdim
     if x.rank == 0 or y.rank == 0:
         raise ProgramError(f"distances are between vectors, not {x.type} and {y.type}", "shape_mismatch")
     difference = x - y + epsilon
-    return lookup("norm")(difference, p=p, axes=(difference.rank - 1,), keepdims=keepdims)
+    return norm(difference, p=p, axes=(difference.rank - 1,), keepdims=keepdims)
 
 
 pairwise_distance.example(
@@ -48,8 +50,8 @@ pairwise_distance.example(
 @composite
 def cdist(x, y, *, p: Extended = 2.0):
     """``out[..., i, j]`` is the p-norm of ``x[..., i, :] - y[..., j, :]``. Where they are equal the gradient is 0."""
-    difference = lookup("unsqueeze")(x, axes=(-2,)) - lookup("unsqueeze")(y, axes=(-3,))
-    return lookup("norm")(difference, p=p, axes=(difference.rank - 1,))
+    difference = unsqueeze(x, axes=(-2,)) - unsqueeze(y, axes=(-3,))
+    return norm(difference, p=p, axes=(difference.rank - 1,))
 
 
 def _cdist(x, y, p):

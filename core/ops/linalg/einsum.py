@@ -9,9 +9,11 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.halves import with_halves_widened
 from core.ops.common.types import broadcast_shapes, same_dtype
+from core.ops.shape.broadcast import sum_to_like
+from core.ops.shape.creation import full_like
 
 __all__ = ["terms_of"]
 
@@ -127,7 +129,7 @@ def einsum_vjp(ct, out, *x, equation):
         unique = "".join(dict.fromkeys(term))
         fixed = set("".join(t for t, _ in operands)) - (set(hidden) - set(output))
         if any(c not in fixed and not _has_size(operands, c, value.shape[term.index(c)]) for c in unique):
-            operands.append((term, lookup("full_like")(value, value=1.0)))
+            operands.append((term, full_like(value, value=1.0)))
         own = "".join(c for c in term if c in hidden)
         if unique == term and (own == hidden or term.startswith(own)):
             result.append(_emit(operands, term, hidden))  # what an ellipsis stretched is summed after this rule
@@ -135,10 +137,10 @@ def einsum_vjp(ct, out, *x, equation):
         # an ellipsis that got axes, or is followed by a diagonal, comes to the front to be summed there
         front = "".join(sorted(unique, key=lambda c: c not in hidden))
         back = _emit(operands, front, hidden)
-        back = lookup("sum_to_like")(back, _emit([(term, value)], front, hidden))
+        back = sum_to_like(back, _emit([(term, value)], front, hidden))
         if front != unique:
             back = _emit([(front, back)], unique, hidden)
-        result.append(back if unique == term else lookup("diagonals_into")(back, value, letters=term))
+        result.append(back if unique == term else diagonals_into(back, value, letters=term))
     return tuple(result)
 
 
@@ -156,7 +158,7 @@ def _emit(operands, result, hidden):
         return term if at is None else f"{rest[:at]}...{rest[at:]}"
 
     terms = ",".join(dotted(term) for term, _ in operands)
-    return lookup("einsum")(*(v for _, v in operands), equation=f"{terms}->{dotted(result)}")
+    return einsum(*(v for _, v in operands), equation=f"{terms}->{dotted(result)}")
 
 
 @op
@@ -182,7 +184,7 @@ def diagonals_into_infer(x, like, *, letters):
 
 @diagonals_into.vjp
 def diagonals_into_vjp(ct, out, x, like, *, letters):
-    return lookup("einsum")(ct, equation=f"{letters}->{''.join(dict.fromkeys(letters))}"), None
+    return einsum(ct, equation=f"{letters}->{''.join(dict.fromkeys(letters))}"), None
 
 
 diagonals_into.example(

@@ -8,9 +8,12 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.halves import with_halves_widened
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
+from core.ops.linalg.einsum import einsum
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -58,7 +61,6 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
     if x.rank == 1 and y.rank == 1:
         return ct * y, ct * x
     row, column = x.rank == 1, y.rank == 1
-    unsqueeze, squeeze, multiply = lookup("unsqueeze"), lookup("squeeze"), lookup("matmul")
     a, b = (unsqueeze(x, axes=(0,)) if row else x), (unsqueeze(y, axes=(-1,)) if column else y)
     tx, ty = transpose_x and not row, transpose_y and not column
     if row:
@@ -66,13 +68,13 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
     if column:
         ct = unsqueeze(ct, axes=(-1,))
     # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
-    da = multiply(b, ct, transpose_x=ty, transpose_y=True) if tx else multiply(ct, b, transpose_y=not ty)
+    da = matmul(b, ct, transpose_x=ty, transpose_y=True) if tx else matmul(ct, b, transpose_y=not ty)
     if a.rank > 2 and b.rank == 2 and not column:
         # one sum over batch and rows: a product for each member of the batch would need a matrix for each
         left = "...ji" if tx else "...ij"
-        db = lookup("einsum")(a, ct, equation=f"{left},...ik->{'kj' if ty else 'jk'}")
+        db = einsum(a, ct, equation=f"{left},...ik->{'kj' if ty else 'jk'}")
     else:
-        db = multiply(ct, a, transpose_x=True, transpose_y=tx) if ty else multiply(a, ct, transpose_x=not tx)
+        db = matmul(ct, a, transpose_x=True, transpose_y=tx) if ty else matmul(a, ct, transpose_x=not tx)
     if row:
         da = squeeze(_unbatched(da), axes=(0,))
     if column:
@@ -82,7 +84,7 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
 
 def _unbatched(value):
     """A vector was shared by the whole batch, so its cotangents add up over it."""
-    return lookup("reduce_sum")(value, axes=tuple(range(value.rank - 2))) if value.rank > 2 else value
+    return reduce_sum(value, axes=tuple(range(value.rank - 2))) if value.rank > 2 else value
 
 
 def _examples():

@@ -10,8 +10,17 @@ from string import ascii_letters
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import axis_of, same_size
+from core.ops.elementwise.arithmetic import cast
+from core.ops.indexing.gather import slice_
+from core.ops.linalg.einsum import einsum
+from core.ops.linalg.matmul import matmul
+from core.ops.linalg.solve import inverse
+from core.ops.reduction.sums import diagonal_mask_like, reduce_sum
+from core.ops.shape.concat_split import concat
+from core.ops.shape.diagonals import diagonal
+from core.ops.shape.reshape import reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -43,16 +52,16 @@ def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
         # the flattened axes pair up: no sizes are needed
         letters = iter(ascii_letters)
         a, k, b = ("".join(islice(letters, n)) for n in (x_num_col_dims, rows, columns))
-        return lookup("einsum")(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
+        return einsum(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
     if -1 in (*inner, *other, *y.shape[y_num_col_dims:]) or x.shape[:x_num_col_dims].count(-1) > 1:
         raise ProgramError(
             f"the sizes of {x.type} and {y.type} must be known where they are flattened", "shape_mismatch"
         )
-    reshape, height, width = lookup("reshape"), x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
+    height, width = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     known = -1 not in height  # a 0 among the other sizes leaves -1 open
     a = reshape(x, shape=(math.prod(height) if known else -1, math.prod(inner)))
     b = reshape(y, shape=(math.prod(other), math.prod(width)))
-    return reshape(lookup("matmul")(a, b), shape=(*height, *width))
+    return reshape(matmul(a, b), shape=(*height, *width))
 
 
 mul_flattened.example(
@@ -70,7 +79,7 @@ mul_flattened.example(
 def mm(x, y):
     """``out[i, j] = sum over k of x[i, k] * y[k, j]`` for matrices [m, k] and [k, n]."""
     _ranks("mm", (x, 2), (y, 2))
-    return lookup("matmul")(x, y)
+    return matmul(x, y)
 
 
 @composite
@@ -78,14 +87,14 @@ def bmm(x, y):
     """``out[b] = x[b] @ y[b]`` for two batches of matrices, [b, m, k] and [b, k, n]."""
     _ranks("bmm", (x, 3), (y, 3))
     same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
-    return lookup("matmul")(x, y)
+    return matmul(x, y)
 
 
 @composite
 def mv(x, y):
     """``out[i] = sum over j of x[i, j] * y[j]`` for a matrix [m, n] and a vector [n]."""
     _ranks("mv", (x, 2), (y, 1))
-    return lookup("matmul")(x, y)
+    return matmul(x, y)
 
 
 @composite
@@ -93,7 +102,7 @@ def dot(x, y):
     """``sum(x * y)`` along the last axis; of vectors a single number."""
     if x.rank == 0 or x.rank != y.rank:
         raise ProgramError(f"dot takes vectors, or batches of them, not {x.type} and {y.type}", "shape_mismatch")
-    return lookup("reduce_sum")(x * y, axes=(x.rank - 1,))
+    return reduce_sum(x * y, axes=(x.rank - 1,))
 
 
 mm.example(lambda: [Example((a, b), (a @ b,)) for a, b in ((A, B), (B, B.T), (A[:0], B))])
@@ -111,14 +120,14 @@ dot.example(lambda: [Example((a, b), ((a * b).sum(-1),)) for a, b in ((A, A + 1)
 def addmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
     """``beta * x + alpha * (a @ b)`` for matrices a [m, k] and b [k, n]; x broadcasts against the product [m, n]."""
     _ranks("addmm", (a, 2), (b, 2))
-    return x * beta + lookup("matmul")(a, b) * alpha
+    return x * beta + matmul(a, b) * alpha
 
 
 @composite
 def baddbmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
     """``beta * x + alpha * (a @ b)`` for batches of matrices; x broadcasts against the product."""
     _ranks("baddbmm", (a, 3), (b, 3))
-    return x * beta + lookup("matmul")(a, b) * alpha
+    return x * beta + matmul(a, b) * alpha
 
 
 addmm.example(
@@ -141,8 +150,7 @@ baddbmm.example(
 @composite
 def outer(x, y):
     """``out[i, j] = x[i] * y[j]`` for the elements of x and y in row-major order."""
-    flat = lookup("reshape")
-    return lookup("unsqueeze")(flat(x, shape=(-1,)), axes=(1,)) * lookup("unsqueeze")(flat(y, shape=(-1,)), axes=(0,))
+    return unsqueeze(reshape(x, shape=(-1,)), axes=(1,)) * unsqueeze(reshape(y, shape=(-1,)), axes=(0,))
 
 
 outer.example(lambda: [Example((x, y), (np.outer(x, y),)) for x, y in ((A[0], B[0]), (A, B[1]), (A[0, :0], B[0]))])
@@ -152,7 +160,7 @@ outer.example(lambda: [Example((x, y), (np.outer(x, y),)) for x, y in ((A[0], B[
 def bilinear_tensor_product(x, y, weight, bias=None):
     """``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]`` for x [n, p], y [n, q], weight [k, p, q], bias [k]."""
     _ranks("bilinear_tensor_product", (x, 2), (y, 2), (weight, 3))
-    out = lookup("einsum")(x, weight, y, equation="np,kpq,nq->nk")
+    out = einsum(x, weight, y, equation="np,kpq,nq->nk")
     return out if bias is None else out + bias
 
 
@@ -177,8 +185,8 @@ def kron(x, y):
     if -1 in (*x.shape, *y.shape):
         raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
     odd, even = tuple(range(1, 2 * x.rank, 2)), tuple(range(0, 2 * x.rank, 2))
-    wide = lookup("unsqueeze")(x, axes=odd) * lookup("unsqueeze")(y, axes=even)
-    return lookup("reshape")(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+    wide = unsqueeze(x, axes=odd) * unsqueeze(y, axes=even)
+    return reshape(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
 
 
 kron.example(
@@ -198,10 +206,10 @@ def cross(x, y, *, axis: int = -1):
         raise ProgramError(f"a vector product takes sizes known to be 3, not {x.type} and {y.type}", "shape_mismatch")
 
     def turned(v, first):
-        order = lookup("concat")
-        part = lookup("slice")
-        return order(
-            part(v, axes=(at,), starts=(first,), ends=(3,)), part(v, axes=(at,), starts=(0,), ends=(first,)), axis=at
+        return concat(
+            slice_(v, axes=(at,), starts=(first,), ends=(3,)),
+            slice_(v, axes=(at,), starts=(0,), ends=(first,)),
+            axis=at,
         )
 
     return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
@@ -219,8 +227,8 @@ cross.example(
 @composite
 def trace(x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
     """``sum over i of x[i, i + offset]``, the sum of a diagonal of two axes."""
-    line = lookup("diagonal")(x, offset=offset, axis1=axis1, axis2=axis2)
-    return lookup("reduce_sum")(line, axes=(line.rank - 1,))
+    line = diagonal(x, offset=offset, axis1=axis1, axis2=axis2)
+    return reduce_sum(line, axes=(line.rank - 1,))
 
 
 trace.example(
@@ -238,16 +246,16 @@ def matrix_power(x, *, n: int):
     if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
         raise ProgramError(f"needs square matrices and a power up to 10,000, not {x.type} and {n}", "bad_attr")
     if n == 0:
-        mask = lookup("diagonal_mask_like")(x)
-        return lookup("cast")(mask, dtype=x.dtype)
-    base = lookup("inverse")(x) if n < 0 else x
+        mask = diagonal_mask_like(x)
+        return cast(mask, dtype=x.dtype)
+    base = inverse(x) if n < 0 else x
     out, left = None, abs(n)
     while left:
         if left & 1:
-            out = base if out is None else lookup("matmul")(out, base)
+            out = base if out is None else matmul(out, base)
         left >>= 1
         if left:
-            base = lookup("matmul")(base, base)
+            base = matmul(base, base)
     return out
 
 
@@ -278,11 +286,11 @@ def multi_dot(*x):
         1 if x[-1].rank == 1 else x[-1].shape[1],
     ]
     if -1 in sizes or len(x) > 64:
-        return reduce(lookup("matmul"), x)
+        return reduce(matmul, x)
     cuts = _cheapest(sizes)
 
     def chain(i, j):
-        return x[i] if i == j else lookup("matmul")(chain(i, cuts[i, j]), chain(cuts[i, j] + 1, j))
+        return x[i] if i == j else matmul(chain(i, cuts[i, j]), chain(cuts[i, j] + 1, j))
 
     return chain(0, len(x) - 1)
 

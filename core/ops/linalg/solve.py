@@ -24,6 +24,9 @@ from core.ops.common.matrices import (
     transposed,
 )
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
+from core.ops.elementwise.arithmetic import stop_gradient
+from core.ops.elementwise.math import log
+from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -77,11 +80,11 @@ def _solution_vjp(ct, out, y, back):
         ct, out = column(ct), column(out)
     right = back(ct)
     whole = -multiplied(right, out, transpose_y=True)
-    return whole, lookup("squeeze")(right, axes=(-1,)) if y.rank == 1 else right
+    return whole, squeeze(right, axes=(-1,)) if y.rank == 1 else right
 
 
 solve.infer(lambda x, y: _solution(x, y, "solve"))
-solve.vjp(lambda ct, out, x, y: _solution_vjp(ct, out, y, lambda ct: lookup("solve")(transposed(x), ct)))
+solve.vjp(lambda ct, out, x, y: _solution_vjp(ct, out, y, lambda ct: solve(transposed(x), ct)))
 solve.example(
     lambda: [
         Example((D, R), (np.linalg.inv(D) @ R,)),
@@ -131,7 +134,7 @@ triangular_solve.infer(lambda x, y, **attrs: _solution(x, y, "triangular_solve")
 def triangular_solve_vjp(ct, out, x, y, *, upper, transpose, unitriangular):
     def back(ct):
         flags = {"upper": upper, "transpose": not transpose, "unitriangular": unitriangular}
-        return lookup("triangular_solve")(x, ct, **flags)
+        return triangular_solve(x, ct, **flags)
 
     whole, right = _solution_vjp(ct, out, y, back)
     whole = transposed(whole) if transpose else whole
@@ -171,11 +174,11 @@ def _scalars(x: TensorType) -> TensorType:
 
 
 def _as_matrices(x):
-    return lookup("unsqueeze")(x, axes=(-2, -1))
+    return unsqueeze(x, axes=(-2, -1))
 
 
 det.infer(lambda x: _scalars(square(x, "det")))
-det.vjp(lambda ct, out, x: _as_matrices(ct * out) * transposed(lookup("inverse")(x)))
+det.vjp(lambda ct, out, x: _as_matrices(ct * out) * transposed(inverse(x)))
 
 
 def _leibniz(x):
@@ -205,7 +208,7 @@ def slogdet(xp, x):
 
 
 slogdet.infer(lambda x: (_scalars(square(x, "slogdet")),) * 2)
-slogdet.vjp(lambda ct, out, x: _as_matrices(ct[1]) * transposed(lookup("inverse")(x)))
+slogdet.vjp(lambda ct, out, x: _as_matrices(ct[1]) * transposed(inverse(x)))
 slogdet.example(
     lambda: [
         Example((D,), (np.array(1.0), np.log(_leibniz(D)))),
@@ -219,8 +222,8 @@ slogdet.example(
 @composite
 def logdet(x):
     """``log(det(x))``, the logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
-    sign, logabs = lookup("slogdet")(x)
-    return logabs + lookup("log")(lookup("stop_gradient")(sign))
+    sign, logabs = slogdet(x)
+    return logabs + log(stop_gradient(sign))
 
 
 logdet.example(

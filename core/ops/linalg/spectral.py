@@ -22,7 +22,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import (
     NO_CONVERGENCE,
     as_diagonal,
@@ -37,6 +37,10 @@ from core.ops.common.matrices import (
     transposed,
 )
 from core.ops.common.types import broadcast
+from core.ops.elementwise.logic import greater_than, where
+from core.ops.indexing.gather import slice_
+from core.ops.reduction.sums import diagonal_mask_like
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -82,8 +86,7 @@ def gap_quotient_infer(x, gap, values):
 
 @gap_quotient.vjp
 def gap_quotient_vjp(ct, out, x, gap, values):
-    quotient = lookup("gap_quotient")
-    return quotient(ct, gap, values), -quotient(ct * out, gap, values), None
+    return gap_quotient(ct, gap, values), -gap_quotient(ct * out, gap, values), None
 
 
 gap_quotient.example(
@@ -97,7 +100,7 @@ gap_quotient.example(
 
 def _apart(gap):
     """`gap` between different values only: infinite on the diagonal, whose quotients are then 0."""
-    return lookup("where")(lookup("diagonal_mask_like")(gap), lookup("full_like")(gap, value=math.inf), gap)
+    return where(diagonal_mask_like(gap), full_like(gap, value=math.inf), gap)
 
 
 # --- eigenvalues of symmetric matrices -------------------------------------------------------------------------
@@ -132,7 +135,7 @@ def eigh_factor_infer(x):
 def eigh_factor_vjp(ct, out, x):
     values, vectors = out
     inner = multiplied(vectors, ct[1], transpose_x=True)
-    inner = lookup("gap_quotient")(inner, _apart(row(values) - column(values)), values) + as_diagonal(ct[0], inner)
+    inner = gap_quotient(inner, _apart(row(values) - column(values)), values) + as_diagonal(ct[0], inner)
     return read_lower(multiplied(multiplied(vectors, inner), vectors, transpose_y=True))
 
 
@@ -164,7 +167,7 @@ def eigh(x):
     symmetric. Vectors of equal eigenvalues (equal up to rounding) are not unique, and a cotangent that reaches them is
     an error of the run (degenerate_spectrum); the values themselves always have a gradient, see `eigvalsh`.
     """
-    return lookup("eigh_factor")(symmetric_part(x, "eigh"))
+    return eigh_factor(symmetric_part(x, "eigh"))
 
 
 eigh.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1])])
@@ -178,7 +181,7 @@ def eigvalsh_factor(xp, x):
 
 @eigvalsh_factor.vjp
 def eigvalsh_factor_vjp(ct, out, x):
-    _, vectors = lookup("eigh_factor")(x)
+    _, vectors = eigh_factor(x)
     return read_lower(multiplied(vectors * row(ct), vectors, transpose_y=True))
 
 
@@ -196,7 +199,7 @@ def eigvalsh(x):
     gradient of a loss that treats them alike; another loss has a kink there, and this is one of its subgradients. The
     second derivative at equal eigenvalues is an error of the run (degenerate_spectrum).
     """
-    return lookup("eigvalsh_factor")(symmetric_part(x, "eigvalsh"))
+    return eigvalsh_factor(symmetric_part(x, "eigvalsh"))
 
 
 eigvalsh.example(lambda: [*(Example((x,), _eigh(x)[:1]) for x in _EIGH), Example((_NO_EIGH[0],), _NO_EIGH[1][:1])])
@@ -229,27 +232,26 @@ def svd_infer(x):
 @svd.vjp
 def svd_vjp(ct, out, x):
     (cu, cs, cv), (u, s, v) = ct, out
-    quotient = lookup("gap_quotient")
     uu, vv = multiplied(u, cu, transpose_x=True), multiplied(v, cv, transpose_x=True)
     # With W = u.T du, Z = v.T dv and P = u.T dx v: (W + Z)[i, j] = (P + P.T)[i, j] / (s[j] - s[i]), and
     # (W - Z)[i, j] = (P - P.T)[i, j] / (s[j] + s[i]). One quotient of s[j]^2 - s[i]^2 would lose digits.
     gap, sum = _apart(row(s) - column(s)), _apart(row(s) + column(s))
-    even, odd = quotient(uu, gap, s) + quotient(vv, gap, s), quotient(uu - vv, sum, s)
+    even, odd = gap_quotient(uu, gap, s) + gap_quotient(vv, gap, s), gap_quotient(uu - vv, sum, s)
     inner = (even + transposed(even) + odd - transposed(odd)) * 0.5
-    inner = inner + as_diagonal(lookup("where")(_counts(s), cs, lookup("fill_zeros_like")(cs)), inner)
+    inner = inner + as_diagonal(where(_counts(s), cs, fill_zeros_like(cs)), inner)
     back = multiplied(multiplied(u, inner), v, transpose_y=True)
     m, n = x.shape[-2:]
     if m > n:
-        back = back + multiplied(quotient(cu - multiplied(u, uu), row(s), s), v, transpose_y=True)
+        back = back + multiplied(gap_quotient(cu - multiplied(u, uu), row(s), s), v, transpose_y=True)
     if n > m:
-        back = back + multiplied(u, quotient(cv - multiplied(v, vv), row(s), s), transpose_y=True)
+        back = back + multiplied(u, gap_quotient(cv - multiplied(v, vv), row(s), s), transpose_y=True)
     return back
 
 
 def _counts(s):
     """Whether each singular value is more than the rounding of the first."""
-    first = lookup("slice")(s, axes=(s.rank - 1,), starts=(0,), ends=(1,))
-    return lookup("greater_than")(s, first * float(ROUNDING * np.finfo(s.dtype).eps))
+    first = slice_(s, axes=(s.rank - 1,), starts=(0,), ends=(1,))
+    return greater_than(s, first * float(ROUNDING * np.finfo(s.dtype).eps))
 
 
 def _svd(x):

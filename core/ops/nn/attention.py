@@ -8,6 +8,18 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, lookup
+from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
+from core.ops.elementwise.logic import greater_than, logical_and, where
+from core.ops.elementwise.math import exp
+from core.ops.indexing.gather import slice_
+from core.ops.linalg.matmul import matmul
+from core.ops.nn.softmax_loss import softmax
+from core.ops.reduction.sums import reduce_max, reduce_sum
+from core.ops.shape.concat_split import concat, split
+from core.ops.shape.creation import full_like
+from core.ops.shape.diagonals import triangle_mask_like
+from core.ops.shape.pad import pad
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -32,26 +44,26 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
         if query.shape[-1] < 1:
             raise ProgramError(f"the size of the last axis of {query.type} must be known", "shape_mismatch")
         scale = 1.0 / math.sqrt(query.shape[-1])
-    scores = lookup("matmul")(query, key, transpose_y=True) * scale
+    scores = matmul(query, key, transpose_y=True) * scale
     if mask is None and not causal:
-        return lookup("matmul")(lookup("softmax")(scores), value)
+        return matmul(softmax(scores), value)
     if mask is not None and mask.dtype != "bool":
         scores, mask = scores + mask, None
     if causal:
-        seen = lookup("triangle_mask_like")(scores)
-        mask = seen if mask is None else lookup("logical_and")(mask, seen)
-    full, last = lookup("full_like"), (-1,)
+        seen = triangle_mask_like(scores)
+        mask = seen if mask is None else logical_and(mask, seen)
+    last = (-1,)
     least = -1e30 if scores.dtype != "float16" else -6e4
-    hidden = scores if mask is None else lookup("where")(mask, scores, full(scores, value=least))
-    top = lookup("stop_gradient")(lookup("reduce_max")(hidden, axes=last, keepdims=True))
-    top = lookup("maximum")(top, full(top, value=least))  # of a row of -inf, which less -inf would be NaN
-    weight = lookup("exp")(hidden - top)
+    hidden = scores if mask is None else where(mask, scores, full_like(scores, value=least))
+    top = stop_gradient(reduce_max(hidden, axes=last, keepdims=True))
+    top = maximum(top, full_like(top, value=least))  # of a row of -inf, which less -inf would be NaN
+    weight = exp(hidden - top)
     if mask is not None:
-        weight = lookup("where")(mask, weight, full(scores, value=0.0))
-    total = lookup("reduce_sum")(weight, axes=last, keepdims=True)
-    some = lookup("greater_than")(total, full(total, value=0.0))
-    weight = weight / lookup("where")(some, total, full(total, value=1.0))
-    return lookup("matmul")(weight, value)
+        weight = where(mask, weight, full_like(scores, value=0.0))
+    total = reduce_sum(weight, axes=last, keepdims=True)
+    some = greater_than(total, full_like(total, value=0.0))
+    weight = weight / where(some, total, full_like(total, value=1.0))
+    return matmul(weight, value)
 
 
 def _attend(q, k, v, mask=None, scale=None):
@@ -90,14 +102,14 @@ def rotary_embedding(x, positions, *, base: float = 10000.0):
         raise ProgramError(f"the base must be positive and finite, not {base}", "bad_attr")
     half = d // 2
     exponents = x.builder.emit("linspace", start=0.0, stop=2.0 / d - 1.0, num=half, dtype="float64")
-    rates = lookup("exp")(exponents * math.log(base))
+    rates = exp(exponents * math.log(base))
     if not positions.type.is_float and positions.dtype != "bool":
-        angle = lookup("unsqueeze")(lookup("cast")(positions, dtype="float64"), axes=(-1,)) * rates
+        angle = unsqueeze(cast(positions, dtype="float64"), axes=(-1,)) * rates
     else:
-        angle = lookup("unsqueeze")(positions, axes=(-1,)) * lookup("cast")(rates, dtype=x.dtype)
-    cos, sin = (lookup("cast")(lookup(f)(angle), dtype=x.dtype) for f in ("cos", "sin"))
-    a, b = lookup("split")(x, num=2, axis=x.rank - 1)
-    return lookup("concat")(a * cos - b * sin, a * sin + b * cos, axis=x.rank - 1)
+        angle = unsqueeze(positions, axes=(-1,)) * cast(rates, dtype=x.dtype)
+    cos, sin = (cast(lookup(f)(angle), dtype=x.dtype) for f in ("cos", "sin"))
+    a, b = split(x, num=2, axis=x.rank - 1)
+    return concat(a * cos - b * sin, a * sin + b * cos, axis=x.rank - 1)
 
 
 def _rope(x, positions):
@@ -133,11 +145,11 @@ def row_conv(x, filter):
     k = min(filter.shape[0], max(time, 1))  # rows further ahead meet zeros only
     if k > 1000:
         raise ProgramError(f"row_conv looks ahead at most 1000 steps, not {k}", "shape_mismatch")
-    padded = lookup("pad")(x, paddings=(0, 0, 0, k - 1, 0, 0))
+    padded = pad(x, paddings=(0, 0, 0, k - 1, 0, 0))
     parts = []
     for i in range(k):
-        seen = lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + time,))
-        parts.append(seen * lookup("slice")(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
+        seen = slice_(padded, axes=(1,), starts=(i,), ends=(i + time,))
+        parts.append(seen * slice_(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
     return x.builder.emit("sum", *parts)
 
 

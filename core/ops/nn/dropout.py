@@ -8,9 +8,18 @@ from typing import Literal
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import axes_of
-from core.ops.elementwise.logic import kept_where
+from core.ops.elementwise.arithmetic import assign, stop_gradient
+from core.ops.elementwise.logic import greater_equal, kept_where, where
+from core.ops.elementwise.rounding import isnan
+from core.ops.indexing.gather import slice_
+from core.ops.random.counter import uniform_random_like
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.concat_split import concat, split
+from core.ops.shape.creation import full_like
+from core.ops.shape.pad import pad
+from core.ops.shape.reshape import reshape
 
 __all__: list[str] = []
 
@@ -25,14 +34,14 @@ def _kept(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int
     """True with probability 1 - p, for each element of x, or for each position along `axes` only."""
     if axes is not None:
         same = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
-        x = lookup("reduce_sum")(x, axes=same, keepdims=True) if same else x  # only for its shape
-    chance = lookup("uniform_random_like")(lookup("stop_gradient")(x), key, seed=seed, stream=stream)
-    return lookup("greater_equal")(chance, lookup("full_like")(chance, value=p))
+        x = reduce_sum(x, axes=same, keepdims=True) if same else x  # only for its shape
+    chance = uniform_random_like(stop_gradient(x), key, seed=seed, stream=stream)
+    return greater_equal(chance, full_like(chance, value=p))
 
 
 def _nothing(x):
     """Zeros like x, with zeros for its gradient."""
-    return kept_where(lookup("full_like")(lookup("isnan")(x), value=0.0), x)
+    return kept_where(full_like(isnan(x), value=0.0), x)
 
 
 def _check_probability(p: float) -> None:
@@ -65,7 +74,7 @@ def dropout(
     if axes is not None:
         axes = axes_of(axes, x.rank)
     if is_test:
-        return lookup("assign")(x) if upscale else x * (1.0 - p)
+        return assign(x) if upscale else x * (1.0 - p)
     if p == 1:
         return _nothing(x)
     keep = _kept(x, key, p, axes, seed, stream)
@@ -93,13 +102,13 @@ def alpha_dropout(x, key=None, *, p: float = 0.5, is_test: bool = False, seed: i
     """
     _check_probability(p)
     if is_test or p == 0:
-        return lookup("assign")(x)
+        return assign(x)
     if p == 1:
         return _nothing(x)
     scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * LEVEL**2))
     keep = _kept(x, key, p, None, seed, stream)
     # kept: scale * x + shift, dropped: scale * LEVEL + shift, with shift = -scale * LEVEL * p
-    return lookup("where")(keep, x, x.builder.constant(LEVEL, x.dtype)) * scale - scale * LEVEL * p
+    return where(keep, x, x.builder.constant(LEVEL, x.dtype)) * scale - scale * LEVEL * p
 
 
 alpha_dropout.example(
@@ -129,15 +138,15 @@ def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
         raise ProgramError(f"{frames} frames do not divide into videos of {segments}", "bad_attr")
     moved = int(c * shift_ratio)
     videos = -1 if frames == -1 else frames // segments
-    apart = lookup("reshape")(x, shape=(videos, segments, c, h, w))
-    early, late, rest = lookup("split")(apart, sections=(moved, moved, c - 2 * moved), axis=2)
+    apart = reshape(x, shape=(videos, segments, c, h, w))
+    early, late, rest = split(apart, sections=(moved, moved, c - 2 * moved), axis=2)
 
     def shifted(part, before: int):
-        padded = lookup("pad")(part, paddings=(0, 0, before, 1 - before, *(0,) * 6))
-        return lookup("slice")(padded, axes=(1,), starts=(1 - before,), ends=(1 - before + segments,))
+        padded = pad(part, paddings=(0, 0, before, 1 - before, *(0,) * 6))
+        return slice_(padded, axes=(1,), starts=(1 - before,), ends=(1 - before + segments,))
 
-    out = lookup("concat")(shifted(early, 1), shifted(late, 0), rest, axis=2)
-    return lookup("reshape")(out, shape=x.shape)
+    out = concat(shifted(early, 1), shifted(late, 0), rest, axis=2)
+    return reshape(out, shape=x.shape)
 
 
 def _shifted(x, segments, moved):

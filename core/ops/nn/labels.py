@@ -8,10 +8,17 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, same_dtype
-from core.ops.indexing.gather import check_index
-from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import equal, logical_and, logical_not, not_equal, where
+from core.ops.elementwise.math import log, softplus
+from core.ops.indexing.gather import check_index, gather, one_hot
+from core.ops.indexing.scatter_gather import take_along_axis
+from core.ops.nn.softmax_loss import Reduction, log_softmax, reduced
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -71,32 +78,32 @@ def _nats(x, label, weight, soft_label, ignore_index, axis, reduction, log=None)
 
     `log` is applied to what the labels pick only: elsewhere x may be 0.
     """
-    certain = lookup("full_like")(x, value=1.0) if log else lookup("fill_zeros_like")(x)
+    certain = full_like(x, value=1.0) if log else fill_zeros_like(x)
     if soft_label:
         if label.rank != x.rank or label.dtype != x.dtype:
             raise ProgramError(f"soft labels must be like {x.type}, not {label.type}", "type_mismatch")
-        zero = lookup("fill_zeros_like")(label)
-        impossible = lookup("equal")(x, lookup("full_like")(x, value=0.0 if log else -math.inf))
+        zero = fill_zeros_like(label)
+        impossible = equal(x, full_like(x, value=0.0 if log else -math.inf))
         # 0 * log(0) is 0
-        unused = lookup("logical_and")(lookup("equal")(label, zero), impossible)
-        safe = lookup("where")(unused, certain, x)
+        unused = logical_and(equal(label, zero), impossible)
+        safe = where(unused, certain, x)
         if weight is not None:
             label = label * _along(weight, axis, x)
         terms = label * (log(safe) if log else safe)
-        return reduced(-lookup("reduce_sum")(terms, axes=(axis,), keepdims=True), reduction)
-    index, counted = lookup("class_index")(label, x, axis=axis, ignore_index=ignore_index)
-    picked = lookup("take_along_axis")(x, index, axis=axis)
-    one, none = lookup("full_like")(picked, value=1.0), lookup("fill_zeros_like")(picked)
-    safe = lookup("where")(counted, picked, one if log else none)
-    share = one if weight is None else lookup("gather")(_vector(weight, x), index)
-    share = lookup("where")(counted, share, none)
+        return reduced(-reduce_sum(terms, axes=(axis,), keepdims=True), reduction)
+    index, counted = class_index(label, x, axis=axis, ignore_index=ignore_index)
+    picked = take_along_axis(x, index, axis=axis)
+    one, none = full_like(picked, value=1.0), fill_zeros_like(picked)
+    safe = where(counted, picked, one if log else none)
+    share = one if weight is None else gather(_vector(weight, x), index)
+    share = where(counted, share, none)
     loss = -(log(safe) if log else safe)
     loss = loss if weight is None else loss * share
     if reduction == "mean":
-        total = lookup("reduce_sum")(share)
-        some = lookup("not_equal")(total, lookup("fill_zeros_like")(total))
-        return lookup("reduce_sum")(loss) / lookup("where")(some, total, lookup("full_like")(total, value=1.0))
-    return reduced(loss if label.rank == x.rank else lookup("squeeze")(loss, axes=(axis,)), reduction)
+        total = reduce_sum(share)
+        some = not_equal(total, fill_zeros_like(total))
+        return reduce_sum(loss) / where(some, total, full_like(total, value=1.0))
+    return reduced(loss if label.rank == x.rank else squeeze(loss, axes=(axis,)), reduction)
 
 
 def _vector(weight, x):
@@ -109,7 +116,7 @@ def _vector(weight, x):
 def _along(weight, axis, x):
     """The weights of the classes along `axis` of x."""
     others = tuple(i for i in range(x.rank) if i != axis)
-    return lookup("unsqueeze")(_vector(weight, x), axes=others) if others else weight
+    return unsqueeze(_vector(weight, x), axes=others) if others else weight
 
 
 @composite(outputs=("loss",))
@@ -133,7 +140,7 @@ def softmax_with_cross_entropy(
     count, 0 if none does; of soft labels it is the mean over the rows.
     """
     at = axis_of(axis, logits.rank)
-    log_p = lookup("log_softmax")(logits, axis=at)
+    log_p = log_softmax(logits, axis=at)
     return _nats(log_p, label, weight, soft_label, ignore_index, at, reduction)
 
 
@@ -181,7 +188,7 @@ def cross_entropy(
     training. A probability of 0 at the label gives inf; one that no label asks for gives nothing.
     """
     at = axis_of(axis, p.rank)
-    return _nats(p, label, weight, soft_label, ignore_index, at, reduction, lookup("log"))
+    return _nats(p, label, weight, soft_label, ignore_index, at, reduction, log)
 
 
 cross_entropy.example(
@@ -228,13 +235,11 @@ def bpr_loss(x, label):
     if x.rank != 2 or x.shape[1] < 2 or label.rank != 1:
         wanted = "[n, a known number of classes] and [n]"
         raise ProgramError(f"bpr_loss takes {wanted}, not {x.type} and {label.type}", "shape_mismatch")
-    column = lookup("unsqueeze")(label, axes=(1,))
-    picked = lookup("take_along_axis")(x, column, axis=1)
-    others = lookup("cast")(
-        lookup("logical_not")(lookup("one_hot")(label, depth=x.shape[1], dtype="bool")), dtype=x.dtype
-    )
-    each = lookup("softplus")(x - picked) * others
-    return lookup("reduce_sum")(each, axes=(1,)) / float(x.shape[1] - 1)
+    column = unsqueeze(label, axes=(1,))
+    picked = take_along_axis(x, column, axis=1)
+    others = cast(logical_not(one_hot(label, depth=x.shape[1], dtype="bool")), dtype=x.dtype)
+    each = softplus(x - picked) * others
+    return reduce_sum(each, axes=(1,)) / float(x.shape[1] - 1)
 
 
 def _bpr(x, label):

@@ -8,8 +8,14 @@ from typing import Literal
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
+from core.ops.elementwise.arithmetic import abs_, pow_
+from core.ops.elementwise.logic import greater_than, less_equal, where
+from core.ops.elementwise.math import clip, exp, relu, softplus, square
+from core.ops.elementwise.math import log as log_op
 from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.reduction.sums import reduce_mean, reduce_sum
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["cases"]
 
@@ -23,11 +29,11 @@ _LOG = np.log(P)
 
 
 def _zero(x):
-    return lookup("fill_zeros_like")(x)
+    return fill_zeros_like(x)
 
 
 def _full(x, value: float):
-    return lookup("full_like")(x, value=value)
+    return full_like(x, value=value)
 
 
 def cases(f, *inputs, **attrs):
@@ -42,7 +48,7 @@ def cases(f, *inputs, **attrs):
 @composite
 def square_error_cost(x, label):
     """``(x - label) ** 2``, element by element."""
-    return lookup("square")(x - label)
+    return square(x - label)
 
 
 square_error_cost.example(
@@ -57,7 +63,7 @@ square_error_cost.example(
 @composite
 def l1_loss(x, label, *, reduction: Reduction = "mean"):
     """``|x - label|``. Where they are equal the gradient is 0."""
-    return reduced(lookup("abs")(x - label), reduction)
+    return reduced(abs_(x - label), reduction)
 
 
 l1_loss.example(cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
@@ -65,9 +71,9 @@ l1_loss.example(cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
 
 def _huber(difference, delta: float):
     """Half the square within `delta`, a line of slope `delta` beyond."""
-    size = lookup("abs")(difference)
-    inside = lookup("less_equal")(size, _full(size, delta))
-    return lookup("where")(inside, lookup("square")(difference) * 0.5, size * delta - 0.5 * delta * delta)
+    size = abs_(difference)
+    inside = less_equal(size, _full(size, delta))
+    return where(inside, square(difference) * 0.5, size * delta - 0.5 * delta * delta)
 
 
 def _positive(**values: float) -> None:
@@ -118,9 +124,9 @@ def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
     """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
 
     def log(x):
-        none = lookup("less_equal")(x, _zero(x))
-        found = lookup("log")(lookup("where")(none, _full(x, 1.0), x))
-        return lookup("where")(none, _full(found, -100.0), lookup("clip")(found, min=-100.0))
+        none = less_equal(x, _zero(x))
+        found = log_op(where(none, _full(x, 1.0), x))
+        return where(none, _full(found, -100.0), clip(found, min=-100.0))
 
     each = -(label * log(p) + (1.0 - label) * log(1.0 - p))
     return reduced(each if weight is None else each * weight, reduction)
@@ -132,7 +138,7 @@ bce_loss.example(cases(lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)), 
 @composite
 def log_loss(p, label, *, epsilon: float = 1e-4):
     """``-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)``."""
-    return -(label * lookup("log")(p + epsilon)) - (1.0 - label) * lookup("log")((1.0 + epsilon) - p)
+    return -(label * log_op(p + epsilon)) - (1.0 - label) * log_op((1.0 + epsilon) - p)
 
 
 def _log_loss(p, t):
@@ -148,12 +154,12 @@ def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmea
 
     batchmean: the sum divided by the size of the first axis.
     """
-    none = lookup("less_equal")(target, _zero(target))
-    safe = lookup("where")(none, _full(target, 1.0), target)
-    each = lookup("where")(none, _zero(x), safe * (lookup("log")(safe) - x))
+    none = less_equal(target, _zero(target))
+    safe = where(none, _full(target, 1.0), target)
+    each = where(none, _zero(x), safe * (log_op(safe) - x))
     if reduction == "batchmean":
-        rows = lookup("reduce_sum")(each, axes=tuple(range(1, each.rank)))
-        return lookup("reduce_mean")(rows)
+        rows = reduce_sum(each, axes=tuple(range(1, each.rank)))
+        return reduce_mean(rows)
     return reduced(each, reduction)
 
 
@@ -170,7 +176,7 @@ kldiv_loss.example(
 @composite
 def hinge_loss(x, label):
     """``max(0, 1 - x * (2 * label - 1))`` for labels 0 and 1. On the hinge the gradient is 0."""
-    return lookup("relu")(1.0 - x * (label * 2.0 - 1.0))
+    return relu(1.0 - x * (label * 2.0 - 1.0))
 
 
 def _hinge_loss(x, s):
@@ -208,9 +214,8 @@ label_smooth.example(
 def dice_loss(p, label, *, epsilon: float = 1e-5):
     """``1 - 2 * sum(p * label) / (sum(p) + sum(label) + epsilon)`` a sample, averaged (Milletari et al. 2016)."""
     axes = tuple(range(1, p.rank))
-    add = lookup("reduce_sum")
-    both = add(p * label, axes=axes) * 2.0
-    return lookup("reduce_mean")(1.0 - both / (add(p, axes=axes) + add(label, axes=axes) + epsilon))
+    both = reduce_sum(p * label, axes=axes) * 2.0
+    return reduce_mean(1.0 - both / (reduce_sum(p, axes=axes) + reduce_sum(label, axes=axes) + epsilon))
 
 
 def _dice(p, t):
@@ -232,12 +237,12 @@ def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: float = 2.0, red
     """Cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma`` (Lin et al. 2017), without overflow."""
     if gamma < 0:
         raise ProgramError(f"gamma must be at least 0, not {gamma}", "bad_attr")
-    loss = lookup("softplus")(x) - x * label
+    loss = softplus(x) - x * label
     # 1 - p_t; above 0 even where p_t is nearly 1
-    yes, no = (lookup("exp")(-lookup("softplus")(v)) for v in (-x, x))
+    yes, no = (exp(-softplus(v)) for v in (-x, x))
     miss = yes * (1.0 - label) + no * label
     weight = label * alpha + (1.0 - label) * (1.0 - alpha)
-    return reduced(weight * lookup("pow")(miss, _full(miss, gamma)) * loss, reduction)
+    return reduced(weight * pow_(miss, _full(miss, gamma)) * loss, reduction)
 
 
 def _focal(x, t):
@@ -264,12 +269,12 @@ def poisson_nll_loss(
     log_input: false if x is the expected value itself: ``x - label * log(x + epsilon)``.
     full:      add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's log(label!), where label > 1.
     """
-    each = lookup("exp")(x) - label * x if log_input else x - label * lookup("log")(x + epsilon)
+    each = exp(x) - label * x if log_input else x - label * log_op(x + epsilon)
     if full:
-        many = lookup("greater_than")(label, _full(label, 1.0))
-        safe = lookup("where")(many, label, _full(label, 1.0))
-        stirling = safe * lookup("log")(safe) - safe + lookup("log")(safe * (2.0 * math.pi)) * 0.5
-        each = each + lookup("where")(many, stirling, _zero(stirling))
+        many = greater_than(label, _full(label, 1.0))
+        safe = where(many, label, _full(label, 1.0))
+        stirling = safe * log_op(safe) - safe + log_op(safe * (2.0 * math.pi)) * 0.5
+        each = each + where(many, stirling, _zero(stirling))
     return reduced(each, reduction)
 
 
@@ -299,8 +304,8 @@ def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float 
     A variance below `epsilon` gets no gradient. full: add ``log(2 pi) / 2``.
     """
     _positive(epsilon=epsilon)
-    v = lookup("clip")(variance, min=epsilon)
-    each = (lookup("log")(v) + lookup("square")(x - label) / v) * 0.5
+    v = clip(variance, min=epsilon)
+    each = (log_op(v) + square(x - label) / v) * 0.5
     return reduced(each + 0.5 * math.log(2.0 * math.pi) if full else each, reduction)
 
 

@@ -9,8 +9,16 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
-from core.ops.indexing.gather import check_index
+from core.ir.registry import Example, composite, op
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import greater_equal, where
+from core.ops.elementwise.math import clip, exp, log, log1p, softplus
+from core.ops.elementwise.rounding import floor
+from core.ops.indexing.gather import check_index, gather
+from core.ops.linalg.matmul import matmul
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -73,7 +81,7 @@ def _check_rows(x, label, weight, what: str) -> None:
 
 
 def _shaped(loss, label):
-    return lookup("unsqueeze")(loss, axes=(1,)) if label.rank == 2 else loss
+    return unsqueeze(loss, axes=(1,)) if label.rank == 2 else loss
 
 
 @composite(outputs=("loss",))
@@ -93,19 +101,18 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
             raise ProgramError(
                 f"{num_classes} classes need {num_classes - 1} rows, not {weight.type}", "shape_mismatch"
             )
-        path_table, path_code = lookup("tree_path")(label, num_classes=num_classes)
+        path_table, path_code = tree_path(label, num_classes=num_classes)
     check_index(path_table.type, "path_table")
     if path_table.rank != 2 or path_code.rank != 2:
         raise ProgramError(f"paths are [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch")
-    zero = lookup("fill_zeros_like")
-    there = lookup("greater_equal")(path_table, zero(path_table))
-    nodes = lookup("where")(there, path_table, zero(path_table))
-    rows = lookup("gather")(weight, nodes) * lookup("unsqueeze")(x, axes=(1,))
-    score = lookup("reduce_sum")(rows, axes=(2,))
+    there = greater_equal(path_table, fill_zeros_like(path_table))
+    nodes = where(there, path_table, fill_zeros_like(path_table))
+    rows = gather(weight, nodes) * unsqueeze(x, axes=(1,))
+    score = reduce_sum(rows, axes=(2,))
     if bias is not None:
-        score = score + lookup("gather")(bias, nodes)
-    each = lookup("softplus")(score) - score * lookup("cast")(path_code, dtype=x.dtype)
-    return _shaped(lookup("reduce_sum")(lookup("where")(there, each, zero(each)), axes=(1,)), label)
+        score = score + gather(bias, nodes)
+    each = softplus(score) - score * cast(path_code, dtype=x.dtype)
+    return _shaped(reduce_sum(where(there, each, fill_zeros_like(each)), axes=(1,)), label)
 
 
 def _hsigmoid(x, label, weight, bias=None):
@@ -210,18 +217,17 @@ def nce(
         raise ProgramError("nce needs at least one sample", "bad_attr")
 
     def less_noise(score, k):
-        number = lookup("cast")(k, dtype=x.dtype)
-        score = score if bias is None else score + lookup("gather")(bias, k)
+        number = cast(k, dtype=x.dtype)
+        score = score if bias is None else score + gather(bias, k)
         if sampler == "uniform":
             return score - math.log(many / classes)
-        chance = lookup("log")(lookup("log1p")(1.0 / (number + 1.0)))
+        chance = log(log1p(1.0 / (number + 1.0)))
         return score - chance - math.log(many / math.log(classes + 1))
 
-    rows, drawn = lookup("label_rows")(label, weight), lookup("label_rows")(samples, weight)
-    true = lookup("reduce_sum")(x * lookup("gather")(weight, rows), axes=(1,))
-    noise = lookup("matmul")(x, lookup("gather")(weight, drawn), transpose_y=True)
-    softplus = lookup("softplus")
-    missed = lookup("reduce_sum")(softplus(less_noise(noise, drawn)), axes=(1,))
+    rows, drawn = label_rows(label, weight), label_rows(samples, weight)
+    true = reduce_sum(x * gather(weight, rows), axes=(1,))
+    noise = matmul(x, gather(weight, drawn), transpose_y=True)
+    missed = reduce_sum(softplus(less_noise(noise, drawn)), axes=(1,))
     return _shaped(softplus(-less_noise(true, rows)) + missed, label)
 
 
@@ -229,9 +235,9 @@ def _drawn(builder, key, count: int, classes: int, sampler: Sampler, seed: int, 
     options = {"min": 0.0, "max": 1.0, "dtype": "float64", "seed": seed, "stream": stream}
     chance = builder.emit("uniform_random", key, shape=(count,), **options)
     if sampler == "log_uniform":
-        chance = (lookup("exp")(chance * math.log(classes + 1)) - 1.0) / classes
-    found = lookup("clip")(lookup("floor")(chance * classes), min=0.0, max=classes - 1.0)
-    return lookup("cast")(found, dtype="int64")
+        chance = (exp(chance * math.log(classes + 1)) - 1.0) / classes
+    found = clip(floor(chance * classes), min=0.0, max=classes - 1.0)
+    return cast(found, dtype="int64")
 
 
 def _nce(x, label, weight, bias, samples, chance):

@@ -8,8 +8,14 @@ from typing import Literal
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import product
+from core.ops.elementwise.arithmetic import stop_gradient
+from core.ops.elementwise.logic import where
+from core.ops.elementwise.math import rsqrt, square
+from core.ops.elementwise.rounding import isinf
+from core.ops.reduction.sums import inverse_count, reduce_mean
+from core.ops.shape.reshape import reshape, squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -29,9 +35,9 @@ def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: f
     if not 0 <= begin < x.rank:
         raise ProgramError(f"begin_norm_axis {begin_norm_axis} is out of range for {x.type}", "bad_attr")
     axes = tuple(range(begin, x.rank))
-    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
-    variance = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=True)
-    out = centred * lookup("rsqrt")(variance + epsilon)
+    centred = x - reduce_mean(x, axes=axes, keepdims=True)
+    variance = reduce_mean(square(centred), axes=axes, keepdims=True)
+    out = centred * rsqrt(variance + epsilon)
     if scale is not None:
         out = out * _fitted(scale, x.shape[begin:])
     return out if bias is None else out + _fitted(bias, x.shape[begin:])
@@ -43,7 +49,7 @@ def _fitted(value, shape):
         return value
     if -1 in (*shape, *value.shape):
         raise ProgramError(f"whether {value.type} lists all elements is told by known sizes only", "shape_mismatch")
-    return lookup("reshape")(value, shape=shape) if value.shape[0] == math.prod(shape) else value
+    return reshape(value, shape=shape) if value.shape[0] == math.prod(shape) else value
 
 
 def _normal(x, axes, eps=1e-5):
@@ -87,22 +93,21 @@ def batch_norm(
         raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")
     channel = 1 if data_layout == "NCHW" else x.rank - 1
     others = tuple(i for i in range(x.rank) if i != channel)
-    stop = lookup("stop_gradient")
 
     def wide(value):
-        return lookup("unsqueeze")(value, axes=others) if others else value
+        return unsqueeze(value, axes=others) if others else value
 
     if is_test or use_global_stats:
-        m, v = wide(stop(mean)), wide(stop(variance))
-        mean_out, variance_out = stop(mean), stop(variance)
+        m, v = wide(stop_gradient(mean)), wide(stop_gradient(variance))
+        mean_out, variance_out = stop_gradient(mean), stop_gradient(variance)
     else:
-        m = lookup("reduce_mean")(x, axes=others, keepdims=True)
-        v = lookup("reduce_mean")(lookup("square")(x - m), axes=others, keepdims=True)
+        m = reduce_mean(x, axes=others, keepdims=True)
+        v = reduce_mean(square(x - m), axes=others, keepdims=True)
         mean_out, variance_out = (
-            stop(_moved(x, running, lookup("squeeze")(now, axes=others), momentum, others))
+            stop_gradient(_moved(x, running, squeeze(now, axes=others), momentum, others))
             for running, now in ((mean, m), (variance, v))
         )
-    out = (x - m) * lookup("rsqrt")(v + epsilon) * wide(scale) + wide(bias)
+    out = (x - m) * rsqrt(v + epsilon) * wide(scale) + wide(bias)
     return out, mean_out, variance_out
 
 
@@ -114,8 +119,8 @@ def _moved(x, running, now, momentum: float, axes: tuple[int, ...]):
     moved = running * momentum + now * (1.0 - momentum)
     if count > 0:
         return moved
-    empty = lookup("isinf")(lookup("inverse_count")(x, axes=axes))
-    return lookup("where")(empty, running, moved)
+    empty = isinf(inverse_count(x, axes=axes))
+    return where(empty, running, moved)
 
 
 def _bn_examples():

@@ -6,8 +6,17 @@ import numpy as np
 from ml_dtypes import finfo
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import as_dtype, axis_of
+from core.ops.elementwise.arithmetic import pow_, stop_gradient
+from core.ops.elementwise.math import clip, rsqrt, square
+from core.ops.indexing.gather import slice_
+from core.ops.linalg.matmul import matmul
+from core.ops.reduction.statistics import norm
+from core.ops.reduction.sums import reduce_mean, reduce_sum
+from core.ops.shape.creation import full_like
+from core.ops.shape.pad import pad
+from core.ops.shape.reshape import reshape, transpose, unsqueeze
 
 __all__: list[str] = []
 
@@ -18,13 +27,13 @@ GAIN, SHIFT = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.1, 0.2, 0.3, 0.4])
 
 def _channel(value, rank: int):
     """A vector of channels, ready to broadcast over [n, c, *spatial]."""
-    return lookup("unsqueeze")(value, axes=tuple(range(1, rank - 1))) if rank > 2 else value
+    return unsqueeze(value, axes=tuple(range(1, rank - 1))) if rank > 2 else value
 
 
 def _standard(x, axes: tuple[int, ...], epsilon: float):
-    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
-    spread = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=True)
-    return centred * lookup("rsqrt")(spread + epsilon)
+    centred = x - reduce_mean(x, axes=axes, keepdims=True)
+    spread = reduce_mean(square(centred), axes=axes, keepdims=True)
+    return centred * rsqrt(spread + epsilon)
 
 
 def _affine(x, scale, bias):
@@ -55,25 +64,25 @@ def group_norm(x, scale=None, bias=None, *, groups: int, epsilon: float = 1e-5):
     c = x.shape[1] if x.rank > 1 else 0
     if groups < 1 or c < 1 or c % groups or x.shape.count(-1) > 1:
         raise ProgramError(f"the channels of {x.type} are not known to divide into {groups} groups", "bad_attr")
-    grouped = lookup("reshape")(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
+    grouped = reshape(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
     out = _standard(grouped, tuple(range(2, x.rank + 1)), epsilon)
-    return _affine(lookup("reshape")(out, shape=x.shape), scale, bias)
+    return _affine(reshape(out, shape=x.shape), scale, bias)
 
 
 @composite
 def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
     """``x / sqrt(mean(x ** 2) + epsilon) * scale`` over the axes from `begin_axis` on (Zhang and Sennrich 2019)."""
     axes = tuple(range(axis_of(begin_axis, x.rank), x.rank))
-    out = x * lookup("rsqrt")(lookup("reduce_mean")(lookup("square")(x), axes=axes, keepdims=True) + epsilon)
+    out = x * rsqrt(reduce_mean(square(x), axes=axes, keepdims=True) + epsilon)
     return out if scale is None else out * scale
 
 
 @composite
 def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
     """``x / sqrt(max(sum(x ** 2), epsilon))`` along `axis`; zeros stay zeros, also where x holds no such `epsilon`."""
-    total = lookup("reduce_sum")(lookup("square")(x), axes=(axis_of(axis, x.rank),), keepdims=True)
+    total = reduce_sum(square(x), axes=(axis_of(axis, x.rank),), keepdims=True)
     least = float(finfo(as_dtype(x.dtype)).smallest_normal) if x.type.is_float else 0.0
-    return x * lookup("rsqrt")(lookup("clip")(total, min=max(epsilon, least)))
+    return x * rsqrt(clip(total, min=max(epsilon, least)))
 
 
 @composite
@@ -90,10 +99,10 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
     if before + after >= 1000:
         raise ProgramError(f"{before + after + 1} neighbouring channels are more than 1000", "bad_attr")
     borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
-    padded = lookup("pad")(lookup("square")(x), paddings=borders)
-    parts = [lookup("slice")(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
+    padded = pad(square(x), paddings=borders)
+    parts = [slice_(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
     total = x.builder.emit("sum", *parts) * alpha + k
-    return x * lookup("pow")(total, lookup("full_like")(total, value=-beta))
+    return x * pow_(total, full_like(total, value=-beta))
 
 
 @composite(outputs=("out", "u_out", "v_out"))
@@ -109,13 +118,13 @@ def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, eps
         raise ProgramError(f"the sizes of {weight.type} must be known, and 0 to 100 iterations", "bad_attr")
     order = (at, *(i for i in range(weight.rank) if i != at))
     rows = weight.shape[at]
-    matrix = lookup("reshape")(lookup("transpose")(weight, axes=order), shape=(rows, -1) if rows else (0, 0))
-    fixed = lookup("stop_gradient")(matrix)
-    u, v = lookup("stop_gradient")(u), lookup("stop_gradient")(v)
+    matrix = reshape(transpose(weight, axes=order), shape=(rows, -1) if rows else (0, 0))
+    fixed = stop_gradient(matrix)
+    u, v = stop_gradient(u), stop_gradient(v)
     for _ in range(power_iterations):
-        v = lookup("l2_normalize")(lookup("matmul")(u, fixed), epsilon=epsilon)
-        u = lookup("l2_normalize")(lookup("matmul")(fixed, v), epsilon=epsilon)
-    sigma = lookup("matmul")(lookup("matmul")(u, matrix), v)
+        v = l2_normalize(matmul(u, fixed), epsilon=epsilon)
+        u = l2_normalize(matmul(fixed, v), epsilon=epsilon)
+    sigma = matmul(matmul(u, matrix), v)
     return weight / sigma, u, v
 
 
@@ -123,8 +132,8 @@ def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, eps
 def weight_norm(v, g, *, axis: int = 0):
     """``g * v / norm(v)``, the 2-norm over all axes but `axis`; g has one element for each of its slices."""
     at = axis_of(axis, v.rank)
-    length = lookup("norm")(v, axes=tuple(i for i in range(v.rank) if i != at), keepdims=True)
-    scale = lookup("unsqueeze")(g, axes=tuple(range(1, v.rank - at))) if v.rank - at > 1 else g
+    length = norm(v, axes=tuple(i for i in range(v.rank) if i != at), keepdims=True)
+    scale = unsqueeze(g, axes=tuple(range(1, v.rank - at))) if v.rank - at > 1 else g
     return v / length * scale
 
 

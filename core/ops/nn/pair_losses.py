@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup
+from core.ir.registry import Example, Extended, composite
 from core.ops.common.types import axis_of
+from core.ops.elementwise.arithmetic import abs_, cast, stop_gradient
+from core.ops.elementwise.logic import equal, greater_than, where
+from core.ops.elementwise.math import relu, rsqrt, softplus, sqrt, square
+from core.ops.linalg.matmul import matmul
+from core.ops.nn.labels import softmax_with_cross_entropy
 from core.ops.nn.losses import cases
 from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.reduction.statistics import norm
+from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
+from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.pad import pad_constant
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -21,18 +31,18 @@ EMPTY = X[:0]
 
 
 def _zero(x):
-    return lookup("fill_zeros_like")(x)
+    return fill_zeros_like(x)
 
 
 def _full(x, value: float):
-    return lookup("full_like")(x, value=value)
+    return full_like(x, value=value)
 
 
 @composite
 def rank_loss(label, left, right):
     """``log(1 + exp(left - right)) - label * (left - right)``: RankNet's loss of a pair (Burges et al. 2005)."""
     difference = left - right
-    return lookup("softplus")(difference) - label * difference
+    return softplus(difference) - label * difference
 
 
 rank_loss.example(
@@ -46,7 +56,7 @@ rank_loss.example(
 @composite
 def margin_rank_loss(label, left, right, *, margin: float = 0.0, reduction: Reduction = "none"):
     """``max(0, -label * (left - right) + margin)`` for labels 1 (left is better) and -1; on the margin gradient 0."""
-    return reduced(lookup("relu")(margin - label * (left - right)), reduction)
+    return reduced(relu(margin - label * (left - right)), reduction)
 
 
 margin_rank_loss.example(cases(lambda s, x, y: np.maximum(0, 0.2 - s * (x - y)), SIGN, X, Y, margin=0.2))
@@ -60,21 +70,19 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
 
     def unit(v):
         # halves squared overflow early; the scale is no part of the result, and so of no gradient
-        sizes = lookup("abs")(lookup("stop_gradient")(v))
+        sizes = abs_(stop_gradient(v))
         if v.shape[axes[0]] == -1:  # it may turn out to be 0
-            sizes = lookup("pad_constant")(
-                sizes, paddings=(*(0,) * (2 * (v.rank + axes[0])), 1, *(0,) * (-2 * axes[0] - 1))
-            )
-        largest = lookup("reduce_max")(sizes, axes=axes, keepdims=True)
-        scaled = v / lookup("where")(lookup("greater_than")(largest, _zero(largest)), largest, _full(largest, 1.0))
-        total = lookup("reduce_sum")(lookup("square")(scaled), axes=axes, keepdims=True)
-        some = lookup("greater_than")(largest * lookup("sqrt")(total), _full(total, epsilon))
-        root = lookup("rsqrt")(lookup("where")(some, total, _full(total, 1.0)))
-        return scaled * lookup("where")(some, root, _zero(root))
+            sizes = pad_constant(sizes, paddings=(*(0,) * (2 * (v.rank + axes[0])), 1, *(0,) * (-2 * axes[0] - 1)))
+        largest = reduce_max(sizes, axes=axes, keepdims=True)
+        scaled = v / where(greater_than(largest, _zero(largest)), largest, _full(largest, 1.0))
+        total = reduce_sum(square(scaled), axes=axes, keepdims=True)
+        some = greater_than(largest * sqrt(total), _full(total, epsilon))
+        root = rsqrt(where(some, total, _full(total, 1.0)))
+        return scaled * where(some, root, _zero(root))
 
     if x.shape[axes[0]] == 0:
-        return lookup("reduce_sum")(x * y, axes=axes)
-    return lookup("reduce_sum")(unit(x) * unit(y), axes=axes)
+        return reduce_sum(x * y, axes=axes)
+    return reduce_sum(unit(x) * unit(y), axes=axes)
 
 
 def _cos(x, y, axis=-1):
@@ -101,9 +109,9 @@ def triplet_margin_loss(
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` with the p-norm along the last axis as d."""
 
     def distance(a, b):
-        return lookup("norm")(a - b, p=p, axes=(a.rank - 1,))
+        return norm(a - b, p=p, axes=(a.rank - 1,))
 
-    return reduced(lookup("relu")(distance(anchor, positive) - distance(anchor, negative) + margin), reduction)
+    return reduced(relu(distance(anchor, positive) - distance(anchor, negative) + margin), reduction)
 
 
 def _triplet(a, b, c, p=2):
@@ -127,13 +135,13 @@ def npair_loss(anchor, positive, label, *, l2_reg: float = 0.002):
     if anchor.rank != 2 or positive.rank != 2 or label.rank != 1:
         found = f"{anchor.type}, {positive.type} and {label.type}"
         raise ProgramError(f"npair_loss takes [n, size] twice and labels [n], not {found}", "shape_mismatch")
-    column = lookup("unsqueeze")(label, axes=(1,))
-    same = lookup("cast")(lookup("equal")(column, lookup("unsqueeze")(label, axes=(0,))), dtype=anchor.dtype)
-    target = same / lookup("reduce_sum")(same, axes=(1,), keepdims=True)
-    scores = lookup("matmul")(anchor, positive, transpose_y=True)
-    each = lookup("softmax_with_cross_entropy")(scores, target, soft_label=True, reduction="mean")
-    size = lookup("reduce_sum")(lookup("square")(anchor) + lookup("square")(positive), axes=(1,))
-    return each + lookup("reduce_mean")(size) * (l2_reg / 4)
+    column = unsqueeze(label, axes=(1,))
+    same = cast(equal(column, unsqueeze(label, axes=(0,))), dtype=anchor.dtype)
+    target = same / reduce_sum(same, axes=(1,), keepdims=True)
+    scores = matmul(anchor, positive, transpose_y=True)
+    each = softmax_with_cross_entropy(scores, target, soft_label=True, reduction="mean")
+    size = reduce_sum(square(anchor) + square(positive), axes=(1,))
+    return each + reduce_mean(size) * (l2_reg / 4)
 
 
 def _npair(a, p, label, l2_reg=0.002):

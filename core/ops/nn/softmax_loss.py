@@ -12,6 +12,11 @@ import numpy as np
 
 from core.ir.registry import Example, composite, lookup
 from core.ops.common.types import axis_of
+from core.ops.elementwise.arithmetic import assign, cast, stop_gradient
+from core.ops.elementwise.logic import equal, greater_than, logical_not, where
+from core.ops.elementwise.math import clip, exp, log, softplus, square
+from core.ops.reduction.sums import reduce_max, reduce_sum
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["Reduction", "reduced"]
 
@@ -34,7 +39,7 @@ def _np_softmax(x, axis=-1):
 
 def _shifted(x, axis):
     """x minus its largest element along `axis`, which changes no result and keeps exp from overflowing."""
-    top = lookup("reduce_max")(lookup("stop_gradient")(x), axes=(axis,), keepdims=True)
+    top = reduce_max(stop_gradient(x), axes=(axis,), keepdims=True)
     return x - top
 
 
@@ -43,15 +48,15 @@ def softmax(x, *, axis: int = -1):
     """``out = exp(x) / sum(exp(x))`` along `axis`."""
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
-        return lookup("assign")(x)
-    e = lookup("exp")(_shifted(x, at))
-    return e / lookup("reduce_sum")(e, axes=(at,), keepdims=True)
+        return assign(x)
+    e = exp(_shifted(x, at))
+    return e / reduce_sum(e, axes=(at,), keepdims=True)
 
 
 @softmax.vjp
 def softmax_vjp(ct, out, x, *, axis):
     weighted = ct * out
-    return weighted - out * lookup("reduce_sum")(weighted, axes=(axis,), keepdims=True)
+    return weighted - out * reduce_sum(weighted, axes=(axis,), keepdims=True)
 
 
 softmax.example(
@@ -69,14 +74,14 @@ def log_softmax(x, *, axis: int = -1):
     """``out = x - log(sum(exp(x)))`` along `axis`."""
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
-        return lookup("assign")(x)
+        return assign(x)
     shifted = _shifted(x, at)
-    return shifted - lookup("log")(lookup("reduce_sum")(lookup("exp")(shifted), axes=(at,), keepdims=True))
+    return shifted - log(reduce_sum(exp(shifted), axes=(at,), keepdims=True))
 
 
 @log_softmax.vjp
 def log_softmax_vjp(ct, out, x, *, axis):
-    return ct - lookup("exp")(out) * lookup("reduce_sum")(ct, axes=(axis,), keepdims=True)
+    return ct - exp(out) * reduce_sum(ct, axes=(axis,), keepdims=True)
 
 
 log_softmax.example(
@@ -92,7 +97,7 @@ log_softmax.example(
 @composite
 def mse_loss(x, y, *, reduction: Reduction = "mean"):
     """``(x - y) ** 2``, averaged or summed over all elements, or left as it is."""
-    return reduced(lookup("square")(x - y), reduction)
+    return reduced(square(x - y), reduction)
 
 
 mse_loss.example(
@@ -115,16 +120,15 @@ def sigmoid_cross_entropy_with_logits(
     Elements whose label equals `ignore_index` give 0 and no gradient. With `normalize` the result is divided by the
     number of the others.
     """
-    ignored = lookup("equal")(label, lookup("full_like")(label, value=ignore_index))
-    zero = lookup("fill_zeros_like")
+    ignored = equal(label, full_like(label, value=ignore_index))
     # log(1 + exp(-|x|)), and what is left: a sum that would hide the small one is never made
-    positive = lookup("greater_than")(x, zero(x))
-    rest = lookup("softplus")(lookup("where")(positive, -x, x))
-    each = rest + (lookup("where")(positive, x, zero(x)) - x * lookup("where")(ignored, zero(label), label))
-    out = lookup("where")(ignored, zero(each), each)
+    positive = greater_than(x, fill_zeros_like(x))
+    rest = softplus(where(positive, -x, x))
+    each = rest + (where(positive, x, fill_zeros_like(x)) - x * where(ignored, fill_zeros_like(label), label))
+    out = where(ignored, fill_zeros_like(each), each)
     if normalize:
-        counted = lookup("cast")(lookup("logical_not")(ignored), dtype=x.dtype)
-        out = out / lookup("clip")(lookup("reduce_sum")(counted), min=1.0)
+        counted = cast(logical_not(ignored), dtype=x.dtype)
+        out = out / clip(reduce_sum(counted), min=1.0)
     return reduced(out, reduction)
 
 

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
+from core.ops.elementwise.arithmetic import abs_, cast, increment, maximum, pow_
+from core.ops.elementwise.logic import equal, greater_than, logical_or, where
+from core.ops.elementwise.math import sqrt, square
 from core.ops.optimizers.updates import STATES, check_share, decayed
+from core.ops.reduction.statistics import norm
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
 
 def _left(beta: float, count, dtype: str):
     """``1 - beta ** count``, in float64: a half would make 0.999 a 1, and this a 0."""
-    return lookup("cast")(1.0 - lookup("pow")(lookup("full_like")(count, value=beta), count), dtype=dtype)
+    return cast(1.0 - pow_(full_like(count, value=beta), count), dtype=dtype)
 
 
 def _moments(gradient, first, second, step, beta1, beta2):
     """The new means of the gradient and its square, the new step, and that as a float64."""
     check_share(beta1=beta1, beta2=beta2)
-    step = lookup("increment")(step)
+    step = increment(step)
     first = first * beta1 + gradient * (1.0 - beta1)
-    second = second * beta2 + lookup("square")(gradient) * (1.0 - beta2)
-    return first, second, step, lookup("cast")(step, dtype="float64")
+    second = second * beta2 + square(gradient) * (1.0 - beta2)
+    return first, second, step, cast(step, dtype="float64")
 
 
 def _adam(gradient, first, second, step, beta1, beta2, epsilon):
     """Adam's move, not yet multiplied by the learning rate, then the new slots."""
     first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
     mean, square = first / _left(beta1, count, first.dtype), second / _left(beta2, count, second.dtype)
-    return mean / (lookup("sqrt")(square) + epsilon), first, second, step
+    return mean / (sqrt(square) + epsilon), first, second, step
 
 
 @composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
@@ -95,10 +100,10 @@ def adamax(
     """
     check_share(beta1=beta1, beta2=beta2)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    step = lookup("increment")(step)
+    step = increment(step)
     first = first * beta1 + gradient * (1.0 - beta1)
-    largest = lookup("maximum")(lookup("abs")(gradient), largest * beta2 + epsilon)
-    mean = first / _left(beta1, lookup("cast")(step, dtype="float64"), first.dtype)
+    largest = maximum(abs_(gradient), largest * beta2 + epsilon)
+    mean = first / _left(beta1, cast(step, dtype="float64"), first.dtype)
     return parameter - mean * learning_rate / largest, first, largest, step
 
 
@@ -123,7 +128,7 @@ def nadam(
     first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
     dtype = parameter.dtype
     mean = first * beta1 / _left(beta1, count + 1.0, dtype) + gradient * (1.0 - beta1) / _left(beta1, count, dtype)
-    root = lookup("sqrt")(second / _left(beta2, count, dtype))
+    root = sqrt(second / _left(beta2, count, dtype))
     return parameter - mean * learning_rate / (root + epsilon), first, second, step
 
 
@@ -156,20 +161,20 @@ def radam(
     if top > 5.0:  # r stays below it
         left = _left(beta2, count, "float64")
         r = top - count * (1.0 - left) * 2.0 / left
-        enough = lookup("greater_than")(r, lookup("full_like")(r, value=5.0))
-        r = lookup("where")(enough, r, lookup("full_like")(r, value=6.0))
-        rectified = lookup("sqrt")((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
-        root = lookup("sqrt")(second / lookup("cast")(left, dtype=dtype))
-        move = lookup("where")(enough, mean * lookup("cast")(rectified, dtype=dtype) / (root + epsilon), mean)
+        enough = greater_than(r, full_like(r, value=5.0))
+        r = where(enough, r, full_like(r, value=6.0))
+        rectified = sqrt((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
+        root = sqrt(second / cast(left, dtype=dtype))
+        move = where(enough, mean * cast(rectified, dtype=dtype) / (root + epsilon), mean)
     return parameter - move * learning_rate, first, second, step
 
 
 def _trust(parameter, move):
     """``norm(parameter) / norm(move)``; 1 where either is 0."""
-    a, b = lookup("norm")(parameter), lookup("norm")(move)
-    zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
-    none = lookup("logical_or")(lookup("equal")(a, zero), lookup("equal")(b, zero))  # a NaN is not nothing
-    return lookup("where")(none, one, a / lookup("where")(none, one, b))
+    a, b = norm(parameter), norm(move)
+    zero, one = fill_zeros_like(a), full_like(a, value=1.0)
+    none = logical_or(equal(a, zero), equal(b, zero))  # a NaN is not nothing
+    return where(none, one, a / where(none, one, b))
 
 
 @composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))

@@ -6,8 +6,13 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import floating
+from core.ops.elementwise.arithmetic import cast
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.broadcast import expand
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import reshape
 
 __all__: list[str] = []
 
@@ -33,7 +38,7 @@ def _limit(max_norm: float) -> float:
 @composite
 def clip_by_norm(x, *, max_norm: float):
     """``x * min(1, max_norm / norm(x))`` with the 2-norm of all elements; its gradient includes that of the norm."""
-    return lookup("clip_by_global_norm")(x, max_norm=max_norm)
+    return clip_by_global_norm(x, max_norm=max_norm)
 
 
 clip_by_norm.example(
@@ -127,11 +132,11 @@ def unscale_infer(scale, *x):
 
 @unscale.vjp
 def unscale_vjp(ct, out, scale, *x):
-    one = lookup("reshape")(scale, shape=())
-    back = [c / lookup("cast")(one, dtype=v.dtype) for c, v in zip(ct, x, strict=False)]
-    lost = [lookup("cast")(lookup("reduce_sum")(b * o), dtype=scale.dtype) for b, o in zip(back, out, strict=False)]
-    total = scale.builder.emit("sum", *lost) if lost else lookup("fill_zeros_like")(one)
-    return (lookup("expand")(-total, shape=scale.shape) if scale.rank else -total, *back)
+    one = reshape(scale, shape=())
+    back = [c / cast(one, dtype=v.dtype) for c, v in zip(ct, x, strict=False)]
+    lost = [cast(reduce_sum(b * o), dtype=scale.dtype) for b, o in zip(back, out, strict=False)]
+    total = scale.builder.emit("sum", *lost) if lost else fill_zeros_like(one)
+    return (expand(-total, shape=scale.shape) if scale.rank else -total, *back)
 
 
 unscale.example(

@@ -15,7 +15,12 @@ import numpy as np
 
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
+from core.ops.elementwise.arithmetic import abs_, sign
+from core.ops.elementwise.logic import equal, less_equal, logical_or, not_equal, where
+from core.ops.elementwise.math import clip, sqrt, square
+from core.ops.reduction.statistics import norm
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["STATES", "check_share", "decayed"]
 
@@ -31,7 +36,7 @@ def decayed(parameter, gradient, weight_decay, l1_decay):
     """The gradient, with that of both penalties."""
     if weight_decay:
         gradient = gradient + parameter * weight_decay
-    return gradient + lookup("sign")(parameter) * l1_decay if l1_decay else gradient
+    return gradient + sign(parameter) * l1_decay if l1_decay else gradient
 
 
 @composite(outputs=("parameter_out",))
@@ -78,8 +83,8 @@ def adagrad(
     Duchi, Hazan and Singer 2011.
     """
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    moment = moment + lookup("square")(gradient)
-    return parameter - gradient * learning_rate / (lookup("sqrt")(moment) + epsilon), moment
+    moment = moment + square(gradient)
+    return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
 @composite(outputs=("parameter_out", "moment_out"))
@@ -97,8 +102,8 @@ def decayed_adagrad(
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
     check_share(decay=decay)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    moment = moment * decay + lookup("square")(gradient) * (1.0 - decay)
-    return parameter - gradient * learning_rate / (lookup("sqrt")(moment) + epsilon), moment
+    moment = moment * decay + square(gradient) * (1.0 - decay)
+    return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
 @composite(outputs=("parameter_out", "gradients_out", "moves_out"))
@@ -117,9 +122,9 @@ def adadelta(
     """``move = sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient``, from running means (Zeiler 2012)."""
     check_share(rho=rho)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    gradients = gradients * rho + lookup("square")(gradient) * (1.0 - rho)
-    move = gradient * lookup("sqrt")((moves + epsilon) / (gradients + epsilon))
-    moves = moves * rho + lookup("square")(move) * (1.0 - rho)
+    gradients = gradients * rho + square(gradient) * (1.0 - rho)
+    move = gradient * sqrt((moves + epsilon) / (gradients + epsilon))
+    moves = moves * rho + square(move) * (1.0 - rho)
     return parameter - move * learning_rate, gradients, moves
 
 
@@ -145,13 +150,13 @@ def rmsprop(
     """
     check_share(rho=rho)
     gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    mean_square = mean_square * rho + lookup("square")(gradient) * (1.0 - rho)
+    mean_square = mean_square * rho + square(gradient) * (1.0 - rho)
     spread = mean_square
     if centered:
         mean = mean * rho + gradient * (1.0 - rho)
         # a variance, but for rounding, which may leave it below 0 where gradients hardly change
-        spread = lookup("clip")(mean_square - lookup("square")(mean), min=0.0)
-    velocity = velocity * momentum + gradient * learning_rate / lookup("sqrt")(spread + epsilon)
+        spread = clip(mean_square - square(mean), min=0.0)
+    velocity = velocity * momentum + gradient * learning_rate / sqrt(spread + epsilon)
     return parameter - velocity, mean_square, mean, velocity
 
 
@@ -164,20 +169,19 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
     before = parameter, squares, linear
     moves = None
     if isinstance(learning_rate, Value):
-        moves = lookup("not_equal")(learning_rate, lookup("fill_zeros_like")(learning_rate))
-        learning_rate = lookup("where")(moves, learning_rate, lookup("full_like")(learning_rate, value=1.0))
+        moves = not_equal(learning_rate, fill_zeros_like(learning_rate))
+        learning_rate = where(moves, learning_rate, full_like(learning_rate, value=1.0))
     elif learning_rate == 0:
         raise ProgramError("ftrl needs a learning_rate other than 0", "bad_attr")
-    root = lookup("sqrt")
-    total = squares + lookup("square")(gradient)
+    total = squares + square(gradient)
     # the root of 0 has no gradient to speak of, and needs none
-    linear = linear + gradient - (root(total) - root(squares)) * parameter / learning_rate
-    steep = root(total) / learning_rate + 2.0 * l2
-    inside = lookup("less_equal")(lookup("abs")(linear), lookup("full_like")(linear, value=l1))
-    moved = (lookup("sign")(linear) * l1 - linear) / steep
+    linear = linear + gradient - (sqrt(total) - sqrt(squares)) * parameter / learning_rate
+    steep = sqrt(total) / learning_rate + 2.0 * l2
+    inside = less_equal(abs_(linear), full_like(linear, value=l1))
+    moved = (sign(linear) * l1 - linear) / steep
     # a NaN, which is not inside, stays one
-    after = lookup("where")(inside, lookup("fill_zeros_like")(moved), moved), total, linear
-    return after if moves is None else tuple(map(partial(lookup("where"), moves), after, before))
+    after = where(inside, fill_zeros_like(moved), moved), total, linear
+    return after if moves is None else tuple(map(partial(where, moves), after, before))
 
 
 @composite(outputs=("parameter_out", "velocity_out"))
@@ -194,11 +198,11 @@ def lars(
     epsilon: float = 0.0,
 ):
     """`momentum` with a rate of ``coefficient * norm(parameter) / norm(gradient)`` a parameter (You et al. 2017)."""
-    a, b = lookup("norm")(parameter), lookup("norm")(gradient)
+    a, b = norm(parameter), norm(gradient)
     bottom = b + a * weight_decay + epsilon
-    zero, one = lookup("fill_zeros_like")(a), lookup("full_like")(a, value=1.0)
-    none = lookup("logical_or")(lookup("equal")(a, zero), lookup("less_equal")(bottom, zero))  # a NaN is not nothing
-    rate = lookup("where")(none, one, a * coefficient / lookup("where")(none, one, bottom))
+    zero, one = fill_zeros_like(a), full_like(a, value=1.0)
+    none = logical_or(equal(a, zero), less_equal(bottom, zero))  # a NaN is not nothing
+    rate = where(none, one, a * coefficient / where(none, one, bottom))
     velocity = velocity * momentum + decayed(parameter, gradient, weight_decay, l1_decay) * rate * learning_rate
     return parameter - velocity, velocity
 

@@ -13,8 +13,13 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches, same_dtype, working_dtype
+from core.ops.elementwise.logic import where
+from core.ops.elementwise.math import exp
+from core.ops.elementwise.rounding import isfinite
+from core.ops.indexing.scatter_gather import take_along_axis
+from core.ops.shape.creation import fill_zeros_like
 
 __all__: list[str] = []
 
@@ -55,9 +60,7 @@ def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = Fa
 
 cumsum.infer(_along)
 cumsum.vjp(
-    lambda ct, out, x, *, axis, exclusive, reverse: lookup("cumsum")(
-        ct, axis=axis, exclusive=exclusive, reverse=not reverse
-    )
+    lambda ct, out, x, *, axis, exclusive, reverse: cumsum(ct, axis=axis, exclusive=exclusive, reverse=not reverse)
 )
 cumsum.example(
     lambda: [
@@ -88,7 +91,7 @@ def shift_infer(x, *, axis, steps):
     return x
 
 
-shift.vjp(lambda ct, out, x, *, axis, steps: lookup("shift")(ct, axis=axis, steps=-steps))
+shift.vjp(lambda ct, out, x, *, axis, steps: shift(ct, axis=axis, steps=-steps))
 shift.example(
     lambda: [
         Example((X,), (np.pad(X[:, :-1], ((0, 0), (1, 0))),)),
@@ -127,9 +130,8 @@ def linear_scan_infer(a, b, *, axis, reverse):
 @linear_scan.vjp
 def linear_scan_vjp(ct, out, a, b, *, axis, reverse):
     step = -1 if reverse else 1
-    shift_ = lookup("shift")
-    back = lookup("linear_scan")(shift_(a, axis=axis, steps=-step), ct, axis=axis, reverse=not reverse)
-    return back * shift_(out, axis=axis, steps=step), back
+    back = linear_scan(shift(a, axis=axis, steps=-step), ct, axis=axis, reverse=not reverse)
+    return back * shift(out, axis=axis, steps=step), back
 
 
 def _scanned(a, b):
@@ -168,11 +170,10 @@ cumprod.infer(_along)
 def cumprod_vjp(ct, out, x, *, axis, exclusive, reverse):
     # of element j: what stands before it, times the sum of ct[t] times all between j and t, over the t it is part of
     ahead = 1 if reverse else -1
-    move = lookup("shift")
-    before = out if exclusive else lookup("cumprod")(x, axis=axis, exclusive=True, reverse=reverse)
-    factors = x if exclusive else move(x, axis=axis, steps=ahead)
-    after = lookup("linear_scan")(factors, ct, axis=axis, reverse=not reverse)
-    return before * (move(after, axis=axis, steps=ahead) if exclusive else after)
+    before = out if exclusive else cumprod(x, axis=axis, exclusive=True, reverse=reverse)
+    factors = x if exclusive else shift(x, axis=axis, steps=ahead)
+    after = linear_scan(factors, ct, axis=axis, reverse=not reverse)
+    return before * (shift(after, axis=axis, steps=ahead) if exclusive else after)
 
 
 cumprod.example(
@@ -215,13 +216,12 @@ def logcumsumexp_infer(x, *, axis):
 def logcumsumexp_vjp(ct, out, x, *, axis):
     # d out[t] / d x[j] = exp(x[j] - out[t]): share of j when it came, times how all shares shrank since. Each factor
     # is an exponential of at most 0; where the sum was still 0, which exp would not stand, shares are 0.
-    where, exp, move = lookup("where"), lookup("exp"), lookup("shift")
-    zero = lookup("fill_zeros_like")(out)
-    some = lookup("isfinite")(out)
+    zero = fill_zeros_like(out)
+    some = isfinite(out)
     share = exp(x - where(some, out, zero))
-    following = move(where(some, out - move(where(some, out, zero), axis=axis), zero), axis=axis, steps=-1)
+    following = shift(where(some, out - shift(where(some, out, zero), axis=axis), zero), axis=axis, steps=-1)
     growth = where(some, following, zero)
-    return share * lookup("linear_scan")(exp(-growth), ct, axis=axis, reverse=True)
+    return share * linear_scan(exp(-growth), ct, axis=axis, reverse=True)
 
 
 LATE = np.array([-np.inf, -np.inf, 1.0, -np.inf, 800.0, 801.0])
@@ -274,15 +274,15 @@ running_argmax.example(
 @composite(outputs=("out", "index"))
 def cummax(x, *, axis: int = -1):
     """``out[i] = max(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
-    index = lookup("running_argmax")(x, axis=axis)
-    return lookup("take_along_axis")(x, index, axis=axis), index
+    index = running_argmax(x, axis=axis)
+    return take_along_axis(x, index, axis=axis), index
 
 
 @composite(outputs=("out", "index"))
 def cummin(x, *, axis: int = -1):
     """``out[i] = min(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
-    index = lookup("running_argmax")(x, axis=axis, sign="min")
-    return lookup("take_along_axis")(x, index, axis=axis), index
+    index = running_argmax(x, axis=axis, sign="min")
+    return take_along_axis(x, index, axis=axis), index
 
 
 cummax.example(

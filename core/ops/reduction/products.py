@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, working_dtype
+from core.ops.reduction.cumulative import cumprod
 from core.ops.reduction.sums import reduced_number, restored
+from core.ops.shape.creation import full_like
 
 __all__: list[str] = []
 
@@ -27,7 +29,7 @@ reduce_prod.infer(reduced_number)
 
 @reduce_prod.vjp
 def reduce_prod_vjp(ct, out, x, *, axes, keepdims):
-    return lookup("product_of_others")(x, axes=axes) * restored(ct, x, axes=axes, keepdims=keepdims)
+    return product_of_others(x, axes=axes) * restored(ct, x, axes=axes, keepdims=keepdims)
 
 
 reduce_prod.example(
@@ -49,12 +51,12 @@ def product_of_others(x, *, axes: tuple[int, ...] | None = None):
     gone = axes_of(axes, x.rank)
     out, lines = None, x
     for axis in gone:
-        before = lookup("cumprod")(lines, axis=axis, exclusive=True)
-        after = lookup("cumprod")(lines, axis=axis, exclusive=True, reverse=True)
+        before = cumprod(lines, axis=axis, exclusive=True)
+        after = cumprod(lines, axis=axis, exclusive=True, reverse=True)
         out = before * after if out is None else out * (before * after)
         if axis != gone[-1]:
-            lines = lookup("reduce_prod")(lines, axes=(axis,), keepdims=True)
-    return lookup("full_like")(x, value=1.0) if out is None else out
+            lines = reduce_prod(lines, axes=(axis,), keepdims=True)
+    return full_like(x, value=1.0) if out is None else out
 
 
 product_of_others.example(

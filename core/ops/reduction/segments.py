@@ -6,12 +6,16 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import over_rows
 from core.ops.common.scatter_rows import added
 from core.ops.common.types import matches, working_dtype
-from core.ops.elementwise.logic import kept_where
-from core.ops.indexing.gather import check_index
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import equal, kept_where, logical_or
+from core.ops.elementwise.math import clip
+from core.ops.elementwise.rounding import isnan
+from core.ops.indexing.gather import check_index, gather
+from core.ops.shape.creation import full_like
 
 __all__: list[str] = []
 
@@ -44,7 +48,7 @@ def segment_sum_infer(x, ids, like, *, num_segments):
     return TensorType((num_segments if like is None else like.shape[0], *x.shape[1:]), x.dtype)
 
 
-segment_sum.vjp(lambda ct, out, x, ids, like, *, num_segments: (lookup("gather")(ct, ids), None, None))
+segment_sum.vjp(lambda ct, out, x, ids, like, *, num_segments: (gather(ct, ids), None, None))
 IDS = np.array([0, 2, 2, 0, 3, 2])
 
 
@@ -62,15 +66,15 @@ segment_sum.example(
 
 
 def _counts(x, ids, like, num_segments):
-    ones = lookup("full_like")(lookup("cast")(ids, dtype=x.dtype), value=1.0)
-    return lookup("segment_sum")(ones, ids, like, num_segments=num_segments)
+    ones = full_like(cast(ids, dtype=x.dtype), value=1.0)
+    return segment_sum(ones, ids, like, num_segments=num_segments)
 
 
 @composite
 def segment_mean(x, ids, like=None, *, num_segments: int = -1):
     """The mean of the rows of each segment; 0 for one without rows. Segments as with `segment_sum`."""
-    total = lookup("segment_sum")(x, ids, like, num_segments=num_segments)
-    return total / over_rows(lookup("clip")(_counts(x, ids, like, num_segments), min=1.0), total)
+    total = segment_sum(x, ids, like, num_segments=num_segments)
+    return total / over_rows(clip(_counts(x, ids, like, num_segments), min=1.0), total)
 
 
 @op
@@ -105,17 +109,16 @@ def segment_max_infer(x, ids, like, *, num_segments):
 
 @segment_max.vjp
 def segment_max_vjp(ct, out, x, ids, like, *, num_segments):
-    gather = lookup("gather")
     # NaN is equal to nothing, but it is what came out
-    hit = lookup("logical_or")(lookup("equal")(x, gather(out, ids)), lookup("isnan")(x))
-    count = lookup("segment_sum")(lookup("cast")(hit, dtype=x.dtype), ids, like, num_segments=num_segments)
+    hit = logical_or(equal(x, gather(out, ids)), isnan(x))
+    count = segment_sum(cast(hit, dtype=x.dtype), ids, like, num_segments=num_segments)
     return kept_where(hit, gather(ct, ids) / gather(count, ids)), None, None
 
 
 @composite
 def segment_min(x, ids, like=None, *, num_segments: int = -1):
     """The smallest row of each segment, element by element; 0 for one without rows. Ties as with `segment_max`."""
-    return -lookup("segment_max")(-x, ids, like, num_segments=num_segments)
+    return -segment_max(-x, ids, like, num_segments=num_segments)
 
 
 for _spec, _f in (

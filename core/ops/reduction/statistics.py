@@ -8,9 +8,14 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
-from core.ops.reduction.sums import restored
+from core.ops.elementwise.arithmetic import abs_, cast, pow_
+from core.ops.elementwise.logic import not_equal, where
+from core.ops.elementwise.math import exp, sqrt, square
+from core.ops.elementwise.rounding import isfinite
+from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_min, reduce_sum, restored
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -95,9 +100,9 @@ def logsumexp_infer(x, *, axes, keepdims):
 def logsumexp_vjp(ct, out, x, *, axes, keepdims):
     back = {"axes": axes, "keepdims": keepdims}
     out, ct = restored(out, x, **back), restored(ct, x, **back)
-    some = lookup("isfinite")(out)
-    share = lookup("exp")(x - lookup("where")(some, out, lookup("fill_zeros_like")(out)))
-    return lookup("where")(some, ct, lookup("fill_zeros_like")(ct)) * share
+    some = isfinite(out)
+    share = exp(x - where(some, out, fill_zeros_like(out)))
+    return where(some, ct, fill_zeros_like(ct)) * share
 
 
 logsumexp.example(
@@ -120,12 +125,11 @@ def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool
 
     It is NaN where there is nothing to divide by, as of one element with a `ddof` of 1.
     """
-    centred = x - lookup("reduce_mean")(x, axes=axes, keepdims=True)
-    out = lookup("reduce_mean")(lookup("square")(centred), axes=axes, keepdims=keepdims)
+    centred = x - reduce_mean(x, axes=axes, keepdims=True)
+    out = reduce_mean(square(centred), axes=axes, keepdims=keepdims)
     if ddof == 0 and 0 not in x.shape:
         return out
-    count = lookup("inverse_count")
-    return out * (count(x, axes=axes, ddof=ddof) / count(x, axes=axes))
+    return out * (inverse_count(x, axes=axes, ddof=ddof) / inverse_count(x, axes=axes))
 
 
 var.example(
@@ -141,10 +145,10 @@ var.example(
 
 def _root(x):
     """The square root, whose gradient at 0 is 0."""
-    zero = lookup("fill_zeros_like")(x)
-    some = lookup("not_equal")(x, zero)  # so is NaN, which stays
-    safe = lookup("where")(some, x, lookup("full_like")(x, value=1.0))
-    return lookup("where")(some, lookup("sqrt")(safe), zero)
+    zero = fill_zeros_like(x)
+    some = not_equal(x, zero)  # so is NaN, which stays
+    safe = where(some, x, full_like(x, value=1.0))
+    return where(some, sqrt(safe), zero)
 
 
 @composite
@@ -152,7 +156,7 @@ def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool
     """``sqrt(var(x))``, the standard deviation over `axes`, as of `var`. Where all elements are equal it is 0, with a
     gradient of 0.
     """
-    return _root(lookup("var")(x, axes=axes, ddof=ddof, keepdims=keepdims))
+    return _root(var(x, axes=axes, ddof=ddof, keepdims=keepdims))
 
 
 std.example(
@@ -180,28 +184,27 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
     """
     if math.isnan(p):
         raise ProgramError("p must be a number", "bad_attr")
-    where, zeros = lookup("where"), lookup("fill_zeros_like")
     back = {"axes": axes, "keepdims": keepdims}
     if p == 2:
-        return _root(lookup("reduce_sum")(lookup("square")(x), **back))
-    size = lookup("abs")(x)
+        return _root(reduce_sum(square(x), **back))
+    size = abs_(x)
     if p == math.inf:
-        return lookup("reduce_max")(size, **back)
+        return reduce_max(size, **back)
     if p == -math.inf:
-        return lookup("reduce_min")(size, **back)
+        return reduce_min(size, **back)
     if p == 1:
-        return lookup("reduce_sum")(size, **back)
-    there = lookup("not_equal")(size, zeros(size))
+        return reduce_sum(size, **back)
+    there = not_equal(size, fill_zeros_like(size))
     if p == 0:
-        return lookup("reduce_sum")(lookup("cast")(there, dtype=x.dtype), **back)
-    power = lookup("full_like")(x, value=p)
-    safe = where(there, size, lookup("full_like")(x, value=1.0))
-    total = lookup("reduce_sum")(where(there, lookup("pow")(safe, power), zeros(x)), **back)
-    some = lookup("not_equal")(total, zeros(total))
+        return reduce_sum(cast(there, dtype=x.dtype), **back)
+    power = full_like(x, value=p)
+    safe = where(there, size, full_like(x, value=1.0))
+    total = reduce_sum(where(there, pow_(safe, power), fill_zeros_like(x)), **back)
+    some = not_equal(total, fill_zeros_like(total))
     if p < 0:
-        some = lookup("reduce_all")(there, **back)  # one 0 is an infinite term, of which the root is 0
-    one = lookup("full_like")(total, value=1.0)
-    return where(some, lookup("pow")(where(some, total, one), one * (1.0 / p)), zeros(total))
+        some = reduce_all(there, **back)  # one 0 is an infinite term, of which the root is 0
+    one = full_like(total, value=1.0)
+    return where(some, pow_(where(some, total, one), one * (1.0 / p)), fill_zeros_like(total))
 
 
 norm.example(
@@ -223,7 +226,7 @@ norm.example(
 @composite
 def frobenius_norm(x, *, axes: tuple[int, ...] = (-2, -1), keepdims: bool = False):
     """``sqrt(sum(x ** 2))`` over `axes`, by default those of a matrix."""
-    return lookup("norm")(x, p=2.0, axes=axes, keepdims=keepdims)
+    return norm(x, p=2.0, axes=axes, keepdims=keepdims)
 
 
 frobenius_norm.example(
@@ -239,7 +242,7 @@ frobenius_norm.example(
 @composite
 def l1_norm(x):
     """``sum(|x|)`` over all elements, a 0-d array."""
-    return lookup("reduce_sum")(lookup("abs")(x))
+    return reduce_sum(abs_(x))
 
 
 l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])
@@ -248,7 +251,7 @@ l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[
 @composite
 def squared_l2_norm(x):
     """``sum(x ** 2)`` over all elements, a 0-d array."""
-    return lookup("reduce_sum")(lookup("square")(x))
+    return reduce_sum(square(x))
 
 
 squared_l2_norm.example(lambda: [Example((x,), ((x**2).sum(),)) for x in (X, CUBE, X[:, :0], X[0, 0])])

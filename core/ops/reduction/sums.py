@@ -13,10 +13,13 @@ import numpy as np
 
 from core.ir import StackType, TensorType, Type
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
-from core.ops.elementwise.logic import kept_where
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import equal, kept_where, logical_or
+from core.ops.elementwise.rounding import isnan
 from core.ops.shape.broadcast import expand_to
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -47,7 +50,7 @@ def restored(value, x, *, axes, keepdims):
     """A symbol for a reduced value with the reduced axes back as 1, so that it broadcasts against x."""
     if keepdims or value.rank == x.rank:
         return value
-    return lookup("unsqueeze")(value, axes=axes_of(axes, x.rank))
+    return unsqueeze(value, axes=axes_of(axes, x.rank))
 
 
 @op
@@ -96,7 +99,7 @@ def reduce_mean_vjp(ct, out, x, *, axes, keepdims):
     count = product(x.shape[i] for i in axes_of(axes, x.rank))
     if count >= 0:
         return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) / max(count, 1), x)
-    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * lookup("inverse_count")(x, axes=axes), x)
+    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * inverse_count(x, axes=axes), x)
 
 
 reduce_mean.example(
@@ -136,7 +139,7 @@ inverse_count.example(
 @composite
 def mean(x):
     """``sum(x) / n``, the mean of all elements, a 0-d array."""
-    return lookup("reduce_mean")(x)
+    return reduce_mean(x)
 
 
 mean.example(lambda: [Example((X,), (X.mean(),)), Example((CUBE,), (CUBE.mean(),)), Example((X[:0],), (0.0,))])
@@ -152,12 +155,12 @@ def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie
 def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
     back = {"axes": axes, "keepdims": keepdims}
     # NaN is equal to nothing, but it is what came out
-    hit = lookup("logical_or")(lookup("equal")(x, restored(out, x, **back)), lookup("isnan")(x))
+    hit = logical_or(equal(x, restored(out, x, **back)), isnan(x))
     ct = restored(ct, x, **back)
     if tie == "first":
-        hit = lookup("first_true")(hit, axes=axes)
+        hit = first_true(hit, axes=axes)
     if tie == "even":
-        ct = ct / lookup("reduce_sum")(lookup("cast")(hit, dtype=x.dtype), axes=axes, keepdims=True)
+        ct = ct / reduce_sum(cast(hit, dtype=x.dtype), axes=axes, keepdims=True)
     return kept_where(hit, ct)
 
 

@@ -13,11 +13,16 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import same_dtype
-from core.ops.elementwise.logic import kept_where
-from core.ops.indexing.gather import check_index
-from core.ops.sequence.lattice import check_counts, counts_within, over_steps
+from core.ops.elementwise.arithmetic import stop_gradient
+from core.ops.elementwise.logic import kept_where, where
+from core.ops.indexing.gather import check_index, gather, slice_
+from core.ops.indexing.scatter_gather import take_along_axis
+from core.ops.reduction.statistics import logsumexp, reduce_any
+from core.ops.reduction.sums import reduce_sum
+from core.ops.sequence.lattice import check_counts, counts_within, over_steps, steps_within
+from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
 
 __all__: list[str] = []
 
@@ -95,37 +100,36 @@ def crf_score(emission, transition, label, lengths=None):
     row.
     """
     _check_scores(emission.type, transition.type)
-    path, moves, taken = lookup("crf_moves")(label, emission, lengths)
-    live = lookup("steps_within")(emission, lengths)
-    columns = lookup("unsqueeze")(path, axes=(2,))
-    emitted = lookup("squeeze")(lookup("take_along_axis")(emission, columns, axis=2), axes=(2,))
-    moved = lookup("gather")(lookup("reshape")(transition, shape=(-1,)), moves)
-    add = lookup("reduce_sum")
-    return add(kept_where(live, emitted), axes=(1,)) + add(kept_where(taken, moved), axes=(1,))
+    path, moves, taken = crf_moves(label, emission, lengths)
+    live = steps_within(emission, lengths)
+    columns = unsqueeze(path, axes=(2,))
+    emitted = squeeze(take_along_axis(emission, columns, axis=2), axes=(2,))
+    moved = gather(reshape(transition, shape=(-1,)), moves)
+    return reduce_sum(kept_where(live, emitted), axes=(1,)) + reduce_sum(kept_where(taken, moved), axes=(1,))
 
 
 @composite
 def crf_partition(emission, transition, lengths=None):
     """The logarithm of the sum of ``exp(crf_score)`` over all sequences of labels, one number a sequence."""
     _check_scores(emission.type, transition.type)
-    live = lookup("steps_within")(emission, lengths)
+    live = steps_within(emission, lengths)
 
     def rows(x, axis, start, end=2**31):
-        return lookup("slice")(x, axes=(axis,), starts=(start,), ends=(end,))
+        return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
 
     # a sum over one step, or over none
-    first = lookup("reduce_sum")(rows(emission, 1, 0, 1), axes=(1,)) + rows(transition, 0, 0, 1)
-    later = lookup("transpose")(rows(emission, 1, 1), axes=(1, 0, 2))
-    alive = lookup("unsqueeze")(lookup("transpose")(rows(live, 1, 1), axes=(1, 0)), axes=(2,))
+    first = reduce_sum(rows(emission, 1, 0, 1), axes=(1,)) + rows(transition, 0, 0, 1)
+    later = transpose(rows(emission, 1, 1), axes=(1, 0, 2))
+    alive = unsqueeze(transpose(rows(live, 1, 1), axes=(1, 0)), axes=(2,))
 
     def step(before, fixed, now):
         emitted, alive = now
-        ways = lookup("unsqueeze")(before, axes=(2,)) + fixed[0]
-        return lookup("where")(alive, emitted + lookup("logsumexp")(ways, axes=(1,)), before)
+        ways = unsqueeze(before, axes=(2,)) + fixed[0]
+        return where(alive, emitted + logsumexp(ways, axes=(1,)), before)
 
     last = over_steps(step, first, (rows(transition, 0, 2),), (later, alive))
-    total = lookup("logsumexp")(last + rows(transition, 0, 1, 2), axes=(1,))
-    return kept_where(lookup("reduce_any")(live, axes=(1,)), total)
+    total = logsumexp(last + rows(transition, 0, 1, 2), axes=(1,))
+    return kept_where(reduce_any(live, axes=(1,)), total)
 
 
 @composite(outputs=("loss",))
@@ -134,8 +138,8 @@ def linear_chain_crf(emission, transition, label, lengths=None):
 
     It has gradients of every order.
     """
-    score = lookup("crf_score")(emission, transition, label, lengths)
-    return lookup("crf_partition")(emission, transition, lengths) - score
+    score = crf_score(emission, transition, label, lengths)
+    return crf_partition(emission, transition, lengths) - score
 
 
 @op(no_gradient="its result is an integer")
@@ -180,9 +184,8 @@ def viterbi_decode(emission, transition, lengths=None):
 
     The gradient of the score is that of the score of these labels.
     """
-    stop = lookup("stop_gradient")
-    path = lookup("crf_decoding")(stop(emission), stop(transition), lengths)
-    return lookup("crf_score")(emission, transition, path, lengths), path
+    path = crf_decoding(stop_gradient(emission), stop_gradient(transition), lengths)
+    return crf_score(emission, transition, path, lengths), path
 
 
 def _scores(emission, transition, n):

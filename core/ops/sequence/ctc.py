@@ -8,10 +8,17 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
-from core.ops.indexing.gather import check_index
+from core.ir.registry import Example, composite, op
+from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.logic import where
+from core.ops.elementwise.math import clip
+from core.ops.elementwise.rounding import isinf
+from core.ops.indexing.gather import check_index, gather
+from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.nn.softmax_loss import Reduction, reduced
+from core.ops.reduction.statistics import logsumexp
 from core.ops.sequence.lattice import check_counts, counts_within, masked, over_steps
+from core.ops.shape.creation import fill_zeros_like
 
 __all__: list[str] = []
 
@@ -121,22 +128,22 @@ def ctc_loss(
     gradient is that of the formula for each logarithm on its own, minus the chance that a path passes there; it has
     gradients of every order.
     """
-    lattice = lookup("ctc_lattice")(label, input_lengths, label_lengths, log_probs, blank=blank)
+    lattice = ctc_lattice(label, input_lengths, label_lengths, log_probs, blank=blank)
     states, origin, open, live, final, start = lattice
 
     def step(before, fixed, now):
         origin, open = fixed
         emitted, live = now
-        ways = masked(open, lookup("gather")(before, origin, axis=1))
-        return lookup("where")(live, emitted + lookup("logsumexp")(ways, axes=(2,)), before)
+        ways = masked(open, gather(before, origin, axis=1))
+        return where(live, emitted + logsumexp(ways, axes=(2,)), before)
 
-    emitted = lookup("take_along_axis")(log_probs, states, axis=2)
+    emitted = take_along_axis(log_probs, states, axis=2)
     last = over_steps(step, start, (origin, open), (emitted, live))
-    loss = -lookup("logsumexp")(masked(final, last), axes=(1,))
+    loss = -logsumexp(masked(final, last), axes=(1,))
     if zero_infinity:
-        loss = lookup("where")(lookup("isinf")(loss), lookup("fill_zeros_like")(loss), loss)
+        loss = where(isinf(loss), fill_zeros_like(loss), loss)
     if reduction == "mean":
-        loss = loss / lookup("clip")(lookup("cast")(label_lengths, dtype=loss.dtype), min=1.0)
+        loss = loss / clip(cast(label_lengths, dtype=loss.dtype), min=1.0)
     return reduced(loss, reduction)
 
 

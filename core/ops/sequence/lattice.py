@@ -11,8 +11,11 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
+from core.ops.control.tensor_arrays import array_unstack
+from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import check_index
+from core.ops.shape.creation import full_like
 
 __all__ = ["check_counts", "counts_within", "masked", "over_steps"]
 
@@ -27,14 +30,14 @@ def over_steps(step: Callable[..., Any], state: Any, captured: Sequence[Any], el
     fixed = [b.param(v.type) for v in captured]
     now = [b.param(TensorType(v.shape[1:], v.dtype)) for v in elements]
     body = b.build([step(inner, fixed, now)])
-    stacks = [lookup("array_unstack")(v) for v in elements]
+    stacks = [array_unstack(v) for v in elements]
     options = {"sub_block": body, "carried": 1, "captured": len(captured), "condition": False}
     return state.builder.emit("loop", state, *captured, *stacks, **options)
 
 
 def masked(condition, x):
     """x where `condition` holds, else -inf: no path."""
-    return lookup("where")(condition, x, lookup("full_like")(x, value=-math.inf))
+    return where(condition, x, full_like(x, value=-math.inf))
 
 
 def check_counts(counts: TensorType, batch: int, what: str) -> None:

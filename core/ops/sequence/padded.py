@@ -11,12 +11,14 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
+from core.ir.registry import Dtype, Example, Extended, composite, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, row_numbers
 from core.ops.common.types import as_dtype, product
+from core.ops.indexing.gather import gather
+from core.ops.indexing.scatter_gather import scatter
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.creation import check_count, check_fits
-from core.ops.shape.reshape import reshape_to
+from core.ops.shape.reshape import reshape, reshape_to
 
 __all__: list[str] = []
 
@@ -62,19 +64,19 @@ def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_le
     """
     if -1 in x.shape[1:]:
         raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
-    slots = lookup("sequence_slots")(lengths, x, width=padded_length)
-    like = lookup("padded_like")(lengths, shape=x.shape[1:], width=padded_length, value=pad_value, dtype=x.dtype)
+    slots = sequence_slots(lengths, x, width=padded_length)
+    like = padded_like(lengths, shape=x.shape[1:], width=padded_length, value=pad_value, dtype=x.dtype)
     if 0 in x.shape[1:]:
         return like
     blank = like if value is None else expand_to(_single(value), like)
-    flat = lookup("scatter")(lookup("reshape")(blank, shape=(-1, *x.shape[1:])), slots, x)
+    flat = scatter(reshape(blank, shape=(-1, *x.shape[1:])), slots, x)
     return reshape_to(flat, like)
 
 
 def _single(value):
     if any(n not in (1, -1) for n in value.shape):
         raise ProgramError(f"value must be a single element, not {value.type}", "shape_mismatch")
-    return lookup("reshape")(value, shape=())
+    return reshape(value, shape=())
 
 
 @op(no_gradient="it is a constant")
@@ -144,8 +146,8 @@ unpadded_positions.example(lambda: [Example((N, np.zeros((3, 3))), (np.array([0,
 @composite
 def sequence_unpad(x, lengths):
     """The rows of x [n, width, ...] that are no padding, one sequence after the other."""
-    at = lookup("unpadded_positions")(lengths, x)
-    return lookup("gather")(as_rows(x, product(x.shape[:2]), x.shape[2:]), at)
+    at = unpadded_positions(lengths, x)
+    return gather(as_rows(x, product(x.shape[:2]), x.shape[2:]), at)
 
 
 sequence_unpad.example(

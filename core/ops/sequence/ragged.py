@@ -15,7 +15,17 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, Extended, composite, lookup, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
 from core.ops.common.types import matches
-from core.ops.shape.creation import check_count
+from core.ops.elementwise.arithmetic import cast, stop_gradient
+from core.ops.elementwise.logic import equal, where
+from core.ops.elementwise.math import clip, exp, rsqrt
+from core.ops.indexing.gather import gather
+from core.ops.linalg.matmul import matmul
+from core.ops.reduction.segments import segment_max, segment_sum
+from core.ops.reduction.sums import reduce_max
+from core.ops.shape.arrange import repeat_positions
+from core.ops.shape.concat_split import concat
+from core.ops.shape.creation import check_count, fill_zeros_like, full_like
+from core.ops.shape.pad import pad
 
 __all__: list[str] = []
 
@@ -86,18 +96,18 @@ def sequence_pool(
     """
     if pool_type in ("first", "last"):
         # an empty sequence reads the first row there is; where there is none at all, a row of zeros behind the end
-        rows = lookup("sequence_rows")(lengths, x, order=pool_type)
+        rows = sequence_rows(lengths, x, order=pool_type)
         borders = (0, 1, *(0,) * (2 * (x.rank - 1)))
-        out = lookup("gather")(lookup("pad")(x, paddings=borders), rows)
+        out = gather(pad(x, paddings=borders), rows)
     else:
-        ids = lookup("sequence_ids")(lengths, x)
+        ids = sequence_ids(lengths, x)
         name = {"mean": "segment_mean", "max": "segment_max"}.get(pool_type, "segment_sum")
         out = lookup(name)(x, ids, lengths)
         if pool_type == "sqrt":
-            count = lookup("clip")(lookup("cast")(lengths, dtype=x.dtype), min=1.0)
-            out = out * over_rows(lookup("rsqrt")(count), out)
-    empty = over_rows(lookup("equal")(lengths, lookup("fill_zeros_like")(lengths)), out)
-    return lookup("where")(empty, lookup("full_like")(out, value=pad_value), out)
+            count = clip(cast(lengths, dtype=x.dtype), min=1.0)
+            out = out * over_rows(rsqrt(count), out)
+    empty = over_rows(equal(lengths, fill_zeros_like(lengths)), out)
+    return where(empty, full_like(out, value=pad_value), out)
 
 
 _POOLS = {
@@ -124,10 +134,10 @@ sequence_pool.example(
 @composite
 def sequence_softmax(x, lengths):
     """``exp(x) / sum(exp(x))`` over the rows of each sequence, column by column."""
-    ids = lookup("sequence_ids")(lengths, x)
-    top = lookup("stop_gradient")(lookup("segment_max")(x, ids, lengths))
-    each = lookup("exp")(x - lookup("gather")(top, ids))
-    return each / lookup("gather")(lookup("segment_sum")(each, ids, lengths), ids)
+    ids = sequence_ids(lengths, x)
+    top = stop_gradient(segment_max(x, ids, lengths))
+    each = exp(x - gather(top, ids))
+    return each / gather(segment_sum(each, ids, lengths), ids)
 
 
 sequence_softmax.example(
@@ -177,8 +187,8 @@ def sequence_expand(x, lengths, x_lengths=None):
     The lengths of what comes out are then ``sequence_expand(x_lengths, lengths)``.
     """
     if x_lengths is not None:
-        return lookup("gather")(x, lookup("expanded_rows")(lengths, x_lengths, x))
-    return lookup("gather")(x, lookup("repeat_positions")(lengths, x))
+        return gather(x, expanded_rows(lengths, x_lengths, x))
+    return gather(x, repeat_positions(lengths, x))
 
 
 sequence_expand.example(
@@ -194,7 +204,7 @@ sequence_expand.example(
 @composite
 def sequence_reverse(x, lengths):
     """The rows of each sequence in reverse order."""
-    return lookup("gather")(x, lookup("sequence_rows")(lengths, x, order="reverse"))
+    return gather(x, sequence_rows(lengths, x, order="reverse"))
 
 
 sequence_reverse.example(
@@ -236,8 +246,8 @@ sequence_slice_rows.example(
 @composite(outputs=("out", "lengths_out"))
 def sequence_slice(x, lengths, offsets, counts):
     """``counts[i]`` rows of each sequence from ``offsets[i]`` on, and the new lengths, which are the counts."""
-    rows, new = lookup("sequence_slice_rows")(lengths, offsets, counts, x)
-    return lookup("gather")(x, rows), new
+    rows, new = sequence_slice_rows(lengths, offsets, counts, x)
+    return gather(x, rows), new
 
 
 sequence_slice.example(
@@ -276,8 +286,8 @@ interleaved_rows.example(lambda: [Example((N[:2], np.array([1, 2]), X[:4], X[:3]
 @composite(outputs=("out", "lengths_out"))
 def sequence_concat(x, lengths, y, more):
     """Each sequence of x followed by the one of y with the same number, and the new lengths, ``lengths + more``."""
-    rows = lookup("interleaved_rows")(lengths, more, x, y)
-    return lookup("gather")(lookup("concat")(x, y, axis=0), rows), lengths + more
+    rows = interleaved_rows(lengths, more, x, y)
+    return gather(concat(x, y, axis=0), rows), lengths + more
 
 
 def _joined(x, n, y, m):
@@ -331,10 +341,10 @@ def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start:
     if x.rank != 2 or filter.rank != 2:
         raise ProgramError(f"sequence_conv takes [rows, d] and a matrix, not {x.type}, {filter.type}", "shape_mismatch")
     start = -((context_length - 1) // 2) if context_start is None else context_start
-    at = lookup("context_rows")(lengths, x, length=context_length, start=start)
-    wide = lookup("gather")(lookup("pad")(x, paddings=(0, 1, 0, 0)), at)
+    at = context_rows(lengths, x, length=context_length, start=start)
+    wide = gather(pad(x, paddings=(0, 1, 0, 0)), at)
     width = -1 if x.shape[1] == -1 else context_length * x.shape[1]
-    return lookup("matmul")(as_rows(wide, x.shape[0], (width,)), filter)
+    return matmul(as_rows(wide, x.shape[0], (width,)), filter)
 
 
 def _context(x, n, filter, length, start):
@@ -387,7 +397,7 @@ def max_sequence_len(lengths):
     """The length of the longest sequence; 0 if there is none."""
     check_lengths(lengths.type)
     none = lengths.builder.constant(0, "int64", (1,))
-    return lookup("reduce_max")(lookup("concat")(lengths, none))
+    return reduce_max(concat(lengths, none))
 
 
 max_sequence_len.example(

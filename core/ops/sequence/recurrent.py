@@ -7,7 +7,11 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
+from core.ops.control.tensor_arrays import array_join, array_unstack
+from core.ops.elementwise.math import sigmoid, tanh
+from core.ops.linalg.matmul import matmul
+from core.ops.shape.concat_split import split
 
 __all__: list[str] = []
 
@@ -17,7 +21,7 @@ V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
 
 def _projected(x, weight, bias):
     """``x @ weight.T + bias``: the share of one operand in every gate."""
-    out = lookup("matmul")(x, weight, transpose_y=True)
+    out = matmul(x, weight, transpose_y=True)
     return out if bias is None else out + bias
 
 
@@ -29,27 +33,25 @@ def _check_cell(x, h) -> None:
 def _parts(x, count: int):
     if x.shape[-1] < 0 or x.shape[-1] % count:
         raise ProgramError(f"the last axis of {x.type} is not known to hold {count} gates", "shape_mismatch")
-    return lookup("split")(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
+    return split(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
 
 
 # Steps take the shares of x and h in the gates, so that of a sequence those of all x are one product.
 
 
 def _rnn_step(a, b, h):
-    return (lookup("tanh")(a + b),)
+    return (tanh(a + b),)
 
 
 def _lstm_step(a, b, h, c):
     i, f, g, o = _parts(a + b, 4)
-    sigmoid, tanh = lookup("sigmoid"), lookup("tanh")
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
 
 
 def _gru_step(a, b, h):
     (xr, xz, xn), (hr, hz, hn) = _parts(a, 3), _parts(b, 3)
-    sigmoid = lookup("sigmoid")
-    new = lookup("tanh")(xn + sigmoid(xr + hr) * hn)
+    new = tanh(xn + sigmoid(xr + hr) * hn)
     z = sigmoid(xz + hz)
     return (new + z * (h - new),)
 
@@ -164,7 +166,7 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
         "loop",
         *states,
         *captured,
-        lookup("array_unstack")(shares),
+        array_unstack(shares),
         sub_block=body,
         carried=len(states),
         captured=len(captured),
@@ -172,7 +174,7 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
         reverse=reverse,
     )
     element = states[0]
-    every = lookup("array_join")(recorded, None, shape=element.shape, dtype=element.dtype, count=x.shape[0])
+    every = array_join(recorded, None, shape=element.shape, dtype=element.dtype, count=x.shape[0])
     return (every, *last)
 
 

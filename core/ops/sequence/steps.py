@@ -6,8 +6,12 @@ import numpy as np
 
 from core.ir import StackType, TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
+from core.ops.control.tensor_arrays import array_concat, array_fill, array_split_as
+from core.ops.indexing.gather import gather
+from core.ops.indexing.scatter_gather import scatter
+from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
 
 __all__: list[str] = []
 
@@ -39,7 +43,7 @@ rank_table.example(
 @composite
 def reorder_by_rank(x, lengths):
     """The rows of x, one for each sequence, in the order of `rank_table`."""
-    return lookup("gather")(x, lookup("rank_table")(lengths))
+    return gather(x, rank_table(lengths))
 
 
 reorder_by_rank.example(
@@ -89,7 +93,7 @@ def array_cut_infer(x, counts):
 
 @array_cut.vjp
 def array_cut_vjp(ct, out, x, counts):
-    return lookup("array_paste")(lookup("array_fill")(ct, out), x), None
+    return array_paste(array_fill(ct, out), x), None
 
 
 array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in ROWS])
@@ -110,15 +114,15 @@ def array_paste_infer(array, like):
     return like
 
 
-array_paste.vjp(lambda ct, out, array, like: (lookup("array_split_as")(ct, array), None))
+array_paste.vjp(lambda ct, out, array, like: (array_split_as(ct, array), None))
 array_paste.example(lambda: [Example(([x[:3], x[3:4], x[4:]], x), (x,)) for x in ROWS])
 
 
 @composite
 def sequence_to_array(x, lengths):
     """A tensor array with one element for each step: the rows of the sequences that are that long, in rank order."""
-    rows, counts = lookup("step_rows")(lengths, x)
-    return lookup("array_cut")(lookup("gather")(x, rows), counts)
+    rows, counts = step_rows(lengths, x)
+    return array_cut(gather(x, rows), counts)
 
 
 sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[[2]]],)) for x in ROWS])
@@ -127,13 +131,13 @@ sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[
 @composite(stacks=True)
 def array_to_sequence(array, lengths, like):
     """What `sequence_to_array` took apart, put together again; `like` gives only the number of rows."""
-    rows, _ = lookup("step_rows")(lengths, like)
+    rows, _ = step_rows(lengths, like)
     shape = (like.shape[0], *array.type.element.shape[1:])
-    flat = lookup("array_concat")(array)
-    base = lookup("fill_zeros_like")(like) if shape == like.shape else None
+    flat = array_concat(array)
+    base = fill_zeros_like(like) if shape == like.shape else None
     if base is None or like.dtype != flat.dtype:
-        base = lookup("fill_constant_batch_size_like")(like, shape=shape, dtype=flat.dtype)
-    return lookup("scatter")(base, rows, flat)
+        base = fill_constant_batch_size_like(like, shape=shape, dtype=flat.dtype)
+    return scatter(base, rows, flat)
 
 
 array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N, x), (x,)) for x in ROWS])
@@ -159,7 +163,7 @@ active_rows.example(lambda: [Example((N, np.array(1)), (np.array([0, 1]),))])
 @composite
 def shrink_rnn_memory(x, lengths, step):
     """The first rows of x, in rank order, one for each sequence longer than `step`. The others get no gradient."""
-    return lookup("gather")(x, lookup("active_rows")(lengths, step))
+    return gather(x, active_rows(lengths, step))
 
 
 shrink_rnn_memory.example(

@@ -9,9 +9,15 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches, same_size
-from core.ops.shape.creation import check_count
+from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
+from core.ops.indexing.gather import gather, slice_
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.broadcast import expand
+from core.ops.shape.concat_split import concat
+from core.ops.shape.creation import check_count, fill_zeros_like, full_like
+from core.ops.shape.reshape import reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -54,7 +60,7 @@ def _in_front(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 @tile.vjp
 def tile_vjp(ct, out, x, *, repeats):
-    return lookup("sum_tiles_like")(ct, x, repeats=repeats)
+    return sum_tiles_like(ct, x, repeats=repeats)
 
 
 tile.example(
@@ -85,7 +91,7 @@ def sum_tiles_like_infer(x, like, *, repeats):
     return TensorType(like.shape, x.dtype)
 
 
-sum_tiles_like.vjp(lambda ct, out, x, like, *, repeats: (lookup("tile")(ct, repeats=repeats), None))
+sum_tiles_like.vjp(lambda ct, out, x, like, *, repeats: (tile(ct, repeats=repeats), None))
 sum_tiles_like.example(
     lambda: [
         Example((np.tile(X, (2, 2)), X), (4 * X,), {"repeats": (2, 2)}),
@@ -99,7 +105,7 @@ sum_tiles_like.example(
 @composite
 def broadcast_to(x, *, shape: tuple[int, ...]):
     """x stretched to `shape`, as broadcasting would; another name for `expand`."""
-    return lookup("expand")(x, shape=shape)
+    return expand(x, shape=shape)
 
 
 broadcast_to.example(
@@ -154,14 +160,14 @@ def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
     """Each slice of x along `axis` `repeats` times in a row, or slice i as often as `counts[i]` says."""
     at = axis_of(axis, x.rank)
     if counts is not None:
-        return lookup("gather")(x, lookup("repeat_positions")(counts, x, axis=at), axis=at)
+        return gather(x, repeat_positions(counts, x, axis=at), axis=at)
     if repeats < 0:
         raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
     if x.shape.count(-1) > 1:
         raise ProgramError(f"repeat needs all sizes but one known, not {x.type}", "shape_mismatch")
-    copies = lookup("tile")(lookup("unsqueeze")(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
+    copies = tile(unsqueeze(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
     n = x.shape[at]
-    return lookup("reshape")(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
+    return reshape(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
 
 
 repeat.example(
@@ -183,7 +189,7 @@ repeat.example(
 def flip(x, *, axes: tuple[int, ...]):
     """``out[i] = x[n - 1 - i]`` along each of `axes`."""
     count = len(axes)
-    return lookup("slice")(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
+    return slice_(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
 
 
 flip.example(
@@ -207,8 +213,8 @@ def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
         n = _known(x, at)
         by = shift % n if n else 0
         if by:
-            tail = lookup("slice")(x, axes=(at,), starts=(n - by,), ends=(n,))
-            x = lookup("concat")(tail, lookup("slice")(x, axes=(at,), starts=(0,), ends=(n - by,)), axis=at)
+            tail = slice_(x, axes=(at,), starts=(n - by,), ends=(n,))
+            x = concat(tail, slice_(x, axes=(at,), starts=(0,), ends=(n - by,)), axis=at)
     return x
 
 
@@ -226,7 +232,7 @@ def strided_slice(
     x, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], strides: tuple[int, ...]
 ):
     """``x[start:end:stride]`` along each of `axes`, with the rules of Python's slices; strides may be negative."""
-    return lookup("slice")(x, axes=axes, starts=starts, ends=ends, steps=strides)
+    return slice_(x, axes=axes, starts=starts, ends=ends, steps=strides)
 
 
 strided_slice.example(
@@ -249,7 +255,7 @@ def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
         if n >= 0 and (start > n or size > n - start):
             raise ProgramError(f"{x.type} has no part {list(shape)} at {list(offsets)}", "shape_mismatch")
     ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
-    return lookup("slice")(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
+    return slice_(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
 
 
 crop.example(
@@ -279,7 +285,7 @@ def meshgrid_infer(*x):
 @meshgrid.vjp
 def meshgrid_vjp(ct, out, *x):
     return tuple(
-        lookup("reduce_sum")(c, axes=tuple(i for i in range(len(x)) if i != k)) if c is not None else None
+        reduce_sum(c, axes=tuple(i for i in range(len(x)) if i != k)) if c is not None else None
         for k, c in enumerate(ct)
     )
 
@@ -299,12 +305,9 @@ def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value:
     if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
         raise ProgramError(f"there is no shard {shard_id} of {nshards} of {index_num} indices", "bad_attr")
     size = -(-index_num // nshards)
-    full = lookup("full_like")
-    at = x - full(x, value=shard_id * size)
-    inside = lookup("logical_and")(
-        lookup("greater_equal")(at, lookup("fill_zeros_like")(x)), lookup("less_than")(at, full(x, value=size))
-    )
-    return lookup("where")(inside, at, full(x, value=ignore_value))
+    at = x - full_like(x, value=shard_id * size)
+    inside = logical_and(greater_equal(at, fill_zeros_like(x)), less_than(at, full_like(x, value=size)))
+    return where(inside, at, full_like(x, value=ignore_value))
 
 
 shard_index.example(

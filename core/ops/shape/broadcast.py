@@ -6,7 +6,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, broadcast_shapes, working_dtype
 
 __all__ = ["expand_to"]
@@ -42,8 +42,8 @@ def expand_infer(x, *, shape):
 
 def _expand_vjp(ct, x):
     if x.type.is_static and ct.type.is_static:
-        return lookup("sum_to")(ct, shape=x.shape)
-    return lookup("sum_to_like")(ct, x)
+        return sum_to(ct, shape=x.shape)
+    return sum_to_like(ct, x)
 
 
 expand.vjp(lambda ct, out, x, *, shape: _expand_vjp(ct, x))
@@ -85,8 +85,8 @@ expand_as.example(
 def expand_to(value, like):
     """`value` broadcast to the shape of `like`, by a constant shape where it is known."""
     if like.type.is_static:
-        return lookup("expand")(value, shape=like.shape)
-    return lookup("expand_as")(value, like)
+        return expand(value, shape=like.shape)
+    return expand_as(value, like)
 
 
 @op

@@ -6,8 +6,9 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, as_tuple, composite, lookup, op
+from core.ir.registry import Example, as_tuple, composite, op
 from core.ops.common.types import axis_of, same_dtype, same_size
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -48,8 +49,8 @@ def concat_vjp(ct, out, *x, axis):
     at = axis % ct.rank
     if all(each.shape[at] >= 0 for each in x):
         sizes = tuple(each.shape[at] for each in x)
-        return as_tuple(lookup("split")(ct, sections=sizes, axis=at))
-    return as_tuple(lookup("split_like")(ct, *x, axis=at))
+        return as_tuple(split(ct, sections=sizes, axis=at))
+    return as_tuple(split_like(ct, *x, axis=at))
 
 
 concat.example(
@@ -92,7 +93,7 @@ def check_pieces(count: int) -> None:
         raise ProgramError(f"an array is not cut into {count} pieces, only into {MOST_PIECES} at most", "bad_attr")
 
 
-split.vjp(lambda cts, outs, x, *, num, sections, axis: lookup("concat")(*cts, axis=axis))
+split.vjp(lambda cts, outs, x, *, num, sections, axis: concat(*cts, axis=axis))
 split.example(
     lambda: [
         Example((X,), (X[:1], X[1:]), {"num": 2}),
@@ -121,7 +122,7 @@ def split_like_infer(x, *like, axis):
     return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sizes)
 
 
-split_like.vjp(lambda cts, outs, x, *like, axis: (lookup("concat")(*cts, axis=axis), *(None for _ in like)))
+split_like.vjp(lambda cts, outs, x, *like, axis: (concat(*cts, axis=axis), *(None for _ in like)))
 split_like.example(
     lambda: [
         Example((X, X[:1], X[:1]), (X[:1], X[1:])),
@@ -137,7 +138,7 @@ def stack(*x, axis: int = 0):
     if not x:
         raise ProgramError("stack needs at least one input", "bad_slot")
     at = axis_of(axis, x[0].rank + 1)
-    return lookup("concat")(*(lookup("unsqueeze")(each, axes=(at,)) for each in x), axis=at)
+    return concat(*(unsqueeze(each, axes=(at,)) for each in x), axis=at)
 
 
 stack.example(
@@ -165,7 +166,7 @@ def unstack_infer(x, *, axis):
     return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
 
 
-unstack.vjp(lambda ct, out, x, *, axis: lookup("stack")(*ct, axis=axis))
+unstack.vjp(lambda ct, out, x, *, axis: stack(*ct, axis=axis))
 unstack.example(
     lambda: [
         Example((X,), (X[0], X[1])),

@@ -8,7 +8,7 @@ import numpy as np
 
 from core.ir import FLOATS, StackType, TensorType, Type
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, Extended, composite, lookup, op
+from core.ir.registry import Dtype, Example, Extended, composite, op
 from core.ops.common.types import as_dtype, product
 
 __all__ = ["LARGEST", "check_count", "check_fits"]
@@ -107,13 +107,13 @@ empty_stack.example(lambda: [Example((), ([],), {"shape": (2,)})])
 @composite(no_gradient=_CONSTANT)
 def zeros_like(x):
     """Zeros of the shape and dtype of x; another name for `fill_zeros_like`."""
-    return lookup("fill_zeros_like")(x)
+    return fill_zeros_like(x)
 
 
 @composite(no_gradient=_CONSTANT)
 def ones_like(x):
     """``out[...] = 1``, in the shape and dtype of x."""
-    return lookup("full_like")(x, value=1.0)
+    return full_like(x, value=1.0)
 
 
 zeros_like.example(lambda: [Example((np.ones((2, 3)),), (np.zeros((2, 3)),))])
@@ -241,7 +241,7 @@ size.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.o
 @composite(no_gradient=_SHAPE)
 def numel(x):
     """The number of elements of x, as int64; another name for `size`."""
-    return lookup("size")(x)
+    return size(x)
 
 
 numel.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.ones(()),), (np.array(1),))])

@@ -6,8 +6,10 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches
+from core.ops.elementwise.logic import where
+from core.ops.shape.creation import fill_zeros_like
 
 __all__: list[str] = []
 
@@ -39,7 +41,7 @@ def diagonal_infer(x, *, offset, axis1, axis2):
 
 @diagonal.vjp
 def diagonal_vjp(ct, out, x, **attrs):
-    return lookup("diagonal_into")(ct, x, **attrs)
+    return diagonal_into(ct, x, **attrs)
 
 
 diagonal.example(
@@ -69,7 +71,7 @@ def diagonal_into_infer(x, like, *, offset, axis1, axis2):
     return TensorType(like.shape, x.dtype)
 
 
-diagonal_into.vjp(lambda ct, out, x, like, **attrs: (lookup("diagonal")(ct, **attrs), None))
+diagonal_into.vjp(lambda ct, out, x, like, **attrs: (diagonal(ct, **attrs), None))
 diagonal_into.example(
     lambda: [
         Example((X[0, :2], X), (np.array([[1.0, 0, 0], [0, 2, 0]]),)),
@@ -89,13 +91,13 @@ def diag(x, *, offset: int = 0):
     zeros; of a matrix the diagonal.
     """
     if x.rank == 2:
-        return lookup("diagonal")(x, offset=offset)
+        return diagonal(x, offset=offset)
     if x.rank != 1:
         raise ProgramError(f"diag takes a vector or a matrix, not {x.type}", "shape_mismatch")
     if -1 in x.shape:
         raise ProgramError(f"the size of the vector must be known, not {x.type}", "shape_mismatch")
     n = x.shape[0] + abs(offset)
-    return lookup("diagonal_into")(x, x.builder.constant(0.0, x.dtype, (n, n)), offset=offset)
+    return diagonal_into(x, x.builder.constant(0.0, x.dtype, (n, n)), offset=offset)
 
 
 diag.example(
@@ -129,15 +131,15 @@ triangle_mask_like.example(lambda: [Example((X,), (np.tri(2, 3, 1, dtype=bool),)
 @composite
 def tril(x, *, diagonal: int = 0):
     """``out[i, j] = x[i, j]`` where ``j <= i + diagonal``, else 0; over the last two axes."""
-    mask = lookup("triangle_mask_like")(x, diagonal=diagonal)
-    return lookup("where")(mask, x, lookup("fill_zeros_like")(x))
+    mask = triangle_mask_like(x, diagonal=diagonal)
+    return where(mask, x, fill_zeros_like(x))
 
 
 @composite
 def triu(x, *, diagonal: int = 0):
     """``out[i, j] = x[i, j]`` where ``j >= i + diagonal``, else 0; over the last two axes."""
-    mask = lookup("triangle_mask_like")(x, diagonal=diagonal - 1)
-    return lookup("where")(mask, lookup("fill_zeros_like")(x), x)
+    mask = triangle_mask_like(x, diagonal=diagonal - 1)
+    return where(mask, fill_zeros_like(x), x)
 
 
 tril.example(

@@ -8,8 +8,9 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import axis_of
+from core.ops.indexing.gather import gather, slice_
 from core.ops.shape.creation import check_fits
 
 __all__: list[str] = []
@@ -44,7 +45,7 @@ def _check_paddings(x: TensorType, paddings: tuple[int, ...]) -> None:
 def pad_constant_vjp(ct, out, x, *, paddings, value):
     axes = tuple(range(x.rank))
     ends = tuple(-after if after else 2**31 for after in paddings[1::2])
-    return lookup("slice")(ct, axes=axes, starts=paddings[::2], ends=ends)
+    return slice_(ct, axes=axes, starts=paddings[::2], ends=ends)
 
 
 pad_constant.example(
@@ -113,12 +114,12 @@ def pad(
     The gradient of what is copied into the border is added to where it came from.
     """
     if mode == "constant":
-        return lookup("pad_constant")(x, paddings=paddings, value=value)
+        return pad_constant(x, paddings=paddings, value=value)
     _check_paddings(x.type, paddings)
     for axis, (before, after) in enumerate(zip(paddings[::2], paddings[1::2], strict=True)):
         if before or after:
-            where = lookup("border_positions")(x, axis=axis, before=before, after=after, mode=mode)
-            x = lookup("gather")(x, where, axis=axis)
+            where = border_positions(x, axis=axis, before=before, after=after, mode=mode)
+            x = gather(x, where, axis=axis)
     return x
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, product
 
 __all__: list[str] = []
@@ -41,8 +41,8 @@ def reshape_infer(x, *, shape):
 def reshape_to(value, like):
     """`value` under the shape of `like`, by a constant shape where it is known."""
     if like.type.is_static:
-        return lookup("reshape")(value, shape=like.shape)
-    return lookup("reshape_as")(value, like)
+        return reshape(value, shape=like.shape)
+    return reshape_as(value, like)
 
 
 reshape.vjp(lambda ct, out, x, *, shape: reshape_to(ct, x))
@@ -93,7 +93,7 @@ def unsqueeze_infer(x, *, axes):
     return TensorType(tuple(1 if i in new else next(sizes) for i in range(x.rank + len(axes))), x.dtype)
 
 
-unsqueeze.vjp(lambda ct, out, x, *, axes: lookup("squeeze")(ct, axes=axes_of(axes, ct.rank)))
+unsqueeze.vjp(lambda ct, out, x, *, axes: squeeze(ct, axes=axes_of(axes, ct.rank)))
 unsqueeze.example(
     lambda: [
         Example((X,), (X[:, None],), {"axes": (1,)}),
@@ -125,7 +125,7 @@ def squeeze_infer(x, *, axes):
 @squeeze.vjp
 def squeeze_vjp(ct, out, x, *, axes):
     gone = axes_of(axes, x.rank) if axes is not None else tuple(i for i, n in enumerate(x.shape) if n == 1)
-    return lookup("unsqueeze")(ct, axes=gone)
+    return unsqueeze(ct, axes=gone)
 
 
 squeeze.example(
@@ -159,7 +159,7 @@ transpose.infer(lambda x, *, axes: TensorType(tuple(x.shape[i] for i in _permuta
 @transpose.vjp
 def transpose_vjp(ct, out, x, *, axes):
     order = _permutation(axes, x.rank)
-    return lookup("transpose")(ct, axes=tuple(order.index(i) for i in range(x.rank)))
+    return transpose(ct, axes=tuple(order.index(i) for i in range(x.rank)))
 
 
 transpose.example(
@@ -180,7 +180,7 @@ def flatten(x, *, axis: int = 1):
     rows, columns = product(x.shape[:axis]), product(x.shape[axis:])
     if rows == columns == -1:
         raise ProgramError(f"cannot flatten {x.type}: sizes on both sides of axis {axis} are unknown", "shape_mismatch")
-    return lookup("reshape")(x, shape=(rows, columns))
+    return reshape(x, shape=(rows, columns))
 
 
 flatten.example(
@@ -197,7 +197,7 @@ flatten.example(
 def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
     """x with the axes from `start_axis` to `stop_axis`, both included, made one. A 0-d array becomes a vector."""
     if x.rank == 0:
-        return lookup("reshape")(x, shape=(1,))
+        return reshape(x, shape=(1,))
     first, last = axis_of(start_axis, x.rank, "start_axis"), axis_of(stop_axis, x.rank, "stop_axis")
     if first > last:
         raise ProgramError(f"start_axis {start_axis} lies behind stop_axis {stop_axis} in {x.type}", "bad_attr")
@@ -205,7 +205,7 @@ def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
     shape = (*x.shape[:first], size, *x.shape[last + 1 :])
     if shape.count(-1) > 1:
         raise ProgramError(f"cannot flatten {x.type}: too few of its sizes are known", "shape_mismatch")
-    return lookup("reshape")(x, shape=shape)
+    return reshape(x, shape=shape)
 
 
 flatten_contiguous_range.example(

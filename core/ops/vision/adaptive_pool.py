@@ -8,10 +8,16 @@ import numpy as np
 
 from core.ir import FLOATS, TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.types import as_dtype
 from core.ops.common.windows import sizes
-from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank
+from core.ops.elementwise.arithmetic import cast
+from core.ops.indexing.gather import gather
+from core.ops.indexing.scatter_gather import take_along_axis
+from core.ops.linalg.matmul import matmul
+from core.ops.reduction.sums import argmax, reduce_mean
+from core.ops.shape.reshape import reshape, transpose, unsqueeze
+from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank, pick
 
 __all__: list[str] = []
 
@@ -20,7 +26,7 @@ __all__: list[str] = []
 def global_avg_pool(x):
     """``out[n, c] = mean(x[n, c])`` over all axes behind batch and channels, which stay as 1."""
     _check_spatial(x)
-    return lookup("reduce_mean")(x, axes=tuple(range(2, x.rank)), keepdims=True)
+    return reduce_mean(x, axes=tuple(range(2, x.rank)), keepdims=True)
 
 
 @composite
@@ -28,7 +34,7 @@ def global_max_pool(x):
     """``out[n, c] = max(x[n, c])`` over all axes behind batch and channels, which stay as 1; of several the first."""
     _check_spatial(x)
     for axis in reversed(range(2, x.rank)):
-        x = lookup("take_along_axis")(x, lookup("argmax")(x, axis=axis, keepdims=True), axis=axis)
+        x = take_along_axis(x, argmax(x, axis=axis, keepdims=True), axis=axis)
     return x
 
 
@@ -124,10 +130,10 @@ def _check_adaptive(x, n: int, output_size: tuple[int, ...]) -> tuple[int, ...]:
 def _adaptive_average(x, n, output_size):
     for axis, count in enumerate(_check_adaptive(x, n, output_size), start=2):
         weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
-        weights = lookup("cast")(weights, dtype=x.dtype)
+        weights = cast(weights, dtype=x.dtype)
         order = (*(i for i in range(x.rank) if i != axis), axis)
-        turned = lookup("matmul")(lookup("transpose")(x, axes=order), weights)
-        x = lookup("transpose")(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+        turned = matmul(transpose(x, axes=order), weights)
+        x = transpose(turned, axes=tuple(order.index(i) for i in range(x.rank)))
     return x
 
 
@@ -136,12 +142,12 @@ def _adaptive_maximum(x, n, output_size):
     if x.shape[1] == -1:
         raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
     at = x.builder.emit("adaptive_positions", sizes=x.shape[2:], counts=counts)
-    flat = lookup("reshape")(x, shape=(*x.shape[:2], math.prod(x.shape[2:])))
-    best = lookup("argmax")(lookup("gather")(flat, at, axis=2), axis=-1)
-    rows = lookup("unsqueeze")(x.builder.emit("range", end=float(at.shape[0])), axes=(0, 1))
-    index = lookup("gather")(lookup("reshape")(at, shape=(-1,)), best + rows * at.shape[1])
-    index = lookup("reshape")(index, shape=(*x.shape[:2], *counts))
-    return lookup("pick")(x, index), index
+    flat = reshape(x, shape=(*x.shape[:2], math.prod(x.shape[2:])))
+    best = argmax(gather(flat, at, axis=2), axis=-1)
+    rows = unsqueeze(x.builder.emit("range", end=float(at.shape[0])), axes=(0, 1))
+    index = gather(reshape(at, shape=(-1,)), best + rows * at.shape[1])
+    index = reshape(index, shape=(*x.shape[:2], *counts))
+    return pick(x, index), index
 
 
 @composite

@@ -11,9 +11,14 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes, wide
+from core.ops.elementwise.arithmetic import abs_, pow_
+from core.ops.elementwise.logic import equal, where
+from core.ops.elementwise.math import square
+from core.ops.indexing.gather import slice_
+from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.vision.max_pool import BOXES, IMAGES, LINES, cases, check_rank, pool_shape, seen, slow, windows
 
 __all__: list[str] = []
@@ -42,7 +47,7 @@ def window_sum(
 
 
 window_sum.infer(lambda x, **attrs: pool_shape(x, **attrs))
-window_sum.vjp(lambda ct, out, x, **attrs: lookup("window_sum_adjoint")(ct, x, **attrs))
+window_sum.vjp(lambda ct, out, x, **attrs: window_sum_adjoint(ct, x, **attrs))
 
 
 @op
@@ -73,7 +78,7 @@ def window_sum_adjoint_infer(ct, like, **attrs):
     return TensorType(like.shape, ct.dtype)
 
 
-window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (lookup("window_sum")(ct, **attrs), None))
+window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (window_sum(ct, **attrs), None))
 
 
 # --- the ops that clients use ----------------------------------------------------------------------------------
@@ -81,10 +86,10 @@ window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (lookup("window_sum
 
 def _average(x, n, exclusive, **attrs):
     check_rank(x, n)
-    total = lookup("window_sum")(x, **attrs)
+    total = window_sum(x, **attrs)
     if exclusive and (any(attrs["paddings"]) or attrs["ceil_mode"]):  # else each window lies within x
-        one = lookup("slice")(x, axes=(0, 1), starts=(0, 0), ends=(1, 1))  # batch and channels have the same windows
-        return total / lookup("window_sum")(lookup("full_like")(one, value=1.0), **attrs)
+        one = slice_(x, axes=(0, 1), starts=(0, 0), ends=(1, 1))  # batch and channels have the same windows
+        return total / window_sum(full_like(one, value=1.0), **attrs)
     return total / math.prod(sizes(attrs["kernel_size"], n, "kernel_size", 1))
 
 
@@ -150,19 +155,18 @@ def lp_pool(
     """``sum(|x| ** p) ** (1 / p)`` of each window of x [n, c, *spatial]. Of a window of zeros the gradient is 0."""
     if not 0 < p < math.inf:
         raise ProgramError(f"p must be above 0 and finite, not {p}", "bad_attr")
-    where, zeros, equal, power = lookup("where"), lookup("fill_zeros_like"), lookup("equal"), lookup("pow")
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
 
     def raised(base, exponent):
         """base ** exponent, of 0 with a gradient of 0."""
-        zero, one = zeros(base), lookup("full_like")(base, value=1.0)
+        zero, one = fill_zeros_like(base), full_like(base, value=1.0)
         nothing = equal(base, zero)
-        return where(nothing, zero, power(where(nothing, one, base), one * exponent))
+        return where(nothing, zero, pow_(where(nothing, one, base), one * exponent))
 
     if p == 1:
-        return lookup("window_sum")(lookup("abs")(x), **attrs)
-    each = lookup("square")(x) if p == 2 else raised(lookup("abs")(x), p)
-    return raised(lookup("window_sum")(each, **attrs), 1.0 / p)
+        return window_sum(abs_(x), **attrs)
+    each = square(x) if p == 2 else raised(abs_(x), p)
+    return raised(window_sum(each, **attrs), 1.0 / p)
 
 
 # --- examples --------------------------------------------------------------------------------------------------

@@ -7,9 +7,24 @@ from typing import Literal
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.windows import pads_of, sizes
-from core.ops.vision.correlate import BIAS, BOX, BOX_F, LINE, LINE_F, F, X, adjoint, data, slow_conv
+from core.ops.shape.creation import fill_constant_batch_size_like
+from core.ops.shape.reshape import transpose, unsqueeze
+from core.ops.vision.correlate import (
+    BIAS,
+    BOX,
+    BOX_F,
+    LINE,
+    LINE_F,
+    F,
+    X,
+    adjoint,
+    correlate,
+    correlate_input_adjoint,
+    data,
+    slow_conv,
+)
 
 __all__: list[str] = []
 
@@ -22,11 +37,11 @@ def _check_rank(x, n: int) -> None:
 
 
 def _channels_first(x, last: bool):
-    return lookup("transpose")(x, axes=(0, x.rank - 1, *range(1, x.rank - 1))) if last else x
+    return transpose(x, axes=(0, x.rank - 1, *range(1, x.rank - 1))) if last else x
 
 
 def _channels_last(x, last: bool):
-    return lookup("transpose")(x, axes=(0, *range(2, x.rank), 1)) if last else x
+    return transpose(x, axes=(0, *range(2, x.rank), 1)) if last else x
 
 
 def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
@@ -48,12 +63,12 @@ def _convolve(x, filter, bias, n, strides, paddings, dilations, groups, padding,
             x.shape[2:], kernel, sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1), strict=True
         )
         paddings = tuple(p for axis in each for p in _same(*axis))
-    out = lookup("correlate")(x, filter, strides=strides, paddings=paddings, dilations=dilations, groups=groups)
+    out = correlate(x, filter, strides=strides, paddings=paddings, dilations=dilations, groups=groups)
     return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
 
 
 def _over_channels(bias, n: int):
-    return lookup("unsqueeze")(bias, axes=tuple(range(1, n + 1)))
+    return unsqueeze(bias, axes=tuple(range(1, n + 1)))
 
 
 @composite
@@ -155,9 +170,9 @@ def _transposed_conv(x, filter, bias, n, strides, paddings, output_padding, dila
     if min(spatial) < 0:
         raise ProgramError(f"the paddings {list(paddings)} leave nothing of {x.type}", "shape_mismatch")
     shape = (x.shape[0], filter.shape[1] * groups, *spatial)
-    like = lookup("fill_constant_batch_size_like")(x, shape=shape, dtype=x.dtype)
+    like = fill_constant_batch_size_like(x, shape=shape, dtype=x.dtype)
     attrs = {"strides": steps, "paddings": paddings, "dilations": spread, "groups": groups}
-    out = lookup("correlate_input_adjoint")(x, filter, like, **attrs)
+    out = correlate_input_adjoint(x, filter, like, **attrs)
     return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, lookup, op
+from core.ir.registry import Example, op
 from core.ops.common.types import matches, same_dtype, same_size
 from core.ops.common.windows import blocks, meetings, pads_of, reach, sizes, wide
 
@@ -136,8 +136,8 @@ correlate.infer(lambda x, filter, **attrs: _conv_shape(x, filter, **attrs))
 @correlate.vjp
 def correlate_vjp(ct, out, x, filter, **attrs):
     return (
-        lookup("correlate_input_adjoint")(ct, filter, x, **attrs),
-        lookup("correlate_filter_adjoint")(ct, x, filter, **attrs),
+        correlate_input_adjoint(ct, filter, x, **attrs),
+        correlate_filter_adjoint(ct, x, filter, **attrs),
     )
 
 
@@ -174,8 +174,8 @@ def correlate_input_adjoint_infer(ct, filter, like, **attrs):
 @correlate_input_adjoint.vjp
 def correlate_input_adjoint_vjp(ct, out, given, filter, like, **attrs):
     return (
-        lookup("correlate")(ct, filter, **attrs),
-        lookup("correlate_filter_adjoint")(given, ct, filter, **attrs),
+        correlate(ct, filter, **attrs),
+        correlate_filter_adjoint(given, ct, filter, **attrs),
         None,
     )
 
@@ -212,8 +212,8 @@ def correlate_filter_adjoint_infer(ct, x, like, **attrs):
 @correlate_filter_adjoint.vjp
 def correlate_filter_adjoint_vjp(ct, out, given, x, like, **attrs):
     return (
-        lookup("correlate")(x, ct, **attrs),
-        lookup("correlate_input_adjoint")(given, ct, x, **attrs),
+        correlate(x, ct, **attrs),
+        correlate_input_adjoint(given, ct, x, **attrs),
         None,
     )
 

@@ -7,8 +7,13 @@ import math
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.windows import pads_of, reach, sizes
+from core.ops.elementwise.arithmetic import cast
+from core.ops.indexing.gather import slice_
+from core.ops.linalg.matmul import matmul
+from core.ops.shape.broadcast import expand
+from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
 from core.ops.vision.grid import read_between, rows_of
 
 __all__: list[str] = []
@@ -54,34 +59,34 @@ def deformable_conv2d(
     if mask is not None and mask.shape != (n, d * taps, *counts):
         raise ProgramError(f"the mask must be {[n, d * taps, *counts]}, not {mask.type}", "shape_mismatch")
 
-    reshape, points = lookup("reshape"), taps * math.prod(counts)
+    points = taps * math.prod(counts)
     moved = reshape(offset, shape=(n * d, taps, 2, *counts))
     places = []
     for axis in (0, 1):
         where = _starts(x, axis, kernel, counts, strides[axis], dilations[axis], pads[axis][0])
-        moves = lookup("squeeze")(lookup("slice")(moved, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
+        moves = squeeze(slice_(moved, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
         places.append(reshape(moves + where, shape=(n * d, points)))
     rows, first = rows_of(reshape(x, shape=(n * d, c // d, *spatial)))
     found = read_between(rows, first, places, spatial)  # [n * d, points, c / d]
     if mask is not None:
         found = found * reshape(mask, shape=(n * d, points, 1))
-    found = lookup("transpose")(reshape(found, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
+    found = transpose(reshape(found, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
     found = reshape(found, shape=(n, groups, each * taps, math.prod(counts)))
-    out = lookup("matmul")(reshape(filter, shape=(groups, o // groups, each * taps)), found)
+    out = matmul(reshape(filter, shape=(groups, o // groups, each * taps)), found)
     out = reshape(out, shape=(n, o, *counts))
-    return out if bias is None else out + lookup("unsqueeze")(bias, axes=(1, 2))
+    return out if bias is None else out + unsqueeze(bias, axes=(1, 2))
 
 
 def _starts(x, axis: int, kernel, counts, stride: int, dilation: int, before: int):
     """Where the taps [taps, height, width] stand along `axis` before they are moved."""
     emit, at = x.builder.emit, kernel[axis]
     tap = emit("range", start=0.0, end=float(at * dilation), step=float(dilation), dtype="float64")
-    tap = lookup("unsqueeze")(tap, axes=(1,) if axis == 0 else (0,))
-    tap = lookup("reshape")(lookup("expand")(tap, shape=tuple(kernel)), shape=(math.prod(kernel), 1, 1))
+    tap = unsqueeze(tap, axes=(1,) if axis == 0 else (0,))
+    tap = reshape(expand(tap, shape=tuple(kernel)), shape=(math.prod(kernel), 1, 1))
     window = emit("range", start=float(-before), end=float(-before + counts[axis] * stride), step=float(stride),
                   dtype="float64")  # fmt: skip
-    window = lookup("unsqueeze")(window, axes=(1,) if axis == 0 else (0,))
-    return lookup("cast")(tap + window, dtype=x.dtype)
+    window = unsqueeze(window, axes=(1,) if axis == 0 else (0,))
+    return cast(tap + window, dtype=x.dtype)
 
 
 def _slow(x, offset, filter, mask=None, bias=None, stride=1, pad=0, dilation=1, groups=1, d=1):

@@ -9,8 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
-from core.ops.elementwise.logic import kept_where
+from core.ir.registry import Example, composite
+from core.ops.elementwise.arithmetic import cast, maximum, minimum, stop_gradient
+from core.ops.elementwise.logic import equal, kept_where, where
+from core.ops.elementwise.math import clip
+from core.ops.elementwise.rounding import floor, mod, round_
+from core.ops.indexing.gather import gather, slice_
+from core.ops.linalg.matmul import matmul
+from core.ops.shape.broadcast import expand
+from core.ops.shape.concat_split import concat
+from core.ops.shape.creation import full_like
+from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
 from core.ops.vision.resample import cubic_weights
 
 __all__ = ["read_between", "rows_of"]
@@ -44,12 +53,12 @@ def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
     parts = []
     for axis in reversed(range(k)):  # x comes first, and runs along the last axis of an image
         others = tuple(i for i in range(k + 1) if i != axis)
-        line = lookup("unsqueeze")(_line(theta.builder, size[axis], align_corners), axes=others)
-        parts.append(lookup("expand")(line, shape=(*size, 1)))
-    points = lookup("concat")(*parts, lookup("full_like")(parts[0], value=1.0), axis=k)
-    points = lookup("cast")(lookup("reshape")(points, shape=(math.prod(size), k + 1)), dtype=theta.dtype)
-    out = lookup("matmul")(points, theta, transpose_y=True)
-    return lookup("reshape")(out, shape=(theta.shape[0], *size, k))
+        line = unsqueeze(_line(theta.builder, size[axis], align_corners), axes=others)
+        parts.append(expand(line, shape=(*size, 1)))
+    points = concat(*parts, full_like(parts[0], value=1.0), axis=k)
+    points = cast(reshape(points, shape=(math.prod(size), k + 1)), dtype=theta.dtype)
+    out = matmul(points, theta, transpose_y=True)
+    return reshape(out, shape=(theta.shape[0], *size, k))
 
 
 def _affine(theta, h, w, align):
@@ -82,20 +91,19 @@ affine_grid.example(
 def _folded(at, low: float, high: float):
     """Positions beyond [low, high] mirrored back into it."""
     span = high - low
-    full = lookup("full_like")
     if span <= 0:
-        return full(at, value=low)
-    away = lookup("mod")(at - low, full(at, value=2 * span))
-    return lookup("minimum")(away, 2 * span - away) + low
+        return full_like(at, value=low)
+    away = mod(at - low, full_like(at, value=2 * span))
+    return minimum(away, 2 * span - away) + low
 
 
 def rows_of(x):
     """The elements of x [n, c, *spatial] as rows of all channels, and the number of the first row of each n."""
     n, c, *spatial = x.shape
     volume = math.prod(spatial)
-    rows = lookup("transpose")(lookup("reshape")(x, shape=(n, c, volume)), axes=(0, 2, 1))
+    rows = transpose(reshape(x, shape=(n, c, volume)), axes=(0, 2, 1))
     first = x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
-    return lookup("reshape")(rows, shape=(n * volume, c)), first
+    return reshape(rows, shape=(n * volume, c)), first
 
 
 def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True):
@@ -111,16 +119,16 @@ def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="ze
         step *= size
 
     def read(corner):
-        index = lookup("unsqueeze")(first, axes=(1,))
+        index = unsqueeze(first, axes=(1,))
         for held, _, _ in corner:
             index = index + held
-        found = lookup("gather")(rows, index, axis=0)  # [m, points, c]
+        found = gather(rows, index, axis=0)  # [m, points, c]
         for _, inside, _ in corner:
             if inside is not None:
-                found = kept_where(lookup("unsqueeze")(inside, axes=(2,)), found)
+                found = kept_where(unsqueeze(inside, axes=(2,)), found)
         for _, _, weight in corner:
             if weight is not None:
-                found = found * lookup("unsqueeze")(weight, axes=(2,))
+                found = found * unsqueeze(weight, axes=(2,))
         return found
 
     parts = [read(corner) for corner in product(*axes)]
@@ -132,7 +140,6 @@ def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):
 
     For each tap its index, whether there is an element (None: always), and its weight (None: 1).
     """
-    full, cast = lookup("full_like"), lookup("cast")
 
     def folded(v):
         return _folded(v, 0.0, size - 1.0) if align_corners else _folded(v, -0.5, size - 0.5)
@@ -140,27 +147,27 @@ def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):
     mirrored = padding_mode == "reflection"
     if mode == "bicubic":
         if not mirrored:  # further out everything read is border, or nothing
-            at = lookup("clip")(at, min=-3.0, max=size + 2.0)
-        low = lookup("floor")(at)
+            at = clip(at, min=-3.0, max=size + 2.0)
+        low = floor(at)
         weights = cubic_weights(at - low)
         places = [low + float(i) for i in (-1, 0, 1, 2)]
         places = [folded(each) for each in places] if mirrored else places
     else:
         at = folded(at) if mirrored else at
         zeros = padding_mode == "zeros"
-        at = lookup("clip")(at, min=-1.0 if zeros else 0.0, max=float(size) if zeros else size - 1.0)
+        at = clip(at, min=-1.0 if zeros else 0.0, max=float(size) if zeros else size - 1.0)
         if mode == "nearest":
-            places, weights = [lookup("round")(at)], (None,)
+            places, weights = [round_(at)], (None,)
         else:
-            low = lookup("floor")(at)
+            low = floor(at)
             places, weights = [low, low + 1.0], (1.0 - (at - low), at - low)
     taps = []
     for place, weight in zip(places, weights, strict=True):
-        place = lookup("stop_gradient")(place)
-        number = lookup("where")(lookup("equal")(place, place), place, full(place, value=-1.0))  # NaN is no index
+        place = stop_gradient(place)
+        number = where(equal(place, place), place, full_like(place, value=-1.0))  # NaN is no index
         whole = cast(number, dtype="int64")  # from here on whole numbers: half precision does not hold large ones
-        held = lookup("minimum")(lookup("maximum")(whole, full(whole, value=0.0)), full(whole, value=size - 1.0))
-        taps.append((held, lookup("equal")(held, whole) if padding_mode == "zeros" else None, weight))
+        held = minimum(maximum(whole, full_like(whole, value=0.0)), full_like(whole, value=size - 1.0))
+        taps.append((held, equal(held, whole) if padding_mode == "zeros" else None, weight))
     return taps
 
 
@@ -192,14 +199,14 @@ def grid_sample(
     n, c, *spatial = x.shape
     if grid.shape[0] != n or 0 in spatial:
         raise ProgramError(f"cannot read {x.type} at {grid.type}", "shape_mismatch")
-    flat = lookup("reshape")(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
+    flat = reshape(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
     rows, first = rows_of(x)
     places: list[Any] = []
     for i, size in enumerate(reversed(spatial)):
-        at = lookup("squeeze")(lookup("slice")(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
+        at = squeeze(slice_(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
         places.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
     out = read_between(rows, first, places, spatial, mode, padding_mode, align_corners)
-    return lookup("reshape")(lookup("transpose")(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
+    return reshape(transpose(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
 
 
 def _tap_weights(t, mode):

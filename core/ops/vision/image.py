@@ -8,7 +8,10 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
+from core.ops.indexing.gather import gather, scatter_add_like, slice_
+from core.ops.shape.pad import pad
+from core.ops.shape.reshape import reshape, transpose
 
 __all__: list[str] = []
 
@@ -24,7 +27,7 @@ def _image(x, what: str) -> tuple[int, int, int, int]:
 
 
 def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]):
-    return lookup("reshape")(lookup("transpose")(lookup("reshape")(x, shape=split), axes=order), shape=shape)
+    return reshape(transpose(reshape(x, shape=split), axes=order), shape=shape)
 
 
 @composite
@@ -171,11 +174,11 @@ def unfold(
     n, c, h, w = _image(x, "unfold")
     _pairs(paddings)
     ph, pw = paddings
-    x = lookup("pad")(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
+    x = pad(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
     h, w = h + 2 * ph, w + 2 * pw
     at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
-    columns = lookup("gather")(lookup("reshape")(x, shape=(n, c, h * w)), at, axis=2)
-    return lookup("reshape")(columns, shape=(n, c * at.shape[0], at.shape[1]))
+    columns = gather(reshape(x, shape=(n, c, h * w)), at, axis=2)
+    return reshape(columns, shape=(n, c * at.shape[0], at.shape[1]))
 
 
 @composite
@@ -203,9 +206,9 @@ def fold(
         )
     c = deep // at.shape[0]
     like = x.builder.constant(0.0, x.dtype, (n, c, h * w))
-    flat = lookup("scatter_add_like")(lookup("reshape")(x, shape=(n, c, *at.shape)), at, like, axis=2)
-    image = lookup("reshape")(flat, shape=(n, c, h, w))
-    return lookup("slice")(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
+    flat = scatter_add_like(reshape(x, shape=(n, c, *at.shape)), at, like, axis=2)
+    image = reshape(flat, shape=(n, c, h, w))
+    return slice_(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
 
 
 def _pairs(values: tuple[int, ...]) -> None:

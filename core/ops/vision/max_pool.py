@@ -8,10 +8,11 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import same_size
 from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
 from core.ops.indexing.gather import check_index, in_range
+from core.ops.shape.creation import fill_constant_batch_size_like
 
 __all__ = [
     "BOX",
@@ -117,7 +118,7 @@ def max_pool_infer(x, *, kernel_size, strides, paddings, ceil_mode):
 
 @max_pool.vjp
 def max_pool_vjp(cts, outs, x, **attrs):
-    return lookup("unpool_like")(cts[0], outs[1], x)
+    return unpool_like(cts[0], outs[1], x)
 
 
 @op
@@ -141,7 +142,7 @@ def unpool_like_infer(x, index, like):
     return TensorType(like.shape, x.dtype)
 
 
-unpool_like.vjp(lambda ct, out, x, index, like: (lookup("pick")(ct, index), None, None))
+unpool_like.vjp(lambda ct, out, x, index, like: (pick(ct, index), None, None))
 
 
 @op
@@ -163,7 +164,7 @@ def pick_infer(x, index):
     return TensorType(index.shape, x.dtype)
 
 
-pick.vjp(lambda ct, out, x, index: (lookup("unpool_like")(ct, index, x), None))
+pick.vjp(lambda ct, out, x, index: (unpool_like(ct, index, x), None))
 
 
 # --- the ops that clients use ----------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def max_pool1d(
 ):
     """`max_pool2d` over one spatial axis: x [n, c, length]."""
     check_rank(x, 1)
-    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
 
 
 @composite(outputs=("out", "index"))
@@ -204,7 +205,7 @@ def max_pool2d(
     `strides` are the window's size unless given; with `ceil_mode` a last window may hang over the end.
     """
     check_rank(x, 2)
-    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
 
 
 @composite(outputs=("out", "index"))
@@ -218,7 +219,7 @@ def max_pool3d(
 ):
     """`max_pool2d` over three spatial axes: x [n, c, depth, h, w]."""
     check_rank(x, 3)
-    return lookup("max_pool")(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
 
 
 @composite
@@ -231,8 +232,8 @@ def max_unpool(x, index, *, output_size: tuple[int, ...]):
         raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
     if x.shape[1] == -1:
         raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
-    like = lookup("fill_constant_batch_size_like")(x, shape=(*x.shape[:2], *output_size), dtype=x.dtype)
-    return lookup("unpool_like")(x, index, like)
+    like = fill_constant_batch_size_like(x, shape=(*x.shape[:2], *output_size), dtype=x.dtype)
+    return unpool_like(x, index, like)
 
 
 # --- examples --------------------------------------------------------------------------------------------------

@@ -12,8 +12,13 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, lookup, op
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
-from core.ops.elementwise.logic import kept_where
-from core.ops.indexing.gather import check_index, in_range
+from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
+from core.ops.elementwise.logic import greater_equal, kept_where, logical_not, logical_or, where
+from core.ops.indexing.gather import check_index, gather, in_range, slice_
+from core.ops.reduction.sums import reduce_mean
+from core.ops.shape.broadcast import expand
+from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.reshape import reshape, transpose, unsqueeze
 from core.ops.vision.grid import read_between, rows_of
 
 __all__: list[str] = []
@@ -61,34 +66,34 @@ def roi_align(
     scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
 
     def column(i):
-        return lookup("slice")(scaled, axes=(1,), starts=(i,), ends=(i + 1,))
+        return slice_(scaled, axes=(1,), starts=(i,), ends=(i + 1,))
 
     places = []
     for axis, count in enumerate((height, width)):
         start = column(1 - axis)
         extent = column(3 - axis) - start
         if not aligned:
-            extent = lookup("maximum")(extent, lookup("full_like")(extent, value=1.0))
+            extent = maximum(extent, full_like(extent, value=1.0))
         shares = x.builder.emit("range", start=0.5, end=float(count * sampling_ratio), dtype="float64")
-        shares = lookup("cast")(shares * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
+        shares = cast(shares * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
         places.append(start + extent * shares)  # [r, count * sampling_ratio]
     rows, first = rows_of(x)
     tall, broad = (v.shape[1] for v in places)
     each = [
-        lookup("reshape")(lookup("expand")(lookup("unsqueeze")(v, axes=(2 - i,)), shape=(r, tall, broad)),
+        reshape(expand(unsqueeze(v, axes=(2 - i,)), shape=(r, tall, broad)),
                           shape=(r, tall * broad))
         for i, v in enumerate(places)
     ]  # fmt: skip
     outside = [
-        lookup(test)(at, lookup("full_like")(at, value=bound))
+        lookup(test)(at, full_like(at, value=bound))
         for at, size in zip(each, spatial, strict=True)
         for test, bound in (("less_than", -1.0), ("greater_than", float(size)))  # of which NaN is neither
     ]
-    inside = lookup("logical_not")(reduce(lookup("logical_or"), outside))
-    found = read_between(rows, lookup("gather")(first, image), each, spatial, padding_mode="border")
-    found = kept_where(lookup("unsqueeze")(inside, axes=(2,)), found)
-    found = lookup("reshape")(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
-    return lookup("transpose")(lookup("reduce_mean")(found, axes=(2, 4)), axes=(0, 3, 1, 2))
+    inside = logical_not(reduce(logical_or, outside))
+    found = read_between(rows, gather(first, image), each, spatial, padding_mode="border")
+    found = kept_where(unsqueeze(inside, axes=(2,)), found)
+    found = reshape(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
+    return transpose(reduce_mean(found, axes=(2, 4)), axes=(0, 3, 1, 2))
 
 
 @op(no_gradient="its result is an integer")
@@ -143,15 +148,13 @@ def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: fl
     them belong to the box. Neighbouring bins may share elements; an empty one gives 0. Of several largest the first
     gets the gradient; boxes get none.
     """
-    at = lookup("roi_positions")(
-        lookup("stop_gradient")(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale
-    )
-    zero = lookup("fill_zeros_like")(at)
-    some = lookup("greater_equal")(at, zero)
-    flat = lookup("reshape")(x, shape=(math.prod(x.shape),))
+    at = roi_positions(stop_gradient(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale)
+    zero = fill_zeros_like(at)
+    some = greater_equal(at, zero)
+    flat = reshape(x, shape=(math.prod(x.shape),))
     if flat.shape[0] == 0:
-        return lookup("cast")(zero, dtype=x.dtype)
-    return kept_where(some, lookup("gather")(flat, lookup("where")(some, at, zero)))
+        return cast(zero, dtype=x.dtype)
+    return kept_where(some, gather(flat, where(some, at, zero)))
 
 
 def _align_slow(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):

@@ -9,8 +9,12 @@ import numpy as np
 
 from core.ir import FLOATS, TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Dtype, Example, composite, lookup, op
+from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.types import as_dtype
+from core.ops.elementwise.arithmetic import cast
+from core.ops.indexing.gather import gather
+from core.ops.linalg.matmul import matmul
+from core.ops.shape.reshape import transpose, unsqueeze
 
 __all__ = ["cubic_weights"]
 
@@ -139,16 +143,14 @@ def _resized(x, axis: int, out: int, how):
     size = x.shape[axis]
     order = (*(i for i in range(x.rank) if i != axis), axis)
     if size * out <= DENSE:
-        weights = lookup("cast")(
-            x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **how), dtype=x.dtype
-        )
-        turned = lookup("matmul")(lookup("transpose")(x, axes=order), weights)
-        return lookup("transpose")(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+        weights = cast(x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **how), dtype=x.dtype)
+        turned = matmul(transpose(x, axes=order), weights)
+        return transpose(turned, axes=tuple(order.index(i) for i in range(x.rank)))
     parts = []
     for tap in range(TAPS[how["mode"]]):
         at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **how)
-        weight = lookup("unsqueeze")(lookup("cast")(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
-        parts.append(lookup("gather")(x, at, axis=axis) * weight)
+        weight = unsqueeze(cast(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
+        parts.append(gather(x, at, axis=axis) * weight)
     return x.builder.emit("sum", *parts)
 
 
