@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ops.common.types import joined_type, matches
 from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names
+from core.ops.indexing.gather import slice_
 
 __all__ = ["if_else"]
 
@@ -146,7 +147,7 @@ def _by_rows(sides: list[Cotangent | None]) -> bool:
 
 def _no_rows(b: BlockBuilder, table: Value) -> SparseRows:
     """The cotangent of `table` where nothing is looked up in it."""
-    return SparseRows(b.constant(0, "int64", (0,)), b.emit("slice", table, axes=(0,), starts=(0,), ends=(0,)))
+    return SparseRows(b.constant(0, "int64", (0,)), slice_(table, axes=(0,), starts=(0,), ends=(0,)))
 
 
 def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: list[list[str]]) -> Op:

@@ -18,6 +18,10 @@ from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ops.common.types import matches
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
+from core.ops.control.tensor_arrays import array_concat, array_fill
+from core.ops.indexing.embedding import merge_rows
+from core.ops.reduction.sums import sum_
+from core.ops.shape.arrange import flip
 
 __all__ = ["loop"]
 
@@ -161,7 +165,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     # 16-bit floats are added up in float32: a thousand ones are more than bfloat16 can count
     zeros = [widened(a.b.zeros_like(a.b.value(op.inputs[i]))) for i in added]
     sums = [b.param(zero.type) for zero in zeros]
-    next_sums = [b.emit("sum", total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
+    next_sums = [sum_(total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
     elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
     records = list(inner.cotangents.recorded.items())
     returned = [
@@ -223,11 +227,11 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
 
 def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: bool) -> SparseRows:
     """The rows of all trips of a backward loop, those to one row of `table` added in the order of its trips."""
-    rows = a.b.emit("array_concat", rows, a.b.constant(0, "int64", (0,)))
-    values = a.b.emit("array_concat", values, table)
+    rows = array_concat(rows, a.b.constant(0, "int64", (0,)))
+    values = array_concat(values, table)
     if newest_first:  # stacks line up with the forward trips; in one trip every row is there once
-        rows, values = (a.b.emit("flip", each, axes=(0,)) for each in (rows, values))
-    return SparseRows(*a.b.emit("merge_rows", values, rows, table))
+        rows, values = (flip(each, axes=(0,)) for each in (rows, values))
+    return SparseRows(*merge_rows(values, rows, table))
 
 
 COMPLETE = frozenset(
@@ -240,7 +244,7 @@ def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
     """The cotangent of a recorded stack, with an element for every trip even where the stack is read as an array."""
     if all(each.type in COMPLETE for each in a.readers(stack)):
         return ct
-    return a.b.emit("array_fill", ct, a.b.value(stack))
+    return array_fill(ct, a.b.value(stack))
 
 
 def _tracked(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:

@@ -11,7 +11,7 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import axis_of
-from core.ops.elementwise.logic import where as where_op
+from core.ops.elementwise.logic import where
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import gather, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
@@ -134,7 +134,7 @@ def median(x, *, axis: int = -1, keepdims: bool = False):
     middle = slice_(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
     last = slice_(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
     out = reduce_mean(middle, axes=(at,), keepdims=True)
-    out = where_op(isnan(last), last, out)
+    out = where(isnan(last), last, out)
     return out if keepdims else squeeze(out, axes=(at,))
 
 
@@ -229,11 +229,11 @@ def masked_select(x, mask):
     if mask.dtype != "bool":
         raise ProgramError(f"the mask must be bool, not {mask.type}", "dtype_mismatch")
     if x.shape != mask.shape or not x.type.is_static:
-        x = where_op(mask, x, x)  # broadcast, of sizes that may be unknown
+        x = where(mask, x, x)  # broadcast, of sizes that may be unknown
         mask = expand_to(mask, x)
     flat = reshape(x, shape=(-1,))
-    where = nonzero(reshape(mask, shape=(-1,)))
-    return gather(flat, reshape(where, shape=(-1,)))
+    chosen = nonzero(reshape(mask, shape=(-1,)))
+    return gather(flat, reshape(chosen, shape=(-1,)))
 
 
 masked_select.example(
@@ -256,7 +256,7 @@ def masked_fill(x, mask, value=None, *, fill: Extended = 0.0):
         value = x.builder.constant(fill, x.dtype)
     elif any(n not in (1, -1) for n in value.shape):
         raise ProgramError(f"value must be a single element, not {value.type}", "shape_mismatch")
-    return where_op(mask, reshape(value, shape=()), x)
+    return where(mask, reshape(value, shape=()), x)
 
 
 masked_fill.example(

@@ -14,7 +14,7 @@ from core.ops.elementwise.math import exp
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.softmax_loss import softmax
-from core.ops.reduction.sums import reduce_max, reduce_sum
+from core.ops.reduction.sums import reduce_max, reduce_sum, sum_
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like
 from core.ops.shape.diagonals import triangle_mask_like
@@ -150,7 +150,7 @@ def row_conv(x, filter):
     for i in range(k):
         seen = slice_(padded, axes=(1,), starts=(i,), ends=(i + time,))
         parts.append(seen * slice_(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
-    return x.builder.emit("sum", *parts)
+    return sum_(*parts)
 
 
 def _row_conv(x, f):

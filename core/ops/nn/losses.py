@@ -11,8 +11,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.elementwise.arithmetic import abs_, pow_
 from core.ops.elementwise.logic import greater_than, less_equal, where
-from core.ops.elementwise.math import clip, exp, relu, softplus, square
-from core.ops.elementwise.math import log as log_op
+from core.ops.elementwise.math import clip, exp, log, relu, softplus, square
 from core.ops.nn.softmax_loss import Reduction, reduced
 from core.ops.reduction.sums import reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
@@ -123,12 +122,12 @@ smooth_l1_loss.example(
 def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
     """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
 
-    def log(x):
+    def bounded_log(x):
         none = less_equal(x, _zero(x))
-        found = log_op(where(none, _full(x, 1.0), x))
+        found = log(where(none, _full(x, 1.0), x))
         return where(none, _full(found, -100.0), clip(found, min=-100.0))
 
-    each = -(label * log(p) + (1.0 - label) * log(1.0 - p))
+    each = -(label * bounded_log(p) + (1.0 - label) * bounded_log(1.0 - p))
     return reduced(each if weight is None else each * weight, reduction)
 
 
@@ -138,7 +137,7 @@ bce_loss.example(cases(lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)), 
 @composite
 def log_loss(p, label, *, epsilon: float = 1e-4):
     """``-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)``."""
-    return -(label * log_op(p + epsilon)) - (1.0 - label) * log_op((1.0 + epsilon) - p)
+    return -(label * log(p + epsilon)) - (1.0 - label) * log((1.0 + epsilon) - p)
 
 
 def _log_loss(p, t):
@@ -156,7 +155,7 @@ def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmea
     """
     none = less_equal(target, _zero(target))
     safe = where(none, _full(target, 1.0), target)
-    each = where(none, _zero(x), safe * (log_op(safe) - x))
+    each = where(none, _zero(x), safe * (log(safe) - x))
     if reduction == "batchmean":
         rows = reduce_sum(each, axes=tuple(range(1, each.rank)))
         return reduce_mean(rows)
@@ -269,11 +268,11 @@ def poisson_nll_loss(
     log_input: false if x is the expected value itself: ``x - label * log(x + epsilon)``.
     full:      add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's log(label!), where label > 1.
     """
-    each = exp(x) - label * x if log_input else x - label * log_op(x + epsilon)
+    each = exp(x) - label * x if log_input else x - label * log(x + epsilon)
     if full:
         many = greater_than(label, _full(label, 1.0))
         safe = where(many, label, _full(label, 1.0))
-        stirling = safe * log_op(safe) - safe + log_op(safe * (2.0 * math.pi)) * 0.5
+        stirling = safe * log(safe) - safe + log(safe * (2.0 * math.pi)) * 0.5
         each = each + where(many, stirling, _zero(stirling))
     return reduced(each, reduction)
 
@@ -305,7 +304,7 @@ def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float 
     """
     _positive(epsilon=epsilon)
     v = clip(variance, min=epsilon)
-    each = (log_op(v) + square(x - label) / v) * 0.5
+    each = (log(v) + square(x - label) / v) * 0.5
     return reduced(each + 0.5 * math.log(2.0 * math.pi) if full else each, reduction)
 
 

@@ -13,7 +13,7 @@ from core.ops.elementwise.math import clip, rsqrt, square
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.statistics import norm
-from core.ops.reduction.sums import reduce_mean, reduce_sum
+from core.ops.reduction.sums import reduce_mean, reduce_sum, sum_
 from core.ops.shape.creation import full_like
 from core.ops.shape.pad import pad
 from core.ops.shape.reshape import reshape, transpose, unsqueeze
@@ -101,7 +101,7 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
     borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
     padded = pad(square(x), paddings=borders)
     parts = [slice_(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
-    total = x.builder.emit("sum", *parts) * alpha + k
+    total = sum_(*parts) * alpha + k
     return x * pow_(total, full_like(total, value=-beta))
 
 

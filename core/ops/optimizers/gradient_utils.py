@@ -9,9 +9,13 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import floating
 from core.ops.elementwise.arithmetic import cast
-from core.ops.reduction.sums import reduce_sum
+from core.ops.elementwise.logic import greater_than, logical_and, where
+from core.ops.elementwise.math import rsqrt
+from core.ops.elementwise.rounding import isfinite
+from core.ops.reduction.statistics import squared_l2_norm
+from core.ops.reduction.sums import reduce_sum, sum_
 from core.ops.shape.broadcast import expand
-from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import reshape
 
 __all__: list[str] = []
@@ -74,21 +78,19 @@ def clip_by_global_norm_infer(*x, max_norm):
 @clip_by_global_norm.vjp
 def clip_by_global_norm_vjp(ct, out, *x, max_norm):
     # out_i = f x_i, and f moves with every element of every x: d f / d x = -f x / norm^2 where it clips
-    emit = x[0].builder.emit
-    wide = [emit("cast", v, dtype="float64") for v in x]
-    cts = [emit("cast", c, dtype="float64") for c in ct]
-    total = emit("sum", *(emit("squared_l2_norm", v) for v in wide))
-    clips = emit(
-        "logical_and",
-        emit("greater_than", total, emit("full_like", total, value=max_norm * max_norm)),
-        emit("isfinite", total),
+    wide = [cast(v, dtype="float64") for v in x]
+    cts = [cast(c, dtype="float64") for c in ct]
+    total = sum_(*(squared_l2_norm(v) for v in wide))
+    clips = logical_and(
+        greater_than(total, full_like(total, value=max_norm * max_norm)),
+        isfinite(total),
     )
-    wide = [emit("where", clips, v, emit("fill_zeros_like", v)) for v in wide]  # one of them may be inf
-    safe = emit("where", clips, total, emit("full_like", total, value=1.0))
-    factor = emit("where", clips, emit("rsqrt", safe) * max_norm, emit("full_like", total, value=1.0))
-    along = emit("sum", *(emit("reduce_sum", v * c) for v, c in zip(wide, cts, strict=True)))
-    back = emit("where", clips, factor * along / safe, emit("fill_zeros_like", total))
-    return tuple(emit("cast", c * factor - v * back, dtype=w.dtype) for v, c, w in zip(wide, cts, x, strict=True))
+    wide = [where(clips, v, fill_zeros_like(v)) for v in wide]  # one of them may be inf
+    safe = where(clips, total, full_like(total, value=1.0))
+    factor = where(clips, rsqrt(safe) * max_norm, full_like(total, value=1.0))
+    along = sum_(*(reduce_sum(v * c) for v, c in zip(wide, cts, strict=True)))
+    back = where(clips, factor * along / safe, fill_zeros_like(total))
+    return tuple(cast(c * factor - v * back, dtype=w.dtype) for v, c, w in zip(wide, cts, x, strict=True))
 
 
 clip_by_global_norm.example(
@@ -135,7 +137,7 @@ def unscale_vjp(ct, out, scale, *x):
     one = reshape(scale, shape=())
     back = [c / cast(one, dtype=v.dtype) for c, v in zip(ct, x, strict=False)]
     lost = [cast(reduce_sum(b * o), dtype=scale.dtype) for b, o in zip(back, out, strict=False)]
-    total = scale.builder.emit("sum", *lost) if lost else fill_zeros_like(one)
+    total = sum_(*lost) if lost else fill_zeros_like(one)
     return (expand(-total, shape=scale.shape) if scale.rank else -total, *back)
 
 

@@ -12,6 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
+from core.ops.control.loop import loop
 from core.ops.control.tensor_arrays import array_unstack
 from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import check_index
@@ -32,7 +33,7 @@ def over_steps(step: Callable[..., Any], state: Any, captured: Sequence[Any], el
     body = b.build([step(inner, fixed, now)])
     stacks = [array_unstack(v) for v in elements]
     options = {"sub_block": body, "carried": 1, "captured": len(captured), "condition": False}
-    return state.builder.emit("loop", state, *captured, *stacks, **options)
+    return loop(state, *captured, *stacks, **options)
 
 
 def masked(condition, x):

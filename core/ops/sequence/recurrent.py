@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.control.loop import loop
 from core.ops.control.tensor_arrays import array_join, array_unstack
 from core.ops.elementwise.math import sigmoid, tanh
 from core.ops.linalg.matmul import matmul
@@ -162,8 +163,7 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
     share = b.param(TensorType(shares.shape[1:], shares.dtype))
     after = step(share, _projected(before[0], weights[0], weights[1] if len(weights) > 1 else None), *before)
     body = b.build([*after, after[0]])
-    *last, recorded = x.builder.emit(
-        "loop",
+    *last, recorded = loop(
         *states,
         *captured,
         array_unstack(shares),

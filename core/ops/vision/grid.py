@@ -16,6 +16,7 @@ from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import floor, mod, round_
 from core.ops.indexing.gather import gather, slice_
 from core.ops.linalg.matmul import matmul
+from core.ops.reduction.sums import sum_
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import full_like
@@ -132,7 +133,7 @@ def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="ze
         return found
 
     parts = [read(corner) for corner in product(*axes)]
-    return rows.builder.emit("sum", *parts) if len(parts) > 1 else parts[0]
+    return sum_(*parts) if len(parts) > 1 else parts[0]
 
 
 def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):

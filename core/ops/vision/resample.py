@@ -14,6 +14,7 @@ from core.ops.common.types import as_dtype
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import gather
 from core.ops.linalg.matmul import matmul
+from core.ops.reduction.sums import sum_
 from core.ops.shape.reshape import transpose, unsqueeze
 
 __all__ = ["cubic_weights"]
@@ -151,7 +152,7 @@ def _resized(x, axis: int, out: int, how):
         at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **how)
         weight = unsqueeze(cast(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
         parts.append(gather(x, at, axis=axis) * weight)
-    return x.builder.emit("sum", *parts)
+    return sum_(*parts)
 
 
 @composite
