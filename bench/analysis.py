@@ -13,8 +13,8 @@ from typing import Any
 
 from bench.clock import Clock, calls
 from core.analysis import analyse
+from core.backward.append_backward import append_backward
 from core.compiler.compile import GradientQuery
-from core.gradients.append_backward import append_backward
 from core.wire import read
 
 __all__ = ["main", "mixed"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import core.compiler.compile
 from bench.clock import Clock, calls
-from core.gradients.backward_program import Backward
+from core.backward.backward_program import Backward
 from core.wire import read
 
 __all__ = ["chain", "main", "nested"]

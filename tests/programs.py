@@ -153,8 +153,8 @@ def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, 
 
     The gradient of their squared norm, second order, is compared too. `options` as of `step`.
     """
+    from core.backward.append_backward import append_backward
     from core.compiler.compile import compile_forward
-    from core.gradients.append_backward import append_backward
     from core.wire import write
 
     program = read(sketch.document)

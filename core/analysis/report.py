@@ -9,12 +9,12 @@ from typing import Any, get_args
 
 from core.analysis.compiled import machine_code
 from core.analysis.place import place
+from core.backward.backward_program import Backward
 from core.compiler.compile import GradientQuery, bound
 from core.compiler.differentiate import differentiate
 from core.cost import count_work, predict_memory
 from core.cost.budget import Budget
 from core.cost.step import Step
-from core.gradients.backward_program import Backward
 from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ir.errors import CoreError
 from core.ir.names import block_index

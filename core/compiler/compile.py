@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff.cotangents import Densified
+from core.backward.append_backward import append_backward, gradients
+from core.backward.backward_program import Backward
+from core.backward.options import Options
+from core.backward.query import GradientQuery
 from core.compiler.differentiate import Answered, differentiate_scaled
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
-from core.gradients.append_backward import append_backward, gradients
-from core.gradients.backward_program import Backward
-from core.gradients.options import Options
-from core.gradients.query import GradientQuery
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from core.gradients.append_backward import append_backward, gradients
-from core.gradients.backward_program import Backward
-from core.gradients.query import GradientQuery
+from core.backward.append_backward import append_backward, gradients
+from core.backward.backward_program import Backward
+from core.backward.query import GradientQuery
 from core.ir import Block, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows
 from core.ir.errors import ProgramError

@@ -93,7 +93,7 @@ def _where(place: Place) -> dict[str, Any]:
 
 
 class Differentiated(Protocol):
-    """What is needed of an answer to a question for gradients: see core.gradients.backward_program.Backward."""
+    """What is needed of an answer to a question for gradients: see core.backward.backward_program.Backward."""
 
     @property
     def forward(self) -> Block: ...

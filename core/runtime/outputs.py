@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.gradients.backward_program import Backward
-from core.gradients.query import GradientQuery
+from core.backward.backward_program import Backward
+from core.backward.query import GradientQuery
 from core.ir import Block, Program
 from core.ir.names import root_array
 from core.passes import optimize

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
-from core.gradients.unreachable import reason_for
+from core.backward.unreachable import reason_for
 from core.ir import Op, Program, Type, live
 from core.ir.errors import Location
 from core.tape.trace import Change, Trace
@@ -35,7 +35,7 @@ def record(
 
 
 def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequence[str]) -> dict[str, str]:
-    """Why each of `names` has no gradient, with the reasons of `core.gradients.unreachable`.
+    """Why each of `names` has no gradient, with the reasons of `core.backward.unreachable`.
 
     places: of the ops that reach `target`.
     """

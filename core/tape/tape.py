@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.backward.append_backward import check_seed
 from core.compiler.compile import key_of
-from core.gradients.append_backward import check_seed
 from core.ir import Program, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.recursion import headroom

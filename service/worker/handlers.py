@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from core.backward.forward_only import clone
 from core.compiler.compile import Backward, GradientQuery, append_backward, gradients
-from core.gradients.forward_only import clone
 from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write

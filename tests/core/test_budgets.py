@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from core.backward.append_backward import Options, append_backward
 from core.compiler.compile import Budget, Executable, GradientQuery, Optimizer, compile_gradient, compile_training
 from core.cost import count_work, predict_memory
-from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError
 from core.wire import read
 from tests.core.test_analysis import measured, wide_chain

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from core.backward.append_backward import Options, append_backward, gradients
 from core.compiler.compile import GradientQuery, compile_gradient
-from core.gradients.append_backward import Options, append_backward, gradients
 from core.ir.errors import NotDifferentiable, ProgramError
 from core.ir.registry import REGISTRY, op
 from core.wire import Limits, read, write

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.backward.append_backward import append_backward, gradients
 from core.compiler.compile import GradientQuery, compile_gradient
-from core.gradients.append_backward import append_backward, gradients
 from core.wire import read
 from tests.core.test_cases_lines import second
 from tests.programs import Sketch, check, close, complex_step, grads

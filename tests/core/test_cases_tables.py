@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.backward.append_backward import append_backward, gradients
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
-from core.gradients.append_backward import append_backward, gradients
 from core.wire import read, write
 from tests.programs import Sketch, check, close, grads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.gradients.append_backward import append_backward, gradients
+from core.backward.append_backward import append_backward, gradients
 from core.wire import read
 from tests.programs import Sketch, check, close, complex_step, grads, step
 

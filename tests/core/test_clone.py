@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.gradients.append_backward import Options, append_backward
-from core.gradients.forward_only import clone
+from core.backward.append_backward import Options, append_backward
+from core.backward.forward_only import clone
 from core.wire import read, write
 from tests.core.test_constructs import array_in_a_loop, cases, elman
 from tests.programs import Sketch

@@ -8,8 +8,8 @@ from types import FrameType
 import numpy as np
 import pytest
 
+from core.backward.append_backward import append_backward
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
-from core.gradients.append_backward import append_backward
 from core.runtime.native import written
 from core.wire import read
 from tests.programs import Sketch

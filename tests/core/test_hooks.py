@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.hooks import Hook
-from core.gradients.append_backward import Options, append_backward
+from core.backward.append_backward import Options, append_backward
 from core.ir.errors import ExecutionError, ProgramError
 from core.wire import read
 from tests.programs import Sketch, close, grads, step

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from core.autodiff.hooks import Hook
+from core.backward.append_backward import Options, append_backward
 from core.cost.budget import Budget
-from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError
 from core.wire import read, write
 from tests.programs import Sketch, close, grads, step

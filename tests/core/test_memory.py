@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from core.backward.append_backward import Options, append_backward
 from core.compiler.compile import GradientQuery, compile_gradient
-from core.gradients.append_backward import Options, append_backward
 from core.ir.errors import ProgramError
 from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from core.analysis import analyse
+from core.backward.append_backward import append_backward
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.cost import predict_memory
 from core.cost.step import Step
-from core.gradients.append_backward import append_backward
 from core.runtime.outputs import gradient_step
 from core.wire import read
 from tests.core.test_constructs import array_in_a_loop, cases, elman

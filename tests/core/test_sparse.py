@@ -12,8 +12,8 @@ import pytest
 
 from core.analysis import analyse
 from core.autodiff.hooks import Hook
+from core.backward.append_backward import append_backward, gradients
 from core.compiler.compile import Clip, GradientQuery, compile_gradient, compile_training
-from core.gradients.append_backward import append_backward, gradients
 from core.ir.errors import ExecutionError, ProgramError
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS, Optimizer

@@ -54,7 +54,7 @@ def told(program: Any, query: GradientQuery, values: Any) -> list[tuple[str, int
     if query.loss is not None:
         backward = append_backward(program, query.loss, query.parameter_list, query.options)
     else:
-        from core.gradients.append_backward import gradients
+        from core.backward.append_backward import gradients
 
         backward = gradients(program, query.targets, query.inputs, None, query.options)
     at = {name: i for i, op in enumerate(backward.program.block.ops) for name in op.outputs}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from core.gradients.append_backward import gradients
+from core.backward.append_backward import gradients
 from core.ir import Program, TensorType, Variable
 from core.wire import read, write
 from tests.laws.test_ops import CASES, OPS, block_for, examples_of

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.hooks import Hook
+from core.backward.append_backward import Options, gradients
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
-from core.gradients.append_backward import Options, gradients
 from core.ir import Program
 from core.wire import read, write
 from tests.oracle import NearKink, unrolled

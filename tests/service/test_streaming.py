@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from core.gradients.append_backward import append_backward
+from core.backward.append_backward import append_backward
 from core.wire import read
 from tests.programs import Sketch, complex_step
 from tests.service.conftest import Served, serve

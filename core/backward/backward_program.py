@@ -35,7 +35,7 @@ class Backward:
     forward_of:     for each op of the backward pass, its position in block 0 and the client's op it comes from.
     roles:          of each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
     ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
-    missing:        requested name -> why it has no gradient; see core.gradients.unreachable.
+    missing:        requested name -> why it has no gradient; see core.backward.unreachable.
     cut_at:         requested name -> the op at which its path to the targets ends, where that is one op.
     rewrites:       what had to change in the forward part, in sentences.
     recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.

@@ -13,10 +13,10 @@ from typing import Any, TypeGuard
 from core.autodiff.activity import Dependence
 from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
+from core.backward.backward_program import Backward, rewrites, roles
+from core.backward.options import Options, check_hooks, cuts, with_memory, without_flow
+from core.backward.unreachable import reason_for
 from core.cost.budget import Budget, Policies, choose
-from core.gradients.backward_program import Backward, rewrites, roles
-from core.gradients.options import Options, check_hooks, cuts, with_memory, without_flow
-from core.gradients.unreachable import reason_for
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.autodiff.hooks import Hook
+from core.backward.options import Options, Unconnected
 from core.cost.budget import Budget
-from core.gradients.options import Options, Unconnected
 from core.ir.errors import ProgramError
 from core.ops.control.inner_blocks import LoopMemory
 
