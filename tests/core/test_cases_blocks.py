@@ -1,4 +1,4 @@
-"""Cases 38-64, 70 and 74 of section D of the gradient semantics: branches and loops, with the values given there.
+"""Cases 38-64, 70 and 74 of docs/semantics.md: branches and loops, with the values given there.
 
 Unless said otherwise w = [0.5, 0.7], x = [1, 2], and the loss is the sum of the result.
 """

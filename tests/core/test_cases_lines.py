@@ -1,4 +1,4 @@
-"""Cases 1-37, 76-82, 87-94 of section D of the gradient semantics that need no loop or branch."""
+"""Cases 1-37, 76-82, 87-94 of docs/semantics.md that need no loop or branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases 58-67 and 77-83 of section D: loops and branches inside one another, arrays, and their second order.
+"""Cases 58-67 and 77-83 of docs/semantics.md: loops and branches inside one another, arrays, and their second order.
 
 Unless said otherwise w = [0.5, 0.7], x = [1, 2], and the loss is the sum of the result. What is expected is the same
 computation in numpy, differentiated by complex steps.

@@ -1,4 +1,4 @@
-"""Cases 30, 31, 68, 75 and 81 of section D: tables, loops asked for little, and the norm of a gradient in a loss."""
+"""Cases 30, 31, 68, 75 and 81 of docs/semantics.md: tables, loops asked for little, the norm of a gradient as loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases 14-28, 42-53 and 65 of section D: stopped values, several inputs, names that hold several values in turn."""
+"""Cases 14-28, 42-53 and 65 of docs/semantics.md: stopped values, several inputs, names with several versions."""
 
 from __future__ import annotations
 

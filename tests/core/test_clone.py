@@ -1,4 +1,4 @@
-"""Case 34 of section D: the forward program out of one with its backward pass."""
+"""Case 34 of docs/semantics.md: the forward program out of one with its backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Case 89 of section D: building takes work in proportion to the program, counted in calls and not in seconds."""
+"""Case 89 of docs/semantics.md: building takes work in proportion to the program, counted in calls, not seconds."""
 
 from __future__ import annotations
 

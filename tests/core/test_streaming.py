@@ -1,4 +1,4 @@
-"""Case 90 of section D: each gradient is told as soon as it is final, the last layer first."""
+"""Case 90 of docs/semantics.md: each gradient is told as soon as it is final, the last layer first."""
 
 from __future__ import annotations
 

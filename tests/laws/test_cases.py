@@ -1,4 +1,4 @@
-"""Section D of the gradient semantics numbers its cases; a test of a case begins its name with the number."""
+"""docs/semantics.md numbers its cases; a test of a case begins its name with the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Case 90 of section D over HTTP: gradients that arrive while the step still runs."""
+"""Case 90 of docs/semantics.md over HTTP: gradients that arrive while the step still runs."""
 
 from __future__ import annotations
 
