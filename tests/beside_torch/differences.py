@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["DIFFERENCES", "NOT_IN_TORCH", "REFUSED", "Difference"]
 
 COTANGENT = "makes the cotangent of a tensor array, in which elements are missing; array_read and array_write run it"
-MEMORY = "arrays of arrays, which a loop's memory policy makes; tests/core/test_memory.py holds its gradients"
+MEMORY = "arrays of arrays, which a loop's memory policy makes; see tests/core/passes/test_memory_policies.py"
 
 NOT_IN_TORCH = {
     "array_chunks": MEMORY,

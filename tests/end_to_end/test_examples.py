@@ -17,8 +17,7 @@ import pytest
 from examples import models, regression
 from examples.client import Backpass, Refused
 from tests.end_to_end.scalar_engine import Number, backward, mean_squared_error, network
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 def run_example(name: str, url: str, *options: str) -> str:

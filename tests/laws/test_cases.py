@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+
+from tests.paths import ROOT
 
 CASES = 95
 NUMBERS = re.compile(r"test_(\d+(?:_and_\d+)*)_")
@@ -12,13 +13,12 @@ NUMBERS = re.compile(r"test_(\d+(?:_and_\d+)*)_")
 
 def numbered() -> dict[int, list[str]]:
     """Number -> the tests that carry it, as ``file::name``."""
-    root = Path(__file__).parent.parent
     found: dict[int, list[str]] = {}
-    for path in sorted(root.rglob("test_*.py")):
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (m := NUMBERS.match(node.name)):
                 for number in m[1].split("_and_"):
-                    found.setdefault(int(number), []).append(f"{path.relative_to(root)}::{node.name}")
+                    found.setdefault(int(number), []).append(f"{path.relative_to(ROOT / 'tests')}::{node.name}")
     return found
 
 

@@ -20,7 +20,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.executable import Executable
 from core.runtime.native import Region
 from core.wire import read
-from tests.core.test_memory import POLICIES, tanh_loop
+from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
 from tests.laws.test_random_programs import ALL, FIXED, leaves, second_order
 from tests.programs import Sketch
 from tests.strategies import programs

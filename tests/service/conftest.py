@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.paths import ROOT
+
 __all__ = ["Served", "serve"]
 
 
@@ -44,8 +46,7 @@ def serve(data_dir: Path, **settings: object) -> Iterator[Served]:
         port = probe.getsockname()[1]
     given = {"data_dir": data_dir, "port": port, "workers": 2, "device": "cpu", "log_level": "warning"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
-    root = Path(__file__).parent.parent.parent
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=root, env=environment)
+    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment)
     served = Served(process, f"http://127.0.0.1:{port}")
     try:
         served.wait_until_ready()

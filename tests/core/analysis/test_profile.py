@@ -1,0 +1,174 @@
+"""Where the time of a step goes: names, counts and work, but no times."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from core.analysis.profile import as_text, profile_of
+from core.codegen.machine_peak import Peak, _rate, peak
+from core.compiler.compile import GradientQuery, compile_gradient, compile_training
+from core.optim.optimizers import Optimizer
+from core.runtime.times import Times
+from core.wire import read
+from tests.core.analysis.test_compiled import sorting_between
+from tests.core.analysis.test_report import mlp
+from tests.core.passes.test_memory_policies import tanh_loop
+from tests.programs import Sketch
+
+
+def profiled(s: Sketch, compiled: bool = True, steps: int = 1) -> dict:
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    if compiled:
+        executable = executable.compiled(timed=True)
+    values = {v.name: s.values[v.name] for v in executable.inputs if v.name in s.values}
+    executable.step(values)  # not counted
+    times = Times()
+    for _ in range(steps):
+        executable.step(values, times=times)
+    return profile_of(times)
+
+
+def test_products_have_their_place_calls_work_and_bytes():
+    batch, width = 8, 16
+    found = profiled(mlp(batch, width), steps=3)
+    products = [each for each in found["kernels"] if each["kernel"].startswith("product")]
+
+    # three forward, three for weights, two for inputs: the first layer's input needs none
+    assert len(products) == 8
+    assert all(each["compiled"] and each["calls"] == 3 for each in found["kernels"])
+    for each in products:
+        assert each["flops"] == 3 * 2 * batch * width * width
+        assert each["bytes"] == 3 * 8 * (2 * batch * width + width * width)
+        assert each["of"]["type"] == "matmul"
+    assert sum(each["of"]["backward"] for each in products) == 5
+
+
+def test_an_elementwise_kernel_counts_an_operation_and_each_array_once():
+    s = Sketch()
+    s.param("w", np.arange(12.0).reshape(3, 4))
+    s.feed("x", np.arange(4.0))  # repeated over the rows, but read from memory once
+    s.op("mul", "w", "x", out="loss")
+    program = read(s.document)
+    executable = compile_gradient(program, GradientQuery(targets=("loss",), inputs=("w",)), ["loss"])
+    times = Times()
+    executable.compiled(timed=True).step(s.values, times=times)
+    kernels = profile_of(times)["kernels"]
+    (product,) = [each for each in kernels if "mul" in each["ops"]]
+
+    assert product["flops"] == 12 * product["ops"].count("mul")
+    assert 8 * (12 + 4 + 12) <= product["bytes"] <= 8 * (12 + 4 + 12 + 12)  # the gradient may be made beside
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["machine code", "interpreted"])
+def test_what_a_loop_runs_is_counted_by_trips_and_the_loop_is_no_kernel(compiled):
+    trips, steps = 7, 2
+    found = profiled(tanh_loop(trips), compiled, steps)
+    inside = [each for each in found["kernels"] if each["of"] and each["of"]["block"] == 1 and each["calls"] > steps]
+
+    assert inside
+    assert {each["calls"] for each in inside} <= {trips * steps, (trips + 1) * steps}
+    assert any("tanh" in each["ops"] for each in inside)
+    assert any(each["of"]["backward"] for each in inside)
+    assert not any(op in ("loop", "while") for each in found["kernels"] for op in (*each["ops"], each["kernel"]))
+
+
+def test_ops_between_regions_are_there_too():
+    found = profiled(sorting_between())
+    (sort,) = [each for each in found["kernels"] if each["kernel"] == "argsort"]
+
+    assert not sort["compiled"]
+    assert sort["calls"] == 1
+    assert sort["of"] == {"block": 0, "op": 1, "type": "sort", "backward": False}
+    assert sort["bytes"] == 8 * 2 + 8 * 2  # what is sorted, and positions
+    assert any(each["compiled"] for each in found["kernels"])
+
+
+def test_the_longest_comes_first_and_the_shares_add_up():
+    found = profiled(mlp())
+    times = [each["ms"] for each in found["kernels"]]
+
+    assert times == sorted(times, reverse=True)
+    assert sum(each["share_of_time"] for each in found["kernels"]) <= 1.001
+    assert found["ms"] > 0
+    assert all(each["share_of_peak"] >= 0 for each in found["kernels"])
+
+
+def test_code_that_takes_times_gives_the_same_bytes():
+    s = mlp(8, 16)
+    executable = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("adam", {}))
+    values = {**executable.initial_state(), **s.values}
+    plain = executable.compiled().step(values)
+    timed = executable.compiled(timed=True).step(values, times=Times())
+
+    for name, value in plain.parameters.items():
+        assert value.tobytes() == timed.parameters[name].tobytes()
+    assert plain.loss.tobytes() == timed.loss.tobytes()
+
+
+def test_the_least_time_is_by_arithmetic_or_by_memory_as_far_away_as_it_is():
+    machine = Peak(1, {"float32": 100.0, "float64": 50.0}, ((10, 1000.0), (100, 10.0)))
+
+    assert machine.seconds(200, 10, "float32") == 2.0
+    assert machine.seconds(200, 10, "float64") == 4.0
+    assert machine.seconds(0, 10, "float32") == 0.01
+    assert machine.seconds(0, 50, "float32") == 5.0
+    assert machine.seconds(0, 1000, "float32") == 100.0
+    assert machine.seconds(200, 0, "int64") == 2.0
+
+
+@pytest.mark.parametrize("held_up", [set(), {0}, set(range(6, 8)), set(range(36, 42)), set(range(0, 90, 2))])
+def test_the_peak_does_not_sink_where_the_measurement_is_held_up(monkeypatch, held_up):
+    clock, calls = [0.0], []
+
+    def run(_thread: int, times: int) -> None:
+        clock[0] += 5e-5 + times * 1e-6  # to begin takes time too
+        clock[0] += 0.005 * 1.5 ** (len(calls) % 7) * (len(calls) in held_up)
+        calls.append(times)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    assert _rate(run, 1) == pytest.approx(1e6, rel=0.1)
+    assert clock[0] < 2
+
+
+def test_the_machine_can_do_something():
+    machine = peak(1)
+
+    assert all(rate > 1e7 for rate in machine.flops.values())
+    assert all(rate > 1e6 for _, rate in machine.bandwidth)
+
+
+def test_the_table_is_about_one_step_and_says_of_how_many_it_is_the_mean():
+    kernel = {"kernel": "rows 2", "ops": ["mul"], "calls": 20, "flops": 40, "bytes": 80}
+    of = {"block": 1, "op": 3, "type": "mul", "backward": False}
+    times = {"ms": 0.004, "share_of_time": 0.4, "share_of_peak": 0.5}
+    found = {"ms": 0.01, "outside_ms": 0.006, "peak": {"threads": 3}}
+    found["kernels"] = [{**kernel, **times, "of": of, "compiled": True}]
+    _, line, outside, end = as_text(found, steps=4).splitlines()
+
+    assert line.split() == ["1.00", "40.0%", "5", "0.0", "0.0", "50%", "rows", "2", "1:3", "mul"]
+    assert outside.split()[:2] == ["1.50", "60.0%"]
+    assert end == "2.50 us a step, the mean of 4, on 3 threads"
+
+
+def test_the_table_says_what_belongs_to_the_optimizer():
+    executable = compile_training(read(mlp(8, 16).document), GradientQuery(loss="loss"), Optimizer("adam", {}))
+    values = {**executable.initial_state(), **mlp(8, 16).values}
+    times = Times()
+    executable.compiled(timed=True).step(values, times=times)
+    lines = as_text(profile_of(times)).splitlines()
+
+    assert any(" optimizer [" in line and "sqrt" in line for line in lines)
+
+
+def test_the_table_has_a_line_for_each_kernel():
+    found = profiled(sorting_between())
+    lines = as_text(found).splitlines()
+
+    assert len(lines) == 1 + len(found["kernels"]) + 2
+    assert lines[0].split()[:3] == ["us", "time", "calls"]
+    assert any("argsort (interpreted)" in line and "0:1 sort" in line for line in lines)
+    assert any("backward of 0:0 mul" in line for line in lines)

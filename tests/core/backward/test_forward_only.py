@@ -1,0 +1,60 @@
+"""Case 34 of docs/semantics.md: the forward program out of one with its backward pass."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.backward.append_backward import Options, append_backward
+from core.backward.forward_only import clone
+from core.wire import read, write
+from tests.core.wire.test_constructs import array_in_a_loop, cases, elman
+from tests.programs import Sketch
+
+
+def trained() -> Sketch:
+    s = Sketch()
+    s.param("w", np.linspace(0.5, 0.7, 6).reshape(2, 3))
+    s.feed("c", True, "bool")
+    with s.repeat(3):
+        with s.block() as yes:
+            s.op("dropout", s.op("tanh", "w"), out="w", p=0.5)
+        s.branch("c", yes, None)
+    s.total("w")
+    return s
+
+
+def normal(document: dict[str, Any]) -> str:
+    """The text of a program, its variables in alphabetical order and without memory policies."""
+    for block in document["blocks"]:
+        block["vars"].sort(key=lambda v: v["name"])
+        for op in block["ops"]:
+            op.get("attrs", {}).pop("memory", None)
+    return json.dumps(document, sort_keys=True)
+
+
+@pytest.mark.parametrize("s", [trained(), cases(1), elman("all"), array_in_a_loop()])
+@pytest.mark.parametrize("policy", ["store", "recompute"])
+def test_34_a_clone_is_the_forward_program_byte_for_byte(s, policy):
+    program = read(s.document)
+    answer = append_backward(program, "loss", options=Options(loop_memory=policy)).program
+
+    for each in (answer, read(write(answer))):
+        assert normal(write(clone(each))) == normal(write(program))
+
+
+def test_a_clone_for_test_draws_no_mask():
+    program = clone(append_backward(read(trained().document), "loss").program, for_test=True)
+    document = json.dumps(write(program))
+
+    assert '"is_test": true' in document
+    assert "GRAD" not in document
+
+
+def test_an_answer_written_read_and_written_again_stays_the_same():
+    for s in (trained(), elman("all")):
+        document = write(append_backward(read(s.document), "loss").program)
+        assert normal(write(read(document))) == normal(document)

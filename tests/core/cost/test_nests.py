@@ -1,0 +1,135 @@
+"""What a step takes under a memory policy, worked out from its loops alone, against the step compiled under it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from core.analysis import analyse
+from core.backward.append_backward import append_backward
+from core.compiler.compile import GradientQuery, compile_gradient
+from core.cost import predict_memory
+from core.cost.step import Step
+from core.runtime.outputs import gradient_step
+from core.wire import read
+from tests.core.autodiff.test_hooks import in_a_loop
+from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
+from tests.core.wire.test_constructs import array_in_a_loop, cases, elman
+from tests.paths import ROOT
+from tests.programs import Sketch
+from tests.strategies import programs
+
+TRIPS = 30
+EXAMPLES = ROOT / "examples" / "programs"
+
+
+def nested() -> Sketch:
+    """Two loops with a loop inside, one of them in a branch, around straight lines that keep their values."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7, 0.1])
+    s.feed("c", True, "bool")
+    s.op("sin", "w", out="h")
+    for _ in range(2):
+        with s.block() as yes, s.repeat(4):
+            s.op("tanh", s.op("mul", "h", "w"), out="h")
+            with s.repeat(3):
+                s.op("sin", s.op("mul", "h", s.op("cos", "h")), out="h")
+        s.branch("c", yes, None)
+        with s.repeat(2):
+            s.op("tanh", s.op("mul", "h", "w"), out="h")
+        s.op("square", s.op("sin", "h"), out="h")
+    s.total("h")
+    return s
+
+
+def rnn() -> object:
+    return json.loads((EXAMPLES / "rnn_text.json").read_text())["program"]
+
+
+DOCUMENTS = {
+    "while": tanh_loop(3, 50).document,
+    "nested": nested().document,
+    "scan": elman("all", False, "scan").document,
+    "reversed": elman("all", True, "scan").document,
+    "recurrent": elman("last").document,
+    "array": array_in_a_loop().document,
+    "captured": in_a_loop().document,
+    "branches": cases(1).document,
+    "rnn": rnn(),
+}
+
+
+def compiled_peaks(document: object, **query: tuple[str, ...]) -> dict[str, int]:
+    program = read(document)
+    query = query or {"loss": "loss"}
+    queries = {policy: GradientQuery(**query, loop_memory=policy) for policy in POLICIES}
+    return {
+        policy: predict_memory(compile_gradient(program, q).plan.block, TRIPS).peak for policy, q in queries.items()
+    }
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_peak_under_each_policy_is_that_of_the_step_compiled_under_it(name):
+    report = analyse(read(DOCUMENTS[name]), GradientQuery(loss="loss"), trips=TRIPS)
+
+    assert report["memory"]["by_loop_memory"] == compiled_peaks(DOCUMENTS[name])
+
+
+def test_a_gradient_that_reads_nothing_of_its_loop_is_counted_where_the_loop_itself_is_dead():
+    s = Sketch()
+    s.param("h0", [0.5, 0.7])
+    s.feed("xs", [[1.0, 2.0]] * 5)
+    with s.block() as body:
+        s.op("scale", "h", out="h", scale=0.5)
+    s.construct(
+        "scan",
+        {"initial": "h0", "sequences": "xs"},
+        {"final": "h", "stacked": []},
+        sub_block=body,
+        states=["h"],
+        elements=["x"],
+        outputs=[],
+    )
+    s.total("h")
+    query = {"targets": ("loss",), "inputs": ("h0",)}  # the gradient alone: nobody asks for the loss
+
+    report = analyse(read(s.document), GradientQuery(**query), trips=TRIPS)
+
+    found = report["memory"]["by_loop_memory"]
+    assert found == compiled_peaks(s.document, **query)
+    assert found["sqrt"] != found["store"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_loop_may_have_its_own_policy(policy):
+    s = nested()
+    program = read(s.document)
+    backward = append_backward(program, "loss")
+    whole = Step(backward.forward, backward.asked, gradient_step(backward, GradientQuery(loss="loss")), TRIPS)
+    assert whole.nests is not None
+    assert [len(n.loops) for n in whole.nests] == [2, 1, 2, 1]
+
+    found = whole.peak([whole.variant(n, (policy, "sqrt")[: len(n.loops)]) for n in whole.nests])
+
+    outer = {n.loops[0] for n in whole.nests}
+    for block in s.blocks:
+        for i, op in enumerate(block["ops"]):
+            if op["type"] == "while":
+                op["attrs"]["memory"] = policy if (None, block["idx"], i) in outer else "sqrt"
+    wanted = predict_memory(compile_gradient(read(s.document), GradientQuery(loss="loss")).plan.block, TRIPS).peak
+    assert found == wanted
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=programs())
+def test_random_programs_take_what_their_steps_take(document):
+    for block in document["blocks"]:
+        for op in block["ops"]:
+            op.get("attrs", {}).pop("memory", None)
+    program = read(document)
+    query = {"targets": ("loss",), "inputs": tuple(v.name for v in program.variables if v.type.is_float)}
+    report = analyse(program, GradientQuery(**query), trips=TRIPS)
+
+    assert report["memory"]["by_loop_memory"] == compiled_peaks(document, **query)

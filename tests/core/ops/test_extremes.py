@@ -1,0 +1,147 @@
+"""Where formulas that are right on paper leave the range of numbers: huge, tiny and empty arguments, rates of 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import CoreError
+from core.runtime.reference import execute
+from core.wire import read
+from tests.core.ops.test_kinks_elementwise import run, slope
+from tests.programs import Sketch
+
+HUGE, TINY = 3e200, 3e-200
+
+
+@pytest.mark.parametrize(
+    ("type", "inputs", "wanted"),
+    [
+        ("atan2", (HUGE, HUGE), (0.5 / HUGE, -0.5 / HUGE)),
+        ("atan2", (TINY, TINY), (0.5 / TINY, -0.5 / TINY)),
+        ("atan2", (TINY, 1.0), (1.0, -TINY)),
+        ("hypot", (HUGE, HUGE), (0.5**0.5, 0.5**0.5)),
+        ("hypot", (TINY, TINY), (0.5**0.5, 0.5**0.5)),
+        ("hypot", (0.0, 0.0), (0.0, 0.0)),
+        ("asinh", (HUGE,), (1 / HUGE,)),
+        ("asinh", (TINY,), (1.0,)),
+        ("acosh", (HUGE,), (1 / HUGE,)),
+        ("log1p", (TINY,), (1.0,)),
+        ("log", (TINY,), (1 / TINY,)),
+        ("rsqrt", (1e-100,), (-0.5e150,)),
+        ("sqrt", (1e-300,), (0.5e150,)),
+        ("div", (HUGE, HUGE), (1 / HUGE, -1 / HUGE)),
+        ("atan", (HUGE,), (0.0,)),
+        ("softsign", (1e100,), (1e-200,)),
+        ("softsign", (-1e8,), (1 / 100000001.0**2,)),
+        ("tanh", (HUGE,), (0.0,)),
+        ("sigmoid", (-700.0,), (np.exp(-700.0),)),
+        ("logsigmoid", (700.0,), (np.exp(-700.0),)),
+        ("softplus", (-700.0,), (np.exp(-700.0),)),
+    ],
+)
+def test_gradients_of_huge_and_tiny_arguments(type, inputs, wanted):
+    for found, expected in zip(slope(type, *inputs), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("type", "inputs", "wanted"),
+    [
+        ("atan2", (HUGE, -HUGE), 0.75 * np.pi),
+        ("hypot", (HUGE, -HUGE), HUGE * 2**0.5),
+        ("asinh", (HUGE,), np.log(2) + np.log(HUGE)),
+        ("asinh", (-TINY,), -TINY),
+        ("acosh", (HUGE,), np.log(2) + np.log(HUGE)),
+        ("atanh", (TINY,), TINY),
+        ("expm1", (-TINY,), -TINY),
+        ("log1p", (TINY,), TINY),
+        ("sigmoid", (-708.0,), np.exp(-708.0)),
+        ("logsigmoid", (-HUGE,), -HUGE),
+        ("softplus", (HUGE,), HUGE),
+    ],
+)
+def test_values_of_huge_and_tiny_arguments(type, inputs, wanted):
+    np.testing.assert_allclose(run(type, *inputs), wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cross_entropy_of_certain_logits_keeps_the_digits_of_a_small_loss(dtype):
+    logits, label = np.array([30.0, -30.0, 80.0, 0.0], dtype), np.array([1.0, 0.0, 1.0, 0.25], dtype)
+    small = np.exp([-30.0, -30.0, -80.0])
+
+    found = run("sigmoid_cross_entropy_with_logits", logits, label)
+    np.testing.assert_allclose(found, [*np.log1p(small), np.log(2)], rtol=3e-6 if dtype == "float32" else 1e-13)
+    dx, _ = slope("sigmoid_cross_entropy_with_logits", logits, label, dtype=dtype)
+    wanted = [-small[0], small[1], -small[2], 0.25]
+    np.testing.assert_allclose(dx, wanted, rtol=3e-6 if dtype == "float32" else 1e-13)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_empty_batch_leaves_running_statistics_alone(known):
+    b = BlockBuilder()
+    x = b.param(TensorType((0 if known else -1, 2), "float64"))
+    rest = [b.param(TensorType((2,), "float64")) for _ in range(4)]
+    block = b.build(b.emit("batch_norm", x, *rest, momentum=0.9))
+    one, mean, variance = np.ones(2), np.array([3.0, -1.0]), np.array([2.0, 5.0])
+
+    out, mean_out, variance_out = execute(block, [np.zeros((0, 2)), one, one, mean, variance])
+
+    assert out.shape == (0, 2)
+    assert mean_out.tolist() == mean.tolist() and variance_out.tolist() == variance.tolist()
+    if not known:
+        moved = execute(block, [np.array([[1.0, 1.0], [3.0, 5.0]]), one, one, mean, variance])[1:]
+        np.testing.assert_allclose(moved, [[2.9, -0.6], [1.9, 4.9]])
+
+
+def trained(optimizer: Optimizer, gradient: float, steps: int, dtype: str = "float64") -> list[np.ndarray]:
+    """The parameter after each of `steps` whose gradient is always the same."""
+    s = Sketch()
+    s.param("w", [1.0, -2.0], dtype)
+    s.op("scale", "w", out="loss_each", scale=gradient)
+    s.op("reduce_sum", "loss_each", out="loss")
+    executable = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer)
+    values = s.values | executable.initial_state()
+    history = []
+    for _ in range(steps):
+        out = executable.step(values)
+        values |= out.parameters | out.optimizer_state
+        history.append(values["w"])
+    return history
+
+
+def test_ftrl_does_nothing_while_its_schedule_says_zero():
+    rate = {"schedule": "piecewise_decay", "boundaries": [3], "values": [0.0, 0.1]}
+    late = trained(Optimizer("ftrl", {"learning_rate": rate}), 1.0, 8)
+    now = trained(Optimizer("ftrl", {"learning_rate": 0.1}), 1.0, 5)
+
+    assert [w.tolist() for w in late[:3]] == [[1.0, -2.0]] * 3
+    np.testing.assert_allclose(late[3:], now, rtol=1e-12)
+
+
+def test_ftrl_refuses_a_constant_rate_of_zero():
+    with pytest.raises(CoreError) as error:
+        trained(Optimizer("ftrl", {"learning_rate": 0.0}), 1.0, 1)
+    assert error.value.code == "bad_attr"
+
+
+def test_centred_rmsprop_survives_gradients_that_never_change():
+    optimizer = Optimizer("rmsprop", {"centered": True, "epsilon": 1e-6, "learning_rate": 1e-9})
+
+    assert np.isfinite(trained(optimizer, 3333.3, 300, "float32")).all()
+
+
+@pytest.mark.parametrize("sizes", [[10**9], [10**9] * 2, [2**62] * 2, [10**9] * 3])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_windows_without_number_are_refused_by_their_size(kind, sizes):
+    s = Sketch()
+    s.param("x", np.ones((1, 1, *[4] * len(sizes))))
+    s.op(f"adaptive_{kind}_pool{len(sizes)}d", "x", out=["y", "at"] if kind == "max" else "y", output_size=sizes)
+    s.total("y")
+
+    with pytest.raises(CoreError) as error:
+        compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    assert "bytes" in str(error.value) or "windows" in str(error.value)

@@ -1,0 +1,220 @@
+"""What is kept and what is computed again changes no gradient: memory policies of loops, and checkpoints."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from core.backward.append_backward import Options, append_backward
+from core.compiler.compile import GradientQuery, compile_gradient
+from core.ir.errors import ProgramError
+from core.ops.control.inner_blocks import LoopMemory
+from core.wire import read, write
+from tests.core.wire.test_constructs import elman
+from tests.programs import Sketch, check, close, grads, step
+
+POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
+
+
+def tanh_loop(trips: int, size: int = 2) -> Sketch:
+    """h := tanh(h * w) * 1.5 `trips` times from x, then the sum."""
+    s = Sketch()
+    s.param("w", np.linspace(0.5, 0.7, size))
+    s.param("x", np.linspace(1.0, 2.0, size))
+    s.op("assign", "x", out="h")
+    with s.repeat(trips):
+        s.op("scale", s.op("tanh", s.op("mul", "h", "w")), out="h", scale=1.5)
+    s.total("h")
+    return s
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("trips", [0, 1, 2, 3, 7])
+def test_73_every_policy_gives_the_gradient_of_every_other(policy, trips):
+    s = tanh_loop(trips)
+    wanted = grads(s)
+
+    found = check(s, loop_memory=policy)
+
+    for name, value in found.items():
+        close(value, wanted[name], 1e-14)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_73_a_scan_under_every_policy(policy, reverse):
+    s = elman("all", reverse, "scan")
+    s.blocks[0]["ops"][0]["attrs"]["memory"] = policy
+    wanted = grads(elman("all", reverse, "scan"))
+
+    for name, value in check(s).items():
+        close(value, wanted[name], 1e-14)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loop_in_a_loop_in_a_branch_under_every_policy(policy):
+    def program() -> Sketch:
+        s = Sketch()
+        s.param("w", [0.5, 0.7])
+        s.param("x", [1.0, 2.0])
+        s.feed("c", True, "bool")
+        s.op("assign", "x", out="h")
+        with s.block() as yes, s.repeat(4):
+            s.op("tanh", s.op("mul", "h", "w"), out="h")
+            with s.repeat(3):
+                s.op("sin", s.op("add", "h", "w"), out="h")
+        s.branch("c", yes, None)
+        s.total("h")
+        return s
+
+    wanted = grads(program())
+    for name, value in check(program(), loop_memory=policy).items():
+        close(value, wanted[name], 1e-13)
+
+
+def peak(s: Sketch, **query: object) -> int:
+    """Bytes that Python allocated at once while the step ran."""
+    exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
+    exe.step(s.values)
+    tracemalloc.start()
+    exe.step(s.values)
+    top = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return top
+
+
+@pytest.mark.reference
+def test_73_the_peak_falls_as_promised():
+    trips, size = 400, 2000
+    one = 8 * size
+    s = tanh_loop(trips, size)
+    peaks = {policy: peak(s, loop_memory=policy) for policy in POLICIES}
+
+    assert peaks["store"] > 2 * trips * one
+    assert peaks["recompute"] < 0.75 * peaks["store"]
+    runs = (2 * trips) ** 0.5
+    assert peaks["sqrt"] < 6 * runs * one
+    assert peaks["binomial"] < peaks["sqrt"]
+
+
+def test_73_ten_thousand_trips_fit_a_small_budget():
+    assert peak(tanh_loop(10_000, 1000), loop_memory="sqrt") < 10e6
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------
+
+
+def layers(count: int = 4) -> Sketch:
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("x", [1.0, 2.0])
+    h = "x"
+    for i in range(count):
+        h = s.op("tanh", s.op("mul", h, "w", out=f"a{i}"), out=f"h{i}")
+    s.total(h)
+    return s
+
+
+def test_84_checkpoints_change_no_bit_and_say_what_runs_again():
+    s = layers()
+    wanted = grads(s)
+
+    b = append_backward(read(s.document), "loss", options=Options(checkpoints=("h1", "h0")))
+    found = grads(s, checkpoints=("h1", "h0"))
+
+    for name, value in found.items():
+        assert value.tobytes() == wanted[name].tobytes()
+    again = [op.type for op in b.program.block.ops if any("@AGAIN" in n for n in op.outputs) and op.type != "barrier"]
+    # of the segment that ends at h0 only the product is read and not kept; likewise of the one that ends at h1
+    assert b.checkpoints == ("h0", "h1")
+    assert len(again) == sum(op.type == "mul" for op in b.program.block.ops[:0]) + len(again)
+    assert f"{len(again)} ops of the forward part run again in the backward pass" in b.rewrites
+    blocks = write(b.program)["blocks"]
+    assert len(blocks) == 1
+    check(s, checkpoints=("h1", "h0"))
+
+
+def test_84_the_ops_of_a_segment_run_again_once():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    h = s.op("sin", "w", out="a")
+    h = s.op("sin", h, out="b")
+    h = s.op("sin", h, out="c")
+    h = s.op("sin", h, out="d")
+    s.total(s.op("sin", h))
+
+    b = append_backward(read(s.document), "loss", options=Options(checkpoints=("c",)))
+
+    again = [op.outputs[0] for op in b.program.block.ops if any("@AGAIN" in n for n in op.outputs)]
+    # cos is taken of w, a and b in the segment that ends at c: a and b are made again
+    assert again == ["w@AGAIN0", "a@AGAIN", "b@AGAIN"]
+    close(grads(s, checkpoints=("c",))["w"], grads(s)["w"])
+    assert grads(s, checkpoints="auto")["w"].tobytes() == grads(s)["w"].tobytes()
+
+
+def test_85_the_same_mask_is_drawn_again_and_running_statistics_move_once():
+    s = Sketch()
+    s.param("w", np.linspace(0.5, 0.7, 12).reshape(4, 3))
+    s.param("gain", [1.0, 2.0, 0.5])
+    s.param("shift", [0.1, 0.2, 0.3])
+    for name, value in (("running_mean", np.zeros(3)), ("running_variance", np.ones(3))):
+        s._leaf("state", name, value, "float64")
+    h = s.op("dropout", s.op("tanh", "w"), p=0.5)
+    bn = ("y", "running_mean", "running_variance")
+    s.op("batch_norm", h, "gain", "shift", "running_mean", "running_variance", out=bn)
+    s.op("sin", s.op("dropout", "y", p=0.5), out="end")
+    s.total(s.op("square", "end"))
+
+    plain, again = step(s), step(s, checkpoints=("end",))
+    auto = step(s, checkpoints="auto")
+
+    for other in (again, auto):
+        for name, value in plain.gradients.items():
+            assert other.gradients[name].tobytes() == value.tobytes()
+        for name, value in plain.states.items():
+            assert other.states[name].tobytes() == value.tobytes()
+
+
+def test_86_checkpoints_inside_a_branch_and_a_loop_body():
+    def program() -> Sketch:
+        s = Sketch()
+        s.param("w", [0.5, 0.7])
+        s.param("x", [1.0, 2.0])
+        s.feed("c", True, "bool")
+        s.op("assign", "x", out="h")
+        with s.repeat(3):
+            s.op("tanh", s.op("sin", s.op("mul", "h", "w"), out="m"), out="h")
+        with s.block() as yes:
+            s.op("tanh", s.op("sin", s.op("mul", "h", "w"), out="k"), out="h")
+        s.branch("c", yes, None)
+        s.total("h")
+        return s
+
+    wanted = grads(program())
+    found = check(program(), checkpoints=("1:m", "2:k"))
+    for name, value in found.items():
+        close(value, wanted[name], 1e-14)
+    document = write(append_backward(read(program().document), "loss", options=Options(checkpoints=("1:m",))).program)
+    loop = next(op for op in document["blocks"][0]["ops"] if op["type"] == "loop")
+    assert [n for n in loop["outputs"]["out"] if "@STACK" in n] == ["h@STACK", "m@STACK"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "1:nothing", "7:h"])
+def test_86_an_unknown_checkpoint_is_an_error(name):
+    with pytest.raises(ProgramError) as error:
+        grads(tanh_loop(3), checkpoints=(name,))
+    assert error.value.code == "checkpoint_unknown"
+
+
+@pytest.mark.reference
+def test_checkpoints_lower_the_peak_of_a_deep_network():
+    s = Sketch()
+    s.param("w", np.linspace(0.5, 0.7, 20_000))
+    h = "w"
+    for _ in range(100):
+        h = s.op("sin", s.op("mul", h, "w"))
+    s.total(h)
+
+    assert peak(s, checkpoints="auto") < 0.35 * peak(s)

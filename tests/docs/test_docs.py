@@ -1,0 +1,42 @@
+"""The documentation names what there is, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from service.settings import Settings
+from tests.paths import ROOT
+
+
+def documented(path: str) -> set[str]:
+    return set(re.findall(r"`BACKPASS_([A-Z_]+)`", (ROOT / path).read_text()))
+
+
+def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
+    assert documented("docs/settings.md") == {name.upper() for name in Settings.model_fields}
+
+
+def test_the_readme_names_only_settings_that_exist() -> None:
+    assert documented("README.md") <= {name.upper() for name in Settings.model_fields}
+
+
+def test_documented_defaults_are_the_defaults() -> None:
+    rows = dict(re.findall(r"^\| `BACKPASS_([A-Z_]+)` \| ([^|]+?) \|", (ROOT / "docs/settings.md").read_text(), re.M))
+    for name, field in Settings.model_fields.items():
+        if field.default_factory is None and isinstance(field.default, int | float):
+            assert float(rows[name.upper()].split()[0]) == field.default, name
+
+
+def test_a_client_can_ask_for_every_limit_that_it_can_run_into(client) -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    about_requests = page[page.index("## Time") :]
+    names = {name.lower() for name in re.findall(r"^\| `BACKPASS_([A-Z_]+)`", about_requests, re.M)}
+    limits = client.get("/v1").json()["limits"]
+
+    assert limits.keys() == names | {"queue_per_worker"}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} -> {target}"

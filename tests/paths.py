@@ -1,0 +1,9 @@
+"""Where the repository is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["ROOT"]
+
+ROOT = Path(__file__).resolve().parents[1]

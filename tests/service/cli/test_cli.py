@@ -1,0 +1,56 @@
+"""The command line as an operator sees it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.service.conftest import serve
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_in_good_order_is_no_failure(tmp_path, number):
+    with serve(tmp_path, workers=1) as served:
+        served.process.send_signal(number)
+
+        assert served.process.wait(20) == 0
+
+
+def test_registered_programs_survive_a_restart(tmp_path):
+    from tests.service.routes.test_programs import fresh
+
+    with serve(tmp_path, workers=1) as served:
+        id = served.client.post("/v1/programs", json={"program": fresh("kept")}).json()["id"]
+    with serve(tmp_path, workers=1) as served:
+        assert served.client.get(f"/v1/programs/{id}").json()["program"] == fresh("kept")
+
+
+def test_machine_code_survives_a_restart(tmp_path):
+    from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
+
+    def trained() -> tuple[float, dict[str, float]]:
+        """The loss of a first step, and the files of machine code with when they were written."""
+        with serve(tmp_path, workers=1) as served:
+            asked = {"program": REGRESSION, "loss": "loss", "init": {"seed": 0}}
+            id = served.client.post("/v1/sessions", json=asked).json()["id"]
+            step = served.client.post(f"/v1/sessions/{id}/steps", json={"feeds": REGRESSION_FEEDS}).json()
+        files = {each.name: each.stat().st_ino for each in (tmp_path / "code").iterdir()}
+        return step["loss"]["data"][0], files
+
+    first, written = trained()
+    again, found = trained()
+
+    assert written
+    assert found == written  # a file that is written again is another one
+    assert again == first
+
+
+def test_where_no_machine_code_is_to_be_kept_none_is(tmp_path):
+    from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
+
+    with serve(tmp_path, workers=1, cache_bytes=0) as served:
+        id = served.client.post("/v1/sessions", json={"program": REGRESSION, "loss": "loss"}).json()["id"]
+        assert served.client.post(f"/v1/sessions/{id}/steps", json={"feeds": REGRESSION_FEEDS}).status_code == 200
+
+    assert not (tmp_path / "code").exists()

@@ -1,0 +1,68 @@
+"""The catalogue of ops over HTTP: pages, filters, and what is told of one op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.ir.registry import CONSTRUCTS, REGISTRY
+from tests.service.routes.test_programs import problem
+
+ALL = REGISTRY | CONSTRUCTS
+
+
+def pages(client: Any, **asked: Any) -> list[dict[str, Any]]:
+    found, token = [], ""
+    while token is not None:
+        page = client.get("/v1/ops", params={**asked, "page_token": token}).json()
+        found.append(page)
+        token = page["next_page_token"]
+    return found
+
+
+@pytest.mark.parametrize("size", [7, 200])
+def test_the_pages_together_are_all_ops_in_order(client, size):
+    found = pages(client, page_size=size)
+
+    assert [op["type"] for page in found for op in page["ops"]] == sorted(ALL)
+    assert all(len(page["ops"]) == size for page in found[:-1])
+    assert {page["total"] for page in found} == {len(ALL)}
+    assert sum(found[0]["families"].values()) == len(ALL)
+
+
+def test_a_page_has_fifty_ops_if_nothing_is_said(client):
+    assert len(client.get("/v1/ops").json()["ops"]) == 50
+
+
+def test_filters_go_together(client):
+    def names(**asked):
+        return [op["type"] for page in pages(client, **asked) for op in page["ops"]]
+
+    assert names(family="segments") == ["segment_max", "segment_mean", "segment_min", "segment_sum"]
+    assert names(family="segments", kind="composite") == ["segment_mean", "segment_min"]
+    assert names(family="logic", differentiable=True) == ["mask_gradient", "where"]
+    assert "while" in names(kind="construct") and not set(names(kind="construct")) & {"relu", "loop"}
+    assert set(names(differentiable=False)) == {n for n, spec in ALL.items() if not spec.differentiable}
+    assert "batch_norm" in names(search="Running STATISTICS batch")
+    assert names(search="no op is documented with these words together") == []
+    assert names(search="pool", differentiable=True, page_size=2) == names(search="pool", differentiable=True)
+
+
+@pytest.mark.parametrize(
+    "query", ["family=nonsense", "kind=nonsense", "differentiable=7", "page_size=0", "page_size=201", "page_token=A"]
+)
+def test_a_filter_that_cannot_be_is_refused(client, query):
+    found = problem(client.get(f"/v1/ops?{query}"), 422, "invalid-request")["errors"][0]
+    assert found["parameter"] == "query: " + query.partition("=")[0]
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "mod", "floor_div"])
+def test_the_axis_of_arithmetic_is_told(client, name):
+    detail = client.get(f"/v1/ops/{name}").json()
+
+    assert detail["attributes"]["properties"]["axis"] == {
+        "anyOf": [{"type": "integer"}, {"type": "null"}],
+        "default": None,
+    }
+    assert "axis" in detail["documentation"] and "elementwise_" in detail["documentation"]

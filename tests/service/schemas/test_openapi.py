@@ -1,0 +1,136 @@
+"""The OpenAPI document: fresh, complete, and true: what it shows can be sent as it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.paths import ROOT
+
+FILE = ROOT / "openapi" / "openapi.json"
+DOCUMENT = create_app(Settings.model_construct()).openapi()
+OPERATIONS = [
+    (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
+]
+NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
+
+
+def test_the_file_is_not_stale():
+    assert json.loads(FILE.read_text()) == json.loads(json.dumps(DOCUMENT)), "run `make openapi`"
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
+def test_every_operation_is_described_with_its_errors(path, method, operation):
+    assert operation["summary"]
+    assert operation.get("description") or path.startswith("/problems")
+    assert operation["tags"]
+    for status, answer in operation["responses"].items():
+        assert answer["description"]
+        if int(status) >= 400 and path != "/healthz/ready":
+            assert list(answer["content"]) == ["application/problem+json"], status
+    if method in ("post", "put"):
+        assert any(int(s) >= 400 for s in operation["responses"])
+        assert "examples" in operation["requestBody"]["content"]["application/json"]
+
+
+def test_every_reference_points_somewhere():
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                yield value["$ref"]
+            for each in value.values():
+                yield from references(each)
+        elif isinstance(value, list):
+            for each in value:
+                yield from references(each)
+
+    for reference in references(DOCUMENT):
+        at: Any = DOCUMENT
+        for step in reference.removeprefix("#/").split("/"):
+            assert step in at, reference
+            at = at[step]
+
+
+SENT = [
+    (path, method, name, example["value"])
+    for path, method, operation in OPERATIONS
+    if "requestBody" in operation
+    for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
+]
+BODIES = {(path, method, name): value for path, method, name, value in SENT}
+
+
+def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
+    """A request as the page of the API has it when it is opened: `url`, `params` and `headers`."""
+    parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
+    for each in DOCUMENT["paths"][path][method].get("parameters", ()):
+        shown = [
+            *(e["value"] for e in each.get("examples", {}).values()),
+            *([each["example"]] if "example" in each else []),
+        ]
+        if each["name"] in given:
+            parts["path"][each["name"]] = given[each["name"]]
+        elif shown:
+            parts[each["in"]][each["name"]] = shown[0]
+        else:
+            assert not each.get("required"), each["name"]
+    return {"url": path.format(**parts["path"]), "params": parts["query"], "headers": parts["header"]}
+
+
+@pytest.fixture
+def opened(client) -> Iterator[dict[str, str]]:
+    """A session and a tape, opened and begun by the examples, and the id of a program that is not there."""
+    found = {"program_id": "prg_" + "a" * 26}
+    for member, kind, example in (("session_id", "sessions", "regression"), ("tape_id", "tapes", "immediate")):
+        answer = client.post(f"/v1/{kind}", json=BODIES[f"/v1/{kind}", "post", example])
+        assert answer.status_code == 201, answer.text
+        found[member] = answer.json()["id"]
+    yield found
+    client.delete(f"/v1/sessions/{found['session_id']}")
+    client.delete(f"/v1/tapes/{found['tape_id']}")
+
+
+@pytest.mark.parametrize(("path", "method", "name", "value"), SENT, ids=[f"{m} {p} {n}" for p, m, n, _ in SENT])
+def test_every_example_can_be_sent_as_it_stands(client, opened, path, method, name, value):
+    at = {each: id for each, id in opened.items() if each != "program_id"}
+    if path.endswith("/backward") and "tape_id" in path:
+        client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
+    answer = client.request(method, **filled(client, path, method, **at), json=value)
+
+    assert answer.status_code in (200, 201), answer.text
+    shown = DOCUMENT["paths"][path][method]["responses"].get(str(answer.status_code), {}).get("content", {})
+    example = shown.get("application/json", {}).get("example")
+    if example is not None and name != "record":  # which has another answer than most
+        assert example.keys() == {member for member, each in answer.json().items() if each is not None}
+
+
+@pytest.mark.parametrize("path", ["/v1/gradients", "/v1/sessions/{session_id}/gradients"])
+def test_the_stream_that_is_shown_is_the_one_that_comes(client, opened, path):
+    def events(text: str) -> list[tuple[str, str | None]]:
+        return [(each["event"], each.get("name")) for each in map(json.loads, text.splitlines())]
+
+    shown = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["example"]
+    url = path.format(**opened)
+    answer = client.post(url, json=BODIES[path, "post", "regression"], headers={"accept": "application/x-ndjson"})
+
+    assert events(answer.text) == events(shown)
+
+
+ASKED = [(path, method) for path, method, operation in OPERATIONS if "requestBody" not in operation]
+
+
+@pytest.mark.parametrize(("path", "method"), ASKED, ids=[f"{m} {p}" for p, m in ASKED])
+def test_every_form_without_a_body_can_be_sent_as_it_is_filled_in(client, opened, path, method):
+    at = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
+    client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
+    answer = client.request(method, **filled(client, path, method, **at))
+
+    if (path, method) == ("/v1/programs/{program_id}", "delete"):  # has no example: the samples are to stay
+        assert answer.status_code == 404
+    else:
+        assert answer.status_code in (200, 204), answer.text
