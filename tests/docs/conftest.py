@@ -1,5 +1,5 @@
 """The served application of the service's tests."""
 
-from tests.service.conftest import served
+from tests.service.conftest import client, service
 
-__all__ = ["served"]
+__all__ = ["client", "service"]
