@@ -1,1 +1,11 @@
-"""Optimisers, learning-rate schedules, gradient clipping, loss scaling and initialisers."""
+"""Optimisers, learning-rate schedules, gradient clipping, loss scaling and initialisers.
+
+Updates are ops (core/ops/optimizers); this room holds the choices that a client makes, as data, and writes them into
+the step.
+
+    optimizers    an op of core/ops/optimizers, its attributes and a schedule
+    schedules     the learning rate as a function of the step number, written in ops
+    clipping      bounds on gradients before the optimiser sees them
+    loss_scaling  a factor on the loss, so that float16 gradients do not underflow
+    initializers  first values of parameters
+"""
