@@ -12,11 +12,14 @@ import pytest
 
 from core.build import BlockBuilder
 from core.compile import compile_forward
+from core.cost.nests import Nest, nests_of
+from core.cost.variants import constant
 from core.derived import REMEMBERED
 from core.exact import exact, exact_attrs
 from core.ir import Block, Op, TensorType
 from core.lru import LRU
-from core.wire import read
+from core.passes.cse import share_common
+from core.wire import read, write
 from tests.programs import Sketch, grads
 
 
@@ -151,3 +154,47 @@ def test_a_cache_stays_within_its_limit_while_threads_use_it():
 
     assert not wrong
     assert len(cache) == 50
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0])
+def test_a_written_program_keeps_the_sign_of_a_zero(value):
+    s = Sketch()
+    s.param("w", [1.0])
+    s.total(s.op("div", "w", s.const(value, (1,))))  # 0.0 is the default of `value`
+
+    again = write(read(s.document))
+
+    assert compile_forward(read(again), ["loss"]).step(s.values).fetched["loss"] == math.copysign(np.inf, value)
+
+
+def test_equal_ops_are_shared_although_others_differ_in_the_sign_of_a_zero():
+    b = BlockBuilder()
+    zeros = [b.constant(value, "float64", (1,)) for value in (0.0, -0.0, 0.0, -0.0)]
+
+    shared = share_common(b.build(zeros))
+
+    first, second, *others = shared.results
+    assert first != second
+    assert others == [first, second]
+    assert [str(op.attrs["value"]) for op in shared.ops] == ["0.0", "-0.0"]
+
+
+def test_constants_and_nests_that_differ_in_the_sign_of_a_zero_are_counted_apart():
+    def nest(bias: float) -> Nest:
+        s = Sketch()
+        s.param("w", [1.0])
+        s.op("assign", "w", out="h")
+        with s.repeat(2):
+            s.op("scale", "h", scale=2.0, bias=bias, out="h")
+        s.total("h")
+        block = read(s.document).block
+        (found,) = nests_of(block, {}, block) or ()
+        return found
+
+    b = BlockBuilder()
+    for value in (0.0, -0.0):
+        b.constant(value, "float64")
+
+    assert len({constant(op) for op in b.ops}) == 2
+    assert nest(0.0).structure == nest(0.0).structure
+    assert nest(0.0).structure != nest(-0.0).structure
