@@ -21,7 +21,8 @@ def exact(value: Any) -> Hashable:
     """A key that is equal for values of the same type and the same bits only; every NaN equals itself.
 
     value: None, a bool, an int, a float, a string, or a tuple, a list, a frozenset, a mapping or a dataclass of such
-           values (a `Block`, say). Fields that a dataclass does not compare do not count.
+           values (a `Block`, say). As with ==, the order of a mapping does not count, and neither do fields that a
+           dataclass does not compare.
     Raises TypeError for anything else: a key that is not exact would be a wrong result without an error.
     """
     kind = type(value)
@@ -49,7 +50,7 @@ def _exact_whole(value: Any) -> Hashable:
     if kind is frozenset:
         return (kind, frozenset([exact(each) for each in value]))
     if isinstance(value, Mapping):
-        return (Mapping, *[(exact(k), exact(v)) for k, v in value.items()])
+        return (Mapping, frozenset([(exact(k), exact(v)) for k, v in value.items()]))
     if is_dataclass(value) and not isinstance(value, type):
         return (kind, *[exact(getattr(value, f.name)) for f in fields(value) if f.compare])
     raise TypeError(f"a {kind.__name__} has no exact key")
