@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 __all__ = ["exact", "exact_attrs"]
@@ -45,12 +46,17 @@ def exact_attrs(attrs: Mapping[str, Any]) -> Hashable:
 def _exact_whole(value: Any) -> Hashable:
     """`exact` of a value that has parts. Its type is part of the key, so that no two kinds of values meet."""
     kind = type(value)
+    if is_dataclass(kind):
+        return (kind, *[exact(getattr(value, name)) for name in _compared(kind)])
     if kind is list:
         return (kind, *[exact(each) for each in value])
     if kind is frozenset:
         return (kind, frozenset([exact(each) for each in value]))
     if isinstance(value, Mapping):
         return (Mapping, frozenset([(exact(k), exact(v)) for k, v in value.items()]))
-    if is_dataclass(value) and not isinstance(value, type):
-        return (kind, *[exact(getattr(value, f.name)) for f in fields(value) if f.compare])
     raise TypeError(f"a {kind.__name__} has no exact key")
+
+
+@cache
+def _compared(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.compare)
