@@ -19,6 +19,7 @@ from core.autodiff.hooks import Hooks
 from core.autodiff.vjp import apply_rule
 from core.ir import HOLE, Block, Op, StackType, TensorType, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
+from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
 from core.ir.registry import OpSpec, lookup
 
@@ -197,13 +198,15 @@ class Adjoint:
         """A composite without a rule of its own: its expansion is run again and pulled back."""
         types = tuple(None if v is None else v.type for v in ins)
         seeded = tuple(i for i, ct in enumerate(cts) if ct is not None)
-        key = ("pullback", types, tuple(op.attrs.values()), seeded, tuple(wanted))
-        if key not in spec.memo:
+
+        def derive() -> tuple[tuple[str, ...], Block, tuple[str, ...]]:
             block = expansion(spec, types, op.attrs)
-            wrt = [p for p, w in zip(block.params, wanted, strict=True) if w]
-            spec.memo[key] = (block.params, pullback(block, seeded, wrt))
-        params, pulled = spec.memo[key]
-        by_name = pulled.by_name(self.b.inline(pulled.block, [*ins, *(ct for ct in cts if ct is not None)]))
+            pulled = pullback(block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w])
+            return block.params, pulled.block, pulled.reached
+
+        params, block, reached = derived("pullback", spec, types, op.attrs, derive, seeded, tuple(wanted))
+        outs = self.b.inline(block, [*ins, *(ct for ct in cts if ct is not None)])
+        by_name = Pullback(block, reached).by_name(outs)
         return tuple(by_name.get(p) for p in params)
 
     def _fit(self, ct: Cotangent, op: Op, name: str) -> Cotangent:

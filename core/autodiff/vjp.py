@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.ir import Op, live
+from core.ir import Block, Op, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, in_float32_if_better
+from core.ir.derived import derived
 from core.ir.precision import EXACT, can_widen
 from core.ir.registry import as_tuple, lookup
 
@@ -42,11 +43,10 @@ def _in_float32(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbo
 
     What the op gave was rounded, and differences from it lose digits: in float32 the rule sees it computed anew.
     """
-    memo = lookup(op.type).memo
     operands = (*cts, *outs, *ins)
     types = tuple(None if v is None else v.type for v in operands)
-    key = ("rule", types, tuple(op.attrs.values()))
-    if key not in memo:
+
+    def derive() -> tuple[Block, tuple[int, ...]]:
         n = len(outs)
         reached: list[int] = []
 
@@ -59,7 +59,8 @@ def _in_float32(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbo
             return [v for part in parts for v in part]
 
         block = in_float32_if_better(body, types)
-        memo[key] = (replace(block, ops=live(block.ops, block.results)), tuple(reached))
-    block, reached = memo[key]
+        return replace(block, ops=live(block.ops, block.results)), tuple(reached)
+
+    block, reached = derived("rule", lookup(op.type), types, op.attrs, derive, len(outs))
     found = iter(b.inline(block, operands))
     return tuple(SparseRows(next(found), next(found)) if r == 2 else next(found) if r else None for r in reached)

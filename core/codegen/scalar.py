@@ -38,7 +38,7 @@ def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[Value
     return result.value
 
 
-@functools.cache
+@functools.lru_cache(4096)  # the sign of a zero, which its keys leave out, changes no dtype
 def _traceable(op: str, attrs: tuple[tuple[str, Any], ...], dtypes: tuple[str, ...], out: str) -> bool:
     f = Function("trial", [(f"x{i}", dtype) for i, dtype in enumerate(dtypes)])
     try:

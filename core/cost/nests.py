@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from core.autodiff.adjoint import Asked
 from core.ir import HOLE, Block, Op, inner_blocks
 from core.ir.errors import Place
+from core.ir.exact import exact
 
 __all__ = ["Nest", "alone", "loops_of", "nests_of"]
 
@@ -94,7 +95,7 @@ def _structure(op: Op, block: Block) -> Hashable:
         found: list[Hashable] = [block.param_types, frozenset(number[n] for n in block.stopped if n in number)]
         for each in ops:
             place = each.location.place if each.location else None
-            attrs = tuple((k, of(v, v.ops) if isinstance(v, Block) else v) for k, v in each.attrs.items())
+            attrs = tuple((k, of(v, v.ops) if isinstance(v, Block) else exact(v)) for k, v in each.attrs.items())
             reads = tuple([number[n] for n in each.inputs])
             for name in each.outputs:
                 number[name] = len(number)

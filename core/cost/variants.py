@@ -10,6 +10,7 @@ from core.cost.memory import Lives, lives
 from core.cost.nests import Nest, alone
 from core.cost.work import count_work
 from core.ir import HOLE, Block, Op, inner_blocks
+from core.ir.exact import exact_attrs
 from core.ops.control.inner_blocks import LoopMemory
 from core.passes import optimize
 from core.passes.chunk import chunk_loops
@@ -42,7 +43,7 @@ class Variant:
 
 
 def constant(op: Op) -> Hashable:
-    return op.type, tuple(op.attrs.items())
+    return op.type, exact_attrs(op.attrs)
 
 
 def variant_of(nest: Nest, forward: Block, step: Block, policies: tuple[LoopMemory, ...], trips: int) -> Variant:

@@ -10,6 +10,9 @@ outputs of their own earlier ops, and nothing else. Every pass relies on that an
     names      from a client's variable name to a variable of the program
     precision  when 16-bit floats are computed in float32
     errors     `CoreError` and its kinds, problems and their places
+    exact      keys that tell 0.0 from -0.0, and 1 from 1.0
+    derived    one table for whatever follows from a declaration: output types, expansions, pullbacks
+    lru        a bounded cache for several threads
     recursion  room for deep nesting
 """
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, ProgramError
 from core.ir.precision import can_widen, is_half, rounds_often
 from core.ir.program import HOLE, Block, Op, TensorType, Type
@@ -24,9 +25,6 @@ __all__ = [
     "output_types",
     "widened",
 ]
-
-MEMO_LIMIT = 4096
-"""Remembered inferences per op; programs repeat the same few, so a full table is simply emptied."""
 
 
 @dataclass(slots=True, eq=False)
@@ -222,22 +220,16 @@ def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[s
     if spec.kind == "control":
         assert spec.infer_rule is not None
         return as_tuple(spec.infer_rule(*inputs, **attrs))
-    key = (inputs, tuple(attrs.values()))
-    found = spec.memo.get(key)
-    if found is None:
-        if len(spec.memo) > MEMO_LIMIT:
-            spec.memo.clear()
-        found = spec.memo[key] = _infer(spec, inputs, attrs)
-    return found
+    return derived("types", spec, inputs, attrs, lambda: _infer(spec, inputs, attrs))
 
 
 def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> Block:
     """The block that a composite stands for, given the types of its inputs; see core.ir.precision for 16-bit floats."""
-    key = ("expansion", inputs, tuple(attrs.values()))
-    block = spec.memo.get(key)
-    if block is None:
-        block = spec.memo[key] = in_float32_if_better(lambda *x: as_tuple(spec.body(*x, **attrs)), inputs)
-    return block
+
+    def derive() -> Block:
+        return in_float32_if_better(lambda *x: as_tuple(spec.body(*x, **attrs)), inputs)
+
+    return derived("expansion", spec, inputs, attrs, derive)
 
 
 def in_float32_if_better(body: Callable[..., Sequence[Value]], inputs: Sequence[Type | None]) -> Block:

@@ -139,7 +139,6 @@ class OpSpec:
     vjp_rule: Rule | None = None
     adjoint_rule: Rule | None = None
     example_rule: Callable[[], Iterable[Example]] | None = None
-    memo: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def differentiable(self) -> bool:

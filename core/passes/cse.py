@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from core.ir import Block, Op, with_inner
+from core.ir.exact import exact_attrs
 from core.passes.merge import merge_loops
 
 __all__ = ["share_common"]
@@ -29,13 +30,12 @@ def share_common(block: Block) -> Block:
             continue
         inside = with_inner(op, share_common)
         if inside is op:
-            key = (op.type, inputs, tuple(op.attrs.items()))
-            same = seen.setdefault(key, op)
-            if same is not op and repr(same.attrs) == repr(op.attrs):  # 0.0 and -0.0 are equal, what they give is not
+            same = seen.setdefault((op.type, inputs, exact_attrs(op.attrs)), op)
+            if same is not op:
                 renamed.update(zip(op.outputs, same.outputs, strict=True))
                 continue
         if op.type == "loop":
-            trips = (inputs, tuple([(k, v) for k, v in op.attrs.items() if k != "sub_block"]))
+            trips = (inputs, exact_attrs({k: v for k, v in op.attrs.items() if k != "sub_block"}))
             at = loops.setdefault(trips, len(ops))
             merged = merge_loops(ops[at], inside, share_common) if at < len(ops) else None
             if merged:

@@ -7,6 +7,7 @@ from typing import Any
 
 from core.ir import HOLE, OF_FUNCTION, Block, Op, Program, StackType, Type, inner_blocks
 from core.ir.errors import Place
+from core.ir.exact import exact
 from core.ir.names import block_index
 from core.ir.recursion import headroom
 from core.ir.registry import OpSpec, lookup, plain
@@ -148,11 +149,11 @@ def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place])
     else:
         out["outputs"] = {slot: [name] for slot, name in zip(spec.outputs, op.outputs, strict=True)}
     attrs: dict[str, Any] = {}
-    defaults = {a.name: a.default for a in spec.attrs}
+    defaults = {a.name: exact(a.default) for a in spec.attrs if not a.required}
     for name, value in op.attrs.items():
         if isinstance(value, Block):
             attrs[name] = places[place.number, position, name].index
-        elif value != defaults[name]:
+        elif name not in defaults or exact(value) != defaults[name]:  # a given -0.0 is not the default 0.0
             attrs[name] = plain(value)
     if attrs:
         out["attrs"] = attrs

@@ -25,6 +25,7 @@ from core.compiler.compile import (
 from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.exact import exact
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from core.wire import Limits, read
@@ -84,13 +85,13 @@ class Known:
     ) -> Compiled:
         """Computes gradients, for feeds of these shapes. repeated: it will run again and again."""
         shapes = self._shapes(feeds)
-        key = ("gradient", query, tuple(fetch), shapes, scale, repeated)
+        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated))
         return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale), repeated)
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
         """Only evaluates."""
         shapes = self._shapes(feeds)
-        key = ("forward", tuple(fetch), shapes)
+        key = exact(("forward", tuple(fetch), shapes))
         return self._compiled(key, lambda: compile_forward(self.program, fetch, dict(shapes)))
 
     def training(
@@ -104,7 +105,7 @@ class Known:
     ) -> Compiled:
         """Forward, backward and optimiser."""
         shapes = self._shapes(feeds)
-        key = ("training", query, _key(optimizer), clip, tuple(fetch), shapes, scale)
+        key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
             key,
             lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale),
@@ -116,7 +117,7 @@ class Known:
 
         by_rows: those of `names` for which these are values of the rows ``<parameter>@GRAD@ROWS``.
         """
-        key = ("update", tuple(names), _key(optimizer), clip, tuple(by_rows))
+        key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows)))
         return self._compiled(
             key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
         )
@@ -291,8 +292,3 @@ def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight:
     while total > room and len(cache) > 1:
         oldest = next(iter(cache))
         total -= weight(cache.pop(oldest))
-
-
-def _key(optimizer: Optimizer) -> Hashable:
-    schedule = optimizer.schedule and (optimizer.schedule.type, tuple(sorted(optimizer.schedule.attrs.items())))
-    return optimizer.type, tuple(sorted(optimizer.attrs.items())), schedule

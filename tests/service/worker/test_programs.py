@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import Hook
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import Optimizer
@@ -139,3 +140,20 @@ def test_a_short_question_that_is_asked_once_is_answered_at_once(state):
     known = known_program(state, {"program_id": "a", "document": sketch.document})
     assert known.gradient(QUERY, (), sketch.values).fresh
     assert known.forward(("prediction",), {}).fresh
+
+
+def test_a_question_that_differs_in_the_sign_of_a_zero_is_another_one(state):
+    sketch = regression()
+    known = known_program(state, {"document": sketch.document})
+
+    def gradient(factor: float) -> np.ndarray:
+        hook = Hook(do="scale", role="parameter", factor=factor)
+        executable = known.gradient(GradientQuery(loss="loss", hooks=(hook,)), (), sketch.values).executable
+        return np.asarray(executable.step(sketch.values).gradients["w"])
+
+    plus, minus, again = gradient(0.0), gradient(-0.0), gradient(0.0)
+
+    assert (np.signbit(plus) != np.signbit(minus)).all()  # g * 0.0 and g * -0.0
+    assert plus.tobytes() == again.tobytes()
+    rates = [known.training(QUERY, Optimizer("sgd", {"learning_rate": r}), None, (), {}).fresh for r in (0.0, -0.0)]
+    assert rates == [True, True]
