@@ -104,7 +104,7 @@ class Backpass:
         return tensors["loss"].item(), group(tensors, "grad"), group(tensors, "fetch")
 
     def session(self, program: str, parameters: Mapping[str, Any] | None = None, **settings: Any) -> Session:
-        """A session: the service keeps parameters and optimizer state. `with service.sessions.session(...)` deletes it.
+        """A session: the service keeps parameters and optimizer state. `with service.session(...)` deletes it.
 
         parameters: the first ones; those that are not given are drawn as `settings` say.
         """

@@ -94,9 +94,7 @@ def run(service: Backpass, mlp_epochs: int = 30, convnet_epochs: int = 12) -> di
         if not epochs:
             continue
         optimizer = {"type": "adam", "learning_rate": 0.005}
-        with service.sessions.session(
-            service.register(program), loss="loss", optimizer=optimizer, init={"seed": 0}
-        ) as session:
+        with service.session(service.register(program), loss="loss", optimizer=optimizer, init={"seed": 0}) as session:
             curve = train(session, name, data, epochs, image)
             loss, gradients = session.gradients(data[0].feeds(slice(0, BATCH), image))
         print(f"\n{name}: accuracy on {TEST} digits that it has not seen")

@@ -48,7 +48,7 @@ def main() -> int:
         optimizer = {"type": "sgd", "learning_rate": 0.5}
         known = service.register(program)
         losses = []
-        with service.sessions.session(known, parameters, loss="loss", optimizer=optimizer) as session:
+        with service.session(known, parameters, loss="loss", optimizer=optimizer) as session:
             for step in range(given.steps):
                 losses.append(session.step(data)["loss"].item())
                 if step % 20 == 0 or step == given.steps - 1:

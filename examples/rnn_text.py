@@ -75,9 +75,7 @@ def main() -> int:
     optimizer = {"type": "adam", "learning_rate": 0.01}
     with (
         Backpass(given.url) as service,
-        service.sessions.session(
-            service.register(program), loss="loss", optimizer=optimizer, init={"seed": 0}
-        ) as session,
+        service.session(service.register(program), loss="loss", optimizer=optimizer, init={"seed": 0}) as session,
     ):
         before = bits(session, test)
         with tqdm(range(given.steps), desc="rnn", unit="step", file=sys.stdout, ascii=" .:#", ncols=100) as bar:
