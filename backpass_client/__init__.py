@@ -1,4 +1,4 @@
-"""A client of Backpass for Python: a tape to write programs on by computing, and sessions to train them in.
+"""The Python client of Backpass: a tape that records programs while they compute, and sessions that train them.
 
     import backpass_client as bp
 
@@ -9,21 +9,40 @@
         print(y.value, x.grad)
 
 Every op of the catalogue (`GET /v1/ops`) is a function of this package under its name: ``bp.softmax(x, axis=0)``.
-Needs httpx and numpy.
+The package needs httpx and numpy.
+
+Files, each importing only from the lines above it:
+
+errors            exceptions
+rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+connection        HTTP requests to one service, with retries
+results           the gradients and values of a response
+idempotent_calls  calls with sequence numbers, which the service executes once
+indexing          ``x[...]`` as a list of ops
+arithmetic        Python's operators as ops
+expression        values on a tape
+variable          leaves of a tape
+arguments         Python's arguments as the slots and attributes of an op
+tape              the tape itself
+functions         every op as a function
+differentiate     `grad` and `value_and_grad`
+optimizers        gradient descent on variables
+sessions          sessions: training in the service
+programs          registered programs
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from backpass_client.answers import Gradients, Playback
 from backpass_client.connection import Service
 from backpass_client.differentiate import grad, value_and_grad
 from backpass_client.errors import BackpassError, Refused, Unreachable
-from backpass_client.expression import Expression
+from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
+from backpass_client.results import Gradients
 from backpass_client.rows import Rows
 from backpass_client.sessions import Session, Step
 from backpass_client.tape import Tape, immediate, lazy
@@ -53,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Every op of the catalogue as a function. Which ops there are, only a service knows: it is asked at the call."""
+    """The op `name` as a function. Only a service knows the ops, so an unknown name raises Refused at the call."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return function(name)

@@ -1,143 +1,158 @@
-"""Python's operators on expressions, and the few methods that arrays have, each in terms of ops."""
+"""Python's operators and a few array methods, each defined as an op of the catalogue."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from backpass_client.expression import Expression
+from backpass_client.indexing import index_ops
 
 __all__ = ["Arithmetic", "is_number"]
 
+R = TypeVar("R")
 
-class Arithmetic:
-    """What makes an expression look like an array. The class that inherits this is `Expression`."""
 
-    __array_ufunc__ = None  # so that numpy leaves `array * expression` to us
-    shape: tuple[int, ...]
+class Arithmetic(ABC, Generic[R]):
+    """The operators of an array-like class. R: the class of their results.
+
+    A subclass says how an op is applied (`_apply`) and what its shape is. It must derive from this class, so that an
+    op's output has the operators too.
+    """
+
+    __array_ufunc__ = None  # makes numpy leave `array * expression` to `__rmul__`
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def ndim(self) -> int: ...
+
+    @abstractmethod
+    def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """The output of the op `type`; `self` is one of the `inputs`."""
 
     def _op(self, type: str, *others: Any, **attrs: Any) -> Any:
-        return _apply(type, (self, *others), attrs)
+        return self._apply(type, (self, *others), attrs)
 
     # --- operators -----------------------------------------------------------------------------------------------
 
-    def __neg__(self) -> Expression:
+    def __neg__(self) -> R:
         return self._op("neg")
 
-    def __abs__(self) -> Expression:
+    def __abs__(self) -> R:
         return self._op("abs")
 
-    def __add__(self, other: Any) -> Expression:
-        return self._op("scale", bias=_plain(other)) if _is_constant(other) else self._op("add", other)
+    def __add__(self, other: Any) -> R:
+        return self._op("scale", bias=_python_number(other)) if _is_constant(other) else self._op("add", other)
 
-    def __sub__(self, other: Any) -> Expression:
-        return self._op("scale", bias=-_plain(other)) if _is_constant(other) else self._op("sub", other)
+    def __sub__(self, other: Any) -> R:
+        return self._op("scale", bias=-_python_number(other)) if _is_constant(other) else self._op("sub", other)
 
-    def __mul__(self, other: Any) -> Expression:
-        return self._op("scale", scale=_plain(other)) if _is_constant(other) else self._op("mul", other)
+    def __mul__(self, other: Any) -> R:
+        return self._op("scale", scale=_python_number(other)) if _is_constant(other) else self._op("mul", other)
 
-    def __truediv__(self, other: Any) -> Expression:
+    def __truediv__(self, other: Any) -> R:
         return self._op("div", other)
 
-    def __pow__(self, other: Any) -> Expression:
+    def __pow__(self, other: Any) -> R:
         return self._op("square") if is_number(other) and other == 2 else self._op("pow", other)
 
-    def __matmul__(self, other: Any) -> Expression:
+    def __matmul__(self, other: Any) -> R:
         return self._op("matmul", other)
 
-    def __radd__(self, other: Any) -> Expression:
-        return self + other if _is_constant(other) else _apply("add", (other, self))
+    def __radd__(self, other: Any) -> R:
+        return self + other if _is_constant(other) else self._apply("add", (other, self), {})
 
-    def __rsub__(self, other: Any) -> Expression:
+    def __rsub__(self, other: Any) -> R:
         if _is_constant(other):
-            return self._op("scale", scale=-1.0, bias=_plain(other))
-        return _apply("sub", (other, self))
+            return self._op("scale", scale=-1.0, bias=_python_number(other))
+        return self._apply("sub", (other, self), {})
 
-    def __rmul__(self, other: Any) -> Expression:
-        return self * other if _is_constant(other) else _apply("mul", (other, self))
+    def __rmul__(self, other: Any) -> R:
+        return self * other if _is_constant(other) else self._apply("mul", (other, self), {})
 
-    def __rtruediv__(self, other: Any) -> Expression:
-        return _apply("div", (other, self))
+    def __rtruediv__(self, other: Any) -> R:
+        return self._apply("div", (other, self), {})
 
-    def __rpow__(self, other: Any) -> Expression:
-        return _apply("pow", (other, self))
+    def __rpow__(self, other: Any) -> R:
+        return self._apply("pow", (other, self), {})
 
-    def __rmatmul__(self, other: Any) -> Expression:
-        return _apply("matmul", (other, self))
+    def __rmatmul__(self, other: Any) -> R:
+        return self._apply("matmul", (other, self), {})
 
-    # no __eq__: an expression is a key of sets and dictionaries, as itself; `equal` compares values
+    # No __eq__: sets and dictionaries need expressions that compare by identity. The op `equal` compares values.
 
-    def __lt__(self, other: Any) -> Expression:
+    def __lt__(self, other: Any) -> R:
         return self._op("less_than", other)
 
-    def __le__(self, other: Any) -> Expression:
+    def __le__(self, other: Any) -> R:
         return self._op("less_equal", other)
 
-    def __gt__(self, other: Any) -> Expression:
+    def __gt__(self, other: Any) -> R:
         return self._op("greater_than", other)
 
-    def __ge__(self, other: Any) -> Expression:
+    def __ge__(self, other: Any) -> R:
         return self._op("greater_equal", other)
 
     # --- parts and shapes ----------------------------------------------------------------------------------------
 
-    def __getitem__(self, index: Any) -> Expression:
-        from backpass_client.indexing import indexed
-
-        return indexed(self, index)  # type: ignore[arg-type]
+    def __getitem__(self, index: Any) -> R:
+        """The part at `index`: see `index_ops`. An expression as index holds positions on axis 0."""
+        if isinstance(index, Arithmetic):
+            return self._op("gather", index)
+        part: Any = self
+        for type, others, attrs in index_ops(index, lambda: self.ndim, lambda axis: self.shape[axis]):
+            part = part._op(type, *others, **attrs)
+        return part
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a single number has no length")
+            raise TypeError("a scalar has no length")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Expression]:
+    def __iter__(self) -> Iterator[R]:
         return (self[i] for i in range(len(self)))
 
-    def reshape(self, *shape: Any) -> Expression:
+    def reshape(self, *shape: Any) -> R:
         return self._op("reshape", shape=_ints(shape))
 
-    def transpose(self, *axes: Any) -> Expression:
-        """The axes in this order; all of them reversed if none is given."""
+    def transpose(self, *axes: Any) -> R:
+        """Permute the axes to the order `axes`; without arguments, reverse them."""
         return self._op("transpose", axes=_ints(axes)) if axes else self._op("transpose")
 
     @property
-    def T(self) -> Expression:
+    def T(self) -> R:
         return self.transpose()
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Expression:
+    def sum(self, axis: Any = None, keepdims: bool = False) -> R:
         return self._op("reduce_sum", **_over(axis, keepdims))
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Expression:
+    def mean(self, axis: Any = None, keepdims: bool = False) -> R:
         return self._op("reduce_mean", **_over(axis, keepdims))
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> Expression:
+    def max(self, axis: Any = None, keepdims: bool = False) -> R:
         return self._op("reduce_max", **_over(axis, keepdims))
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a single number, of Python or numpy, that takes the dtype of what it meets."""
+    """Whether `value` is a scalar of Python or numpy, which takes the dtype of the other operand."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether it can be an attribute: JSON has no infinite numbers, and no NaN."""
+    """Whether `value` can be an attribute: JSON has no infinity and no NaN."""
     return is_number(value) and math.isfinite(value)
 
 
-def _plain(value: Any) -> int | float:
-    """As a number of Python. A whole one stays whole, so that one too large to be exact is refused, not rounded."""
+def _python_number(value: Any) -> int | float:
+    """`value` as a Python number. An integer stays an integer: the service refuses one too large to be exact."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _apply(type: str, inputs: tuple[Any, ...], attrs: dict[str, Any] | None = None) -> Any:
-    from backpass_client.functions import apply  # which knows expressions
-
-    return apply(type, inputs, attrs or {})
 
 
 def _ints(given: tuple[Any, ...]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A connection to one service: requests, answers, and trying again where that is safe."""
+"""The connection to one service: requests, responses, and retries where they are safe."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LONGEST_WAIT_S = 5.0
 class Service:
     """One service. ``with Service(url) as service: ...`` closes the connections at the end.
 
-    url:      such as "http://127.0.0.1:8080".
-    timeout:  seconds to wait for an answer. The service has a deadline of its own, 60 s unless it is told another.
-    attempts: how often a request is sent at most, when the connection breaks or the service says that it may be sent
-              again. Only requests that can be repeated safely are: those that change nothing, and those with a number.
-              A request that timed out is not sent again: the next one would take as long.
+    url:      base address, such as "http://127.0.0.1:8080".
+    timeout:  seconds to wait for a response. The service has its own deadline, by default 60 s.
+    attempts: the most times one request is sent. The client sends a request again after a broken connection or a
+              retryable problem, if repeating is safe: the request changes nothing, or carries a sequence number.
+              It never sends a request again that timed out: the next one would take as long.
     """
 
     def __init__(self, url: str, *, timeout: float = 120.0, attempts: int = 5) -> None:
@@ -49,7 +49,7 @@ class Service:
     # --- the catalogue -------------------------------------------------------------------------------------------
 
     def ops(self) -> list[str]:
-        """The names of all ops."""
+        """The names of all ops of the service."""
         names: list[str] = []
         token: str | None = ""
         while token is not None:
@@ -59,7 +59,7 @@ class Service:
         return names
 
     def op(self, type: str) -> dict[str, Any]:
-        """Slots, attributes and documentation of one op. Raises Refused (not-found), naming near ones."""
+        """Slots, attributes and documentation of one op. Raises Refused (not-found) with similar names as a note."""
         if type not in self._ops:
             try:
                 self._ops[type] = self.call("GET", f"/v1/ops/{quoted(type)}")
@@ -82,9 +82,9 @@ class Service:
         query: Mapping[str, Any] | None = None,
         repeat: bool | None = None,
     ) -> Any:
-        """Send JSON, get JSON; None where the answer is empty.
+        """Send JSON; the JSON of the response, None if that is empty.
 
-        repeat: whether it can be sent again; by default if it is no POST.
+        repeat: whether sending the request twice is safe; by default every method but POST is.
         Raises Refused, Unreachable.
         """
         more = {} if body is None else {"json": body}
@@ -101,7 +101,7 @@ class Service:
         headers: Mapping[str, str] = NO_HEADERS,
         repeat: bool | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The same with tensors both ways: (what the answer says, its tensors)."""
+        """Send JSON members and tensors; (JSON members, tensors) of the response. Otherwise as `call`."""
         sent = {"accept": MEDIA_TYPE, **headers}
         if method == "GET":
             return unpack(self._send(method, path, repeat, headers=sent).content)
@@ -109,7 +109,7 @@ class Service:
         return unpack(self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent).content)
 
     def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any], *, repeat: bool = False) -> Any:
-        """POST tensors, get JSON."""
+        """POST JSON members and tensors; the JSON of the response. Otherwise as `call`."""
         content, headers = pack(tensors, request), {"content-type": MEDIA_TYPE}
         return self._send("POST", path, repeat, content=content, headers=headers).json()
 
@@ -128,7 +128,7 @@ class Service:
                 if not answer.is_error:
                     return answer
                 refused = _refused(answer, f"{method} {path}")
-                # what was refused with 429 was not begun, so it can be sent again whatever it is
+                # 429 means that the service did not start the request, so repeating it is always safe
                 if last or not refused.retryable or not (again or refused.status == 429):
                     raise refused
                 wait = refused.retry_after
@@ -140,7 +140,7 @@ class Service:
 
 
 def quoted(name: str) -> str:
-    """A name as a part of a path."""
+    """`name` escaped for use as one segment of a path."""
     return quote(name, safe="")
 
 
@@ -149,7 +149,7 @@ def _refused(answer: httpx.Response, request: str) -> Refused:
         problem = answer.json()
     except ValueError:
         problem = None
-    if not isinstance(problem, dict):  # something on the way answered, not the service
+    if not isinstance(problem, dict):  # a proxy answered, not the service
         problem = {"status": answer.status_code, "code": "", "detail": answer.reason_phrase}
     wait = answer.headers.get("retry-after", "")
     return Refused(problem, request, float(wait) if wait.isdecimal() else None)

@@ -1,4 +1,4 @@
-"""Gradients of Python functions, as HIPS autograd has them: ``grad(f)`` is a function, and has a gradient itself."""
+"""Gradients of Python functions, as in HIPS autograd: ``grad(f)`` is a function that can be differentiated again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression
-from backpass_client.functions import apply
-from backpass_client.tape import current
+from backpass_client.expression import Expression, apply, current
 from backpass_client.variable import Variable
 
 __all__ = ["grad", "value_and_grad"]
@@ -20,10 +18,11 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The gradient of `f` by its positional argument `argnum`, or a tuple of them by several.
+    """The gradient of `f` with respect to positional argument `argnum`; a tuple of gradients for a tuple of numbers.
 
-    f: returns a single number on the current tape. Inside another `grad`, and where an argument is an expression, the
-    gradient is an expression too; otherwise it is an array. Nothing is added to the `grad` of any variable.
+    f: returns a scalar on the current tape.
+    The gradient is an expression inside another `grad` or if an argument is an expression; otherwise it is an array.
+    The `grad` of variables does not change.
     """
     both = value_and_grad(f, argnum)
 
@@ -35,16 +34,19 @@ def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[.
 
 
 def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The value of `f` and its gradient, from one pass. Raises TypeError where `f` has no such argument or value."""
+    """(value, gradient) of `f` from one pass: see `grad`.
+
+    Raises TypeError if `f` has no positional argument `argnum` or does not return a scalar.
+    """
     numbers = argnum if isinstance(argnum, tuple) else (argnum,)
 
     @wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
         for i in numbers:
             if not 0 <= i < len(args):
-                raise TypeError(f"there is no positional argument {i}: {len(args)} were given, counted from 0")
+                raise TypeError(f"cannot differentiate argument {i}: f got {len(args)} positional arguments")
         nested = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
-        # a new variable for each argument: what else reads the old one is no part of f
+        # a new variable for each argument: other readers of the old one are not part of f
         fresh = {i: _fresh(args[i]) for i in numbers}
         token = _depth.set(_depth.get() + 1)
         try:
@@ -54,7 +56,7 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
         found: list[Any]
         if not isinstance(value, Expression):
             if not isinstance(value, int | float | np.generic | np.ndarray):
-                raise TypeError(f"f returned a {type(value).__name__}, not a single number")
+                raise TypeError(f"f returned a {type(value).__name__}, not a scalar")
             found = [np.zeros(fresh[i].shape, fresh[i].dtype) for i in numbers]
         elif nested:
             recorded = value.tape.record_gradients(value, [fresh[i] for i in numbers])
@@ -77,5 +79,5 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
 def _fresh(x: Any) -> Expression:
     if isinstance(x, Expression):
         return apply("assign", [x], {})
-    current()  # raises where there is no tape
+    current()  # raises BackpassError if there is no tape
     return Variable(x)

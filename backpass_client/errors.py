@@ -1,7 +1,7 @@
-"""What can go wrong, as exceptions.
+"""Exceptions of the client.
 
 * BackpassError
-  + Refused       the service answered with a problem document, which is in `problem`
+  + Refused       the service returned a problem document
   + Unreachable   the service did not answer
 """
 
@@ -13,18 +13,20 @@ __all__ = ["BackpassError", "Refused", "Unreachable"]
 
 
 class BackpassError(RuntimeError):
-    """Base class."""
+    """Base class; raised itself for wrong use of the client."""
 
 
 class Unreachable(BackpassError):
-    """No answer: no connection, or it broke. Whether the request took effect is unknown."""
+    """The service did not answer: the connection failed or timed out. The request may have taken effect."""
 
 
 class Refused(BackpassError):
-    """The service said no.
+    """The service refused the request.
 
-    problem: the whole problem document (RFC 9457). status, code, retryable: from it. errors: each single mistake, with
-    `pointer` into the request, `code`, `detail` and perhaps `location` and `suggestion`.
+    problem:     the problem document (RFC 9457); `status`, `code` and `retryable` are its members.
+    errors:      one entry for each mistake: `pointer` into the request, `code`, `detail`, and where they apply
+                 `location` and `suggestion`.
+    retry_after: seconds that the service asks to wait before another try, if it does.
     """
 
     def __init__(self, problem: dict[str, Any], request: str, retry_after: float | None = None) -> None:
@@ -34,17 +36,17 @@ class Refused(BackpassError):
         self.retryable: bool = problem.get("retryable", False)
         self.errors: list[dict[str, Any]] = problem.get("errors", [])
         self.retry_after = retry_after
-        super().__init__(_told(problem, request))
+        super().__init__(_message(problem, request))
 
     @property
     def location(self) -> dict[str, Any] | None:
-        """The place in the program or on the tape: block, op, type, slot, variable."""
+        """The place of the error in the program or on the tape: block, op, type, slot, variable."""
         if "location" in self.problem:
             return self.problem["location"]
         return next((e["location"] for e in self.errors if e.get("location")), None)
 
 
-def _told(problem: dict[str, Any], request: str) -> str:
+def _message(problem: dict[str, Any], request: str) -> str:
     lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {_place(problem)}{problem.get('detail', '')}"]
     for each in problem.get("errors", []):
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""
@@ -52,8 +54,8 @@ def _told(problem: dict[str, Any], request: str) -> str:
     return "\n".join(lines)
 
 
-def _place(told: dict[str, Any]) -> str:
-    """The op, unless the detail begins with it."""
-    at, detail = told.get("location") or {}, told.get("detail", "")
+def _place(error: dict[str, Any]) -> str:
+    """The op of the error as a prefix, unless the detail already contains it."""
+    at, detail = error.get("location") or {}, error.get("detail", "")
     place = f"op {at['op']} ({at['type']})" if "op" in at and "type" in at else ""
     return f"{place}: " if place and place not in detail else ""

@@ -1,27 +1,29 @@
-"""Values on a tape."""
+"""Expressions: values on a tape, and the interface of the tape as its expressions see it."""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
 
-if TYPE_CHECKING:
-    from backpass_client.answers import Playback
-    from backpass_client.tape import Tape
-    from backpass_client.variable import Variable
+__all__ = ["Expression", "Name", "Playback", "Recorder", "apply", "current", "current_tape"]
 
-__all__ = ["Expression", "Name"]
+current_tape: ContextVar[Recorder | None] = ContextVar("tape", default=None)
+"""The tape of the innermost ``with``."""
 
 
 class Name:
-    """A variable of the service's tape. It lives as long as something here depends on it.
+    """A variable of the service's tape. The client releases it when no expression depends on it any more.
 
-    parents: what it was computed from. variable: of a leaf, the object whose value it holds.
+    parents:  the names it was computed from.
+    variable: of a leaf, the object whose value it holds.
     """
 
     __slots__ = ("__weakref__", "parents", "text", "variable")
@@ -29,17 +31,67 @@ class Name:
     def __init__(self, text: str, parents: tuple[Name, ...] = ()) -> None:
         self.text = text
         self.parents = parents
-        self.variable: weakref.ref[Variable] | None = None
+        self.variable: weakref.ref[Expression] | None = None
 
 
-class Expression(Arithmetic):
-    """A value on a tape. `value`, `shape` and `dtype` are there as soon as they are asked for.
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """A record of one backward pass. A place is the number of an op on the tape, as in `Expression.place`.
 
-    place: of the op that wrote it, on the tape; None as long as it was not sent. grad: see `retain_grad`.
+    played:   places of the ops that the pass differentiated, in the order of the pass.
+    final:    (variable, place of the op after which its gradient was final), in the order in which they became final.
+    ran:      places of the ops whose forward computation the pass had to run first.
+    missing:  (variable without a gradient, reason).
+    compiled: whether the worker had to compile this structure.
     """
 
-    def __init__(self, tape: Tape, name: Name) -> None:
-        self._tape: Tape | None = tape
+    played: list[int]
+    final: list[tuple[Expression, int | None]]
+    ran: list[int]
+    missing: list[tuple[Expression, str]]
+    compiled: bool
+
+
+class Recorder(Protocol):
+    """The tape as expressions and variables use it; `Tape` implements it."""
+
+    generation: int
+
+    def call(self, type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Append the op `type` with Python's arguments; its output, or a tuple of them."""
+
+    def put(self, variable: Expression, data: np.ndarray) -> Name:
+        """Add a leaf that holds `data`."""
+
+    def flush(self) -> object:
+        """Send the pending ops."""
+
+    def value(self, expression: Expression) -> np.ndarray:
+        """The value of `expression`, computed if necessary."""
+
+    def retain(self, expression: Expression) -> None:
+        """Let `backward` set the `grad` of `expression`."""
+
+    def backward(self, target: Expression, gradient: Any = None) -> Playback:
+        """Add the gradients of `target` to the `grad` of each variable."""
+
+    def gradients(self, target: Expression, wrt: Sequence[Expression], gradient: Any = None) -> list[np.ndarray | None]:
+        """The gradients of `target` as arrays."""
+
+    def record_gradients(
+        self, target: Expression, wrt: Sequence[Expression], gradient: Expression | None = None
+    ) -> list[Expression | None]:
+        """The gradients of `target` as expressions."""
+
+
+class Expression(Arithmetic["Expression"]):
+    """A value on a tape. Reading `value`, `shape` or `dtype` sends the pending ops if necessary.
+
+    place: the number of the op that computed it; None until that op is sent. grad: see `retain_grad`.
+    """
+
+    def __init__(self, tape: Recorder, name: Name) -> None:
+        self._tape: Recorder | None = tape
         self.named = name
         self.generation = tape.generation
         self.place: int | None = None
@@ -48,21 +100,29 @@ class Expression(Arithmetic):
         self.lost = False
         self._about: dict[str, Any] | None = None
 
-    # --- what it is ----------------------------------------------------------------------------------------------
+    def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        return apply(type, inputs, attrs)
+
+    # --- properties ----------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """What it is called on the tape."""
+        """The name of its variable on the tape."""
         return self.named.text
 
     @property
-    def tape(self) -> Tape:
+    def tape(self) -> Recorder:
         assert self._tape is not None
         return self._tape
 
     @property
+    def owner(self) -> Recorder | None:
+        """The only tape that can use it; None for a variable, which any tape can use."""
+        return self._tape
+
+    @property
     def value(self) -> np.ndarray:
-        """As an array. On a lazy tape what is needed for it runs now; each op runs once."""
+        """The value as an array. On a lazy tape the ops it depends on run now, each once."""
         return self.tape.value(self) if self.taken is None else self.taken
 
     @property
@@ -71,7 +131,7 @@ class Expression(Arithmetic):
         return self.value
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         known = tuple(self._known()["shape"])
         return tuple(self.value.shape) if -1 in known else known
 
@@ -108,22 +168,24 @@ class Expression(Arithmetic):
         assert self._about is not None
         return self._about
 
-    # --- what the tape tells it ----------------------------------------------------------------------------------
+    # --- called by the tape --------------------------------------------------------------------------------------
 
     def describe(self, place: int, about: dict[str, Any]) -> Self:
+        """Set the place and type that the service reported."""
         self.place, self._about = place, about
         return self
 
     def take(self, value: np.ndarray | None) -> None:
+        """Set the value, if the service returned one."""
         self.taken = self.taken if value is None else value
 
     def add_grad(self, value: np.ndarray) -> None:
         self.grad = value if self.grad is None else self.grad + value
 
-    def check_on(self, tape: Tape) -> None:
-        """Raises BackpassError if it cannot be used on `tape` as it stands now."""
+    def check_on(self, tape: Recorder) -> None:
+        """Raises BackpassError unless `tape`, in its present generation, can use this expression."""
         if self.lost:
-            raise BackpassError(f"{self.name} was never computed: the ops it was sent with were refused, or got lost")
+            raise BackpassError(f"{self.name} was never computed: the request with its op failed or was refused")
         if self._tape is not tape:
             raise BackpassError("an expression of another tape cannot be used here; its value can")
         if self.generation != tape.generation:
@@ -132,17 +194,42 @@ class Expression(Arithmetic):
     # --- gradients -----------------------------------------------------------------------------------------------
 
     def backward(self, gradient: Any = None) -> Playback:
-        """Gradients of this, added to the `grad` of every variable it depends on.
+        """Add the gradients of this expression to the `grad` of every variable it depends on.
 
-        gradient: its cotangent, if it is not a single number.
+        gradient: the cotangent to start from; needed unless this is a scalar.
         """
         return self.tape.backward(self, gradient)
 
     def retain_grad(self) -> Self:
-        """Let `backward` set the `grad` of this too."""
+        """Let `backward` set the `grad` of this expression too."""
         self.tape.retain(self)
         return self
 
     def detach(self) -> Expression:
         """The same value as a constant."""
         return self._op("stop_gradient")
+
+
+def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Append the op `type` to the tape of its inputs; its output, or a tuple of them.
+
+    The first expression among the inputs decides the tape; if there are only variables and arrays, the current tape
+    takes the op. Raises TypeError for arguments that the op does not have.
+    """
+    return _tape_of([*inputs, *named.values()]).call(type, inputs, named)
+
+
+def _tape_of(values: Iterable[Any]) -> Recorder:
+    for each in values:
+        for x in each if isinstance(each, list | tuple) else [each]:
+            if isinstance(x, Expression) and x.owner is not None:
+                return x.owner
+    return current()
+
+
+def current(default: Recorder | None = None) -> Recorder:
+    """The tape of the innermost ``with``, else `default`. Raises BackpassError if there is neither."""
+    tape = current_tape.get() or default
+    if tape is None:
+        raise BackpassError("there is no current tape: compute inside `with Tape(url):`")
+    return tape

@@ -1,33 +1,42 @@
-"""``x[...]`` in terms of ops: slices first, then single positions, then new axes."""
+"""``x[...]`` as a list of ops: one `slice`, then one `gather` for each position, then one `unsqueeze`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression
-
-__all__ = ["indexed"]
+__all__ = ["index_ops"]
 
 LAST = 2**31 - 1
 
+OpCall = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""(type, inputs after the first one, attributes)."""
 
-def indexed(x: Expression, index: Any) -> Expression:
-    """`x` at an index as numpy has it: whole numbers, slices, `...`, None; or one array of positions on axis 0.
 
-    A position is looked up as a value, so that another position is not another structure.
+def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int]) -> list[OpCall]:
+    """The ops that index an array, in order; each takes the output of the one before as its first input.
+
+    index:      integers, slices, `...` and None as in numpy; or one integer array of positions on axis 0.
+    ndim, size: the rank of the array, and its size on an axis. They are functions because the answer may cost a
+                request; only `...` needs the first, and only negative positions need the second.
+    Integer positions are passed as values, so that programs that differ in a position share one compiled structure.
+    Raises TypeError for any other index.
     """
-    if isinstance(index, Expression | np.ndarray | list):
-        positions = index if isinstance(index, Expression) else np.asarray(index)
-        if isinstance(positions, np.ndarray) and positions.dtype.kind not in "iu":
-            raise TypeError("an index is made of whole numbers; for a mask use masked_select or where")
-        return x._op("gather", positions)
+    if isinstance(index, np.ndarray | list):
+        positions = np.asarray(index)
+        if positions.dtype.kind not in "iu":
+            raise TypeError(
+                f"cannot index with an array of {positions.dtype}, only with integers; "
+                "for a mask use masked_select or where"
+            )
+        return [("gather", (positions,), {})]
     items = list(index) if isinstance(index, tuple) else [index]
     used = sum(each is not None and each is not Ellipsis for each in items)
     if Ellipsis in items:
         at = items.index(Ellipsis)
-        items[at : at + 1] = [slice(None)] * (x.ndim - used)
+        items[at : at + 1] = [slice(None)] * (ndim() - used)
     sliced: list[tuple[int, slice]] = []
     single: list[tuple[int, int]] = []
     new: list[int] = []
@@ -44,21 +53,24 @@ def indexed(x: Expression, index: Any) -> Expression:
         elif isinstance(each, int | np.integer) and not isinstance(each, bool):
             single.append((axis, int(each)))
         else:
-            raise TypeError(f"{type(each).__name__} is no index")
+            raise TypeError(f"cannot index with {each!r} of type {type(each).__name__}")
         axis += 1
+    ops: list[OpCall] = []
     if sliced:
-        x = x._op(
-            "slice",
-            axes=[axis for axis, _ in sliced],
-            starts=[_start(s) for _, s in sliced],
-            ends=[_end(s) for _, s in sliced],
-            steps=[1 if s.step is None else int(s.step) for _, s in sliced],
-        )
-    for axis, position in reversed(single):
+        attrs = {
+            "axes": [axis for axis, _ in sliced],
+            "starts": [_start(s) for _, s in sliced],
+            "ends": [_end(s) for _, s in sliced],
+            "steps": [1 if s.step is None else int(s.step) for _, s in sliced],
+        }
+        ops.append(("slice", (), attrs))
+    for axis, position in reversed(single):  # the last axis first: gather removes its axis
         if position < 0:
-            position += x.shape[axis]
-        x = x._op("gather", np.array(position, np.int64), axis=axis)
-    return x._op("unsqueeze", axes=new) if new else x
+            position += size(axis)
+        ops.append(("gather", (np.array(position, np.int64),), {"axis": axis}))
+    if new:
+        ops.append(("unsqueeze", (), {"axes": new}))
+    return ops
 
 
 def _start(s: slice) -> int:

@@ -1,4 +1,4 @@
-"""Plain gradient descent on variables, for loops that are written out in Python. Sessions have all the others."""
+"""Gradient descent on variables, for training loops in Python. Sessions offer every optimizer of the service."""
 
 from __future__ import annotations
 

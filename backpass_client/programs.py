@@ -1,33 +1,33 @@
-"""Programs: registered once, then asked for gradients, evaluated, looked at, or trained in a session."""
+"""Programs: register one, then compute its gradients, inspect it, check it, or train it in a session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from backpass_client.answers import Gradients, gradients_of
 from backpass_client.connection import NO_TENSORS, Service, quoted
+from backpass_client.results import Gradients, gradients_of
 from backpass_client.sessions import Session
 
 __all__ = ["Program"]
 
 
 class Program:
-    """A program that the service knows. The same document always has the same id."""
+    """A registered program. The same document always has the same id."""
 
     def __init__(self, service: Service | str, document: Mapping[str, Any] | str) -> None:
-        """service: of an address, a connection is made that ``with Program(...)`` closes at the end.
-        document: a program as the wire has it, which is registered; or the id of one that is.
+        """service:  a connection, or an address; ``with Program(address, ...)`` closes the connection at the end.
+        document: a program document, which is registered now; or the id of a registered program.
 
-        Raises Refused, with all that is wrong with the document.
+        Raises Refused with every mistake in the document.
         """
-        self._own = isinstance(service, str)
+        self._owns_service = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
         if isinstance(document, str):
             self.id = document
             self.signature: dict[str, Any] = self.service.call("GET", f"/v1/programs/{quoted(document)}")["signature"]
         else:
-            # registering is safe to repeat: the same program is kept once
+            # registering the same program twice stores it once, so repeating is safe
             made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
             self.id, self.signature = made["id"], made["signature"]
 
@@ -35,19 +35,19 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._own:
+        if self._owns_service:
             self.service.close()
 
     def document(self) -> dict[str, Any]:
-        """The program as it was sent."""
+        """The registered document."""
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
 
     def backward(self, loss: str, **question: Any) -> dict[str, Any]:
-        """The program with its backward pass, and the tables that belong to it."""
+        """The program with its backward pass, and the tables that describe it. question: more query parameters."""
         return self.service.call("GET", f"/v1/programs/{self.id}/backward", query={"loss": loss, **question})
 
     def analysis(self, loss: str, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any) -> dict[str, Any]:
-        """What a step costs and why, before anything runs. shapes: of feeds whose sizes the program leaves open."""
+        """The predicted cost of a step and its causes; nothing runs. shapes: shapes of feeds with open sizes."""
         sizes = [f"{name}:{','.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
         query = {"loss": loss, "shape": sizes, **question}
         return self.service.call("GET", f"/v1/programs/{self.id}/analysis", query=query)
@@ -59,9 +59,9 @@ class Program:
         parameters: Mapping[str, Any] = NO_TENSORS,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Every gradient compared with differences of the loss. Parameters that are not given are drawn.
+        """Compare every gradient with finite differences of the loss. Missing parameters are drawn at random.
 
-        settings: whatever else the body of POST /v1/programs/{id}/check takes, such as samples and tolerance.
+        settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
         asked = {"loss": loss, **settings}
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, {**feeds, **parameters}, repeat=True)
@@ -75,9 +75,9 @@ class Program:
         fetch: Sequence[str] = (),
         **question: Any,
     ) -> Gradients:
-        """Gradients at these values; nothing is kept, so it is safe to repeat.
+        """Gradients at these values. The service keeps nothing, so repeating is safe.
 
-        question: whatever else the body of POST /v1/programs/{id}/gradients takes, such as targets and inputs.
+        question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
         asked = {"fetch": list(fetch), **question}
         if loss is not None:
@@ -87,9 +87,10 @@ class Program:
         return gradients_of(said, tensors)
 
     def session(self, loss: str, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
-        """A session that trains this program. parameters: the first ones; the others are drawn.
+        """A session that trains this program.
 
-        settings: as in the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s.
+        parameters: initial values; the service initializes the others.
+        settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s.
         """
         asked = {"program_id": self.id, "loss": loss, **settings}
         return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))

@@ -1,4 +1,4 @@
-"""Gradients of tables of which few rows are not zero."""
+"""Sparse gradients: the few nonzero rows of a table's gradient."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Rows", "from_tensors", "to_tensors"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of a table, its others being zero.
+    """Some rows of a table; all other rows are zero.
 
-    rows:   int64 [n]; in an answer ascending, each there once.
-    values: [n, ...].
-    shape:  of the whole table.
+    rows:   row numbers, int64 [n]; ascending and without duplicates in a response.
+    values: the values of these rows, [n, ...].
+    shape:  the shape of the whole table.
     """
 
     rows: np.ndarray
@@ -25,14 +25,14 @@ class Rows:
     shape: tuple[int, ...]
 
     def whole(self) -> np.ndarray:
-        """The table; where a row is there twice its values add up."""
+        """The whole table. The values of a repeated row are added."""
         table = np.zeros(self.shape, self.values.dtype)
         np.add.at(table, self.rows, self.values)
         return table
 
 
 def from_tensors(said: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The gradients of an answer by name: arrays, or Rows where the program looks rows up with `is_sparse`."""
+    """The gradients of a response by name: arrays, or `Rows` for the tables listed under its member `sparse`."""
     found: dict[str, Any] = {n.removeprefix("grad/"): v for n, v in tensors.items() if n.startswith("grad/")}
     for name, shape in said.get("sparse", {}).items():
         if name in found:
@@ -41,7 +41,7 @@ def from_tensors(said: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> 
 
 
 def to_tensors(gradients: Mapping[str, Any]) -> dict[str, Any]:
-    """Gradients, arrays or Rows, as the tensors of a request."""
+    """`gradients`, arrays or `Rows`, as the tensors of a request."""
     found = {}
     for name, value in gradients.items():
         if isinstance(value, Rows):

@@ -1,4 +1,4 @@
-"""A session: a program in training, whose parameters stay in the service."""
+"""Sessions: one session trains one program; its parameters stay in the service."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from backpass_client.answers import Arrays, Gradients, gradients_of, group
 from backpass_client.connection import NO_TENSORS, Service
 from backpass_client.errors import BackpassError
-from backpass_client.numbered import Numbered
+from backpass_client.idempotent_calls import IdempotentCalls
+from backpass_client.results import Arrays, Gradients, gradients_of, group
 from backpass_client.rows import from_tensors, to_tensors
 
 __all__ = ["Session", "Step"]
@@ -19,7 +19,7 @@ __all__ = ["Session", "Step"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step gave, before its update. said: the rest of the answer, with step, next_seq and weights_version."""
+    """The values of one step, computed before its update. said: JSON members, such as step and next_seq."""
 
     loss: np.ndarray | None
     fetched: Arrays
@@ -30,16 +30,16 @@ class Step:
 class Session:
     """One model in training; ``with program.session(...) as session`` closes it.
 
-    Steps and updates carry a number each. One that got no answer, or a retryable problem, is sent again under its
-    number: the service does it once, and answers it as often as it is asked.
+    Each step and update carries a sequence number. The client sends it again, with the same number, after a broken
+    connection or a retryable problem; the service executes it once and repeats its answer.
     """
 
     def __init__(self, service: Service, view: Mapping[str, Any]) -> None:
-        """view: what POST or GET of a session answered."""
+        """view: the response to POST or GET of a session."""
         self.service = service
         self.id: str = view["id"]
         self.path = f"/v1/sessions/{self.id}"
-        self._calls = Numbered(service, self.path, view["next_seq"])
+        self._calls = IdempotentCalls(service, self.path, view["next_seq"])
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class Session:
         try:
             self.close()
         except BackpassError:
-            if kind is None:  # else it would hide the error that led here
+            if kind is None:  # otherwise it would hide the error raised in the block
                 raise
 
     def close(self) -> None:
@@ -56,11 +56,11 @@ class Session:
 
     @property
     def next_seq(self) -> int:
-        """The number of the next step or update."""
+        """The sequence number of the next step or update."""
         return self._calls.next
 
     def view(self) -> dict[str, Any]:
-        """Its state, version, lease."""
+        """The state of the session: step, version of the weights, lease."""
         return self.service.call("GET", self.path)
 
     def step(
@@ -70,10 +70,10 @@ class Session:
         return_gradients: str | Sequence[str] = "none",
         **more: Any,
     ) -> Step:
-        """Forward, backward, update.
+        """Run forward, backward and update.
 
-        return_gradients: "none", "norms", "all", or the names of some. more: whatever else the body of POST .../steps
-        takes, such as deadline_s.
+        return_gradients: "none", "norms", "all", or a list of parameter names.
+        more:             more members of the body of POST .../steps, such as deadline_s.
         """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
@@ -81,27 +81,27 @@ class Session:
         return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
 
     def update(self, gradients: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        """Apply gradients that were computed elsewhere, by parameter: arrays, or Rows of a table."""
+        """Apply gradients computed elsewhere. gradients: parameter -> array, or `Rows` of a table."""
         said, _ = self._calls.send("updates", more, to_tensors(gradients))
         return said
 
     def gradients(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Gradients:
-        """Gradients at the present parameters, which stay."""
+        """Gradients at the present parameters; changes nothing."""
         asked = {"fetch": list(fetch), **more}
         return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, feeds, repeat=True))
 
     def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
-        """Forward only: the fetched values, or the loss if nothing is named."""
+        """Run forward only: the fetched values, or the loss if `fetch` is empty."""
         asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
         return group(tensors, "fetch")
 
     def parameters(self) -> Arrays:
-        """Parameters and states by name: what `put_parameters` takes, here or in another session."""
+        """Parameters and states by name, as `put_parameters` takes them, in this session or another."""
         return self.service.exchange("GET", f"{self.path}/parameters")[1]
 
     def put_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replace parameters and states; those that are not named stay. The optimizer's state stays too."""
+        """Replace the named parameters and states. The others, and the optimizer's state, stay."""
         self.service.exchange("PUT", f"{self.path}/parameters", {}, values, headers={"if-match": "*"})
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""The tape as a client sees it: what is computed inside ``with Tape(...)`` is written on it, op by op.
+"""The tape: it records the ops computed inside ``with Tape(...)`` and differentiates them.
 
-An immediate tape sends each op as it is called. A lazy one collects them, and sends them together when a value, a
-shape or a gradient is asked for. Whatever no Python object can name any more is released with the next request.
+An immediate tape sends each op at its call. A lazy tape collects ops and sends them together when the program reads a
+value, a shape or a gradient. A variable of the service's tape is released, with the next request, once no Python
+object depends on it.
 """
 
 from __future__ import annotations
@@ -9,35 +10,34 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import Token
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from backpass_client.answers import Arrays, Playback, group
+from backpass_client.arguments import slots_and_attributes, with_expanded_numbers
 from backpass_client.connection import Service, quoted
 from backpass_client.errors import BackpassError
-from backpass_client.expression import Expression, Name
-from backpass_client.numbered import Numbered
+from backpass_client.expression import Expression, Name, Playback, Recorder, current_tape
+from backpass_client.idempotent_calls import IdempotentCalls
+from backpass_client.results import Arrays, group
 from backpass_client.variable import Variable
 
-__all__ = ["Tape", "current", "immediate", "lazy"]
-
-_current: ContextVar[Tape | None] = ContextVar("tape", default=None)
+__all__ = ["Tape", "immediate", "lazy"]
 
 
 class _Pending:
-    """What waits to be sent: ops with the expressions they write, leaves with the variables they hold."""
+    """The next request: ops with the expressions they compute, and leaves with the variables they hold."""
 
     def __init__(self) -> None:
         self.ops: list[dict[str, Any]] = []
-        self.written: list[list[weakref.ref[Expression]]] = []
+        self.outputs: list[list[weakref.ref[Expression]]] = []
         self.leaves: dict[str, np.ndarray] = {}
-        self.bound: list[Variable] = []
+        self.variables: list[Variable] = []
 
 
 class Tape:
-    """A tape in the service. Inside ``with Tape(url) as tape:`` it is the current one; at the end it is closed."""
+    """A tape in the service. ``with Tape(url) as tape:`` makes it the current tape, and closes it at the end."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Tape:
         seed: int = 0,
         lease_s: float | None = None,
     ) -> None:
-        """seed: of random ops. lease_s: seconds without a call after which the service may close it."""
-        self._own = isinstance(service, str)
+        """seed: seed of random ops. lease_s: seconds without a call after which the service may close the tape."""
+        self._owns_service = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
         self.mode = mode
         self.generation = 0
         made = self.service.call("POST", "/v1/tapes", {"mode": mode, "seed": seed, "lease_s": lease_s})
         self.id: str = made["id"]
         self.path = f"/v1/tapes/{self.id}"
-        self._calls = Numbered(self.service, self.path, made["next_seq"])
+        self._calls = IdempotentCalls(self.service, self.path, made["next_seq"])
         self._count = 0
         self._renew = False
         self._pending = _Pending()
@@ -63,53 +63,65 @@ class Tape:
         self._releasable: list[str] = []
         self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
         self._retained: weakref.WeakSet[Expression] = weakref.WeakSet()
-        self._tokens: list[Token[Tape | None]] = []
+        self._tokens: list[Token[Recorder | None]] = []
 
     def __enter__(self) -> Self:
-        self._tokens.append(_current.set(self))
+        self._tokens.append(current_tape.set(self))
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        _current.reset(self._tokens.pop())
+        current_tape.reset(self._tokens.pop())
         if not self._tokens:
             try:
                 self.close()
             except BackpassError:
-                if kind is None:  # else it would hide the error that led here
+                if kind is None:  # otherwise it would hide the error raised in the block
                     raise
 
     def close(self) -> None:
-        """Release it in the service; what was computed on it cannot be used any further."""
+        """Delete the tape in the service. Its expressions can compute nothing after that."""
         try:
             self.service.call("DELETE", self.path)
         finally:
-            if self._own:
+            if self._owns_service:
                 self.service.close()
 
     def renew(self) -> None:
-        """Begin anew, as DyNet's ``renew_cg`` does: only parameters stay. Expressions of before cannot be used."""
+        """Forget everything but the parameters, as DyNet's ``renew_cg`` does. Earlier expressions become unusable."""
         self._forget_pending()
         self._renew = True
         self.generation += 1
-        self._releasable += self._dead  # there are no ops any more that might read them
+        self._releasable += self._dead  # no pending op can read them any more
         self._dead.clear()
 
     def view(self) -> dict[str, Any]:
-        """What the service says about it."""
+        """The state of the tape: ops, bytes, lease, next sequence number."""
         return self.service.call("GET", self.path)
 
     def program(self) -> dict[str, Any]:
-        """The tape as a program of the wire."""
+        """The tape as a program document."""
         self.flush()
         return self.service.call("GET", f"{self.path}/program")["program"]
 
     # --- writing -------------------------------------------------------------------------------------------------
 
+    def call(self, type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Append one op with Python's arguments: see `function`. Its output, or a tuple of them.
+
+        Raises TypeError for an argument that the op does not have; and as `apply` does.
+        """
+        spec = self.service.op(type)
+        given, attrs = slots_and_attributes(spec, inputs, named)
+        return self.apply(type, with_expanded_numbers(given, spec, self._full_like), attrs)
+
+    def _full_like(self, like: Expression, value: int | float) -> Any:
+        return self.apply("full_like", {"x": like}, {"value": value})
+
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Expression | tuple[Any, ...]:
         """Append one op; its output, or a tuple of them.
 
-        inputs: slot -> an expression or array, or a list of them. Raises Refused with the place of what is wrong, at
-        once if the tape is immediate, else when the ops are sent.
+        inputs: slot -> an expression or array, or a list of them.
+        Raises Refused with the place of the error: here if the tape is immediate, else when the ops are sent.
         """
         spec = self.service.op(type)
         names = {slot: [self.name_of(x) for x in _list(given)] for slot, given in inputs.items()}
@@ -119,20 +131,22 @@ class Tape:
             op["attrs"] = {name: _attribute(value) for name, value in attrs.items()}
         variadic = any(output["variadic"] for output in spec["outputs"])
         found: list[Expression] = []
-        if not variadic:  # else only the service knows how many there are
+        if not variadic:  # only the service knows the number of a variadic op's outputs
             found = [Expression(self, self._new(parents)) for _ in spec["outputs"]]
             op["outputs"] = {o["name"]: [e.name] for o, e in zip(spec["outputs"], found, strict=True)}
         self._pending.ops.append(op)
-        self._pending.written.append([weakref.ref(e) for e in found])
+        self._pending.outputs.append([weakref.ref(e) for e in found])
         if variadic:
             said = self.flush()[-1]
-            found = [Expression(self, self._known(o["name"], parents)).describe(said["op"], o) for o in said["outputs"]]
+            found = [
+                Expression(self, self._existing(o["name"], parents)).describe(said["op"], o) for o in said["outputs"]
+            ]
         elif self.mode == "immediate":
             self.flush()
         return found[0] if len(found) == 1 and not variadic else tuple(found)
 
     def name_of(self, value: Any) -> Name:
-        """The variable on the tape that holds `value`: an expression of it, or an array, which is put on it."""
+        """The name on the tape of an expression; an array becomes a constant leaf and gets a new name."""
         if isinstance(value, Variable):
             return value.bind(self)
         if isinstance(value, Expression):
@@ -142,23 +156,27 @@ class Tape:
         self._pending.leaves[f"constant/{name.text}"] = np.array(value)
         return name
 
-    def put(self, variable: Variable, data: np.ndarray) -> Name:
-        """A leaf with the value of `variable`, sent with the next ops."""
+    def put(self, variable: Expression, data: np.ndarray) -> Name:
+        """Add a leaf that holds `data`, the value of `variable`. The next request sends it."""
+        assert isinstance(variable, Variable)
         name = self._new((), variable.label or "v")
         name.variable = weakref.ref(variable)
         if variable.requires_grad:
             self._parameters.add(name)
         role = "parameter" if variable.requires_grad else "constant"
         self._pending.leaves[f"{role}/{name.text}"] = data
-        self._pending.bound.append(variable)
+        self._pending.variables.append(variable)
         return name
 
     def flush(self, wanted: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Send what is waiting, and take in what the service says of it. wanted: values to come back."""
+        """Send the pending ops and leaves, and set the places, types and values that the service returns.
+
+        wanted: names whose values the service must return.
+        """
         pending = self._pending
         if not (pending.ops or pending.leaves or self._renew or wanted):
             return []
-        # what died before the last flush is read by none of the ops that wait now
+        # only names that died before the last flush: pending ops may read the others
         asked = {"ops": pending.ops, "release": self._releasable, "renew": self._renew}
         if wanted is not None:
             asked["return_values"] = list(wanted)
@@ -171,7 +189,7 @@ class Tape:
         self._releasable = self._dead[:]
         del self._dead[: len(self._releasable)]
         values = group(tensors, "value")
-        for op, expressions in zip(said["appended"], pending.written, strict=True):
+        for op, expressions in zip(said["appended"], pending.outputs, strict=True):
             for output, reference in zip(op["outputs"], expressions, strict=False):
                 expression = reference()
                 if expression is not None:
@@ -180,20 +198,20 @@ class Tape:
         return said["appended"]
 
     def _forget_pending(self) -> None:
-        for reference in (each for expressions in self._pending.written for each in expressions):
+        for reference in (each for expressions in self._pending.outputs for each in expressions):
             expression = reference()
             if expression is not None:
                 expression.lost = True
-        for variable in self._pending.bound:
+        for variable in self._pending.variables:
             self._parameters.discard(variable.named)
             variable.unbind()
         self._pending = _Pending()
 
     def _new(self, parents: tuple[Name, ...], hint: str = "e") -> Name:
         self._count += 1
-        return self._known(f"{hint}.{self._count}" if len(hint) > 1 else f"{hint}{self._count}", parents)
+        return self._existing(f"{hint}.{self._count}" if len(hint) > 1 else f"{hint}{self._count}", parents)
 
-    def _known(self, text: str, parents: tuple[Name, ...]) -> Name:
+    def _existing(self, text: str, parents: tuple[Name, ...]) -> Name:
         name = Name(text, parents)
         weakref.finalize(name, self._dead.append, text).atexit = False
         return name
@@ -201,7 +219,7 @@ class Tape:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def value(self, expression: Expression) -> np.ndarray:
-        """The value of an expression, which is computed for this if the tape is lazy."""
+        """The value of `expression`; a lazy tape computes it now."""
         expression.check_on(self)
         self.flush([expression.name] if self._pending.ops else None)
         if expression.taken is None:
@@ -211,18 +229,18 @@ class Tape:
         return expression.taken
 
     def retain(self, expression: Expression) -> None:
-        """Let backward passes set the `grad` of an expression too, not only that of variables."""
+        """Let backward passes set the `grad` of `expression`, as they do for variables."""
         expression.check_on(self)
         self._retained.add(expression)
 
     # --- gradients -----------------------------------------------------------------------------------------------
 
     def backward(self, target: Expression, gradient: Any = None) -> Playback:
-        """Play the tape back from `target`; gradients are added to the `grad` of variables.
+        """Run the backward pass from `target`, and add each gradient to the `grad` of its variable.
 
-        gradient: the cotangent of a target that is not a single number.
+        gradient: the cotangent of `target`; needed unless `target` is a scalar.
         """
-        target_name = self.name_of(target).text  # before the parameters are listed: it may be a new one
+        target_name = self.name_of(target).text  # first, because it may add a parameter
         owners: dict[str, Expression] = {e.name: e for e in self._retained if e.generation == self.generation}
         for each in self._parameters:
             variable = each.variable() if each.variable is not None else None
@@ -240,7 +258,7 @@ class Tape:
         )
 
     def gradients(self, target: Expression, wrt: Sequence[Expression], gradient: Any = None) -> list[np.ndarray | None]:
-        """Gradients as arrays, added to nothing; None where there is none."""
+        """The gradients of `target` as arrays, without changing any `grad`; None where there is no gradient."""
         names = [self.name_of(x).text for x in wrt]
         _, found = self._play_back(target, self.name_of(target).text, names, gradient)
         return [found.get(name) for name in names]
@@ -248,7 +266,7 @@ class Tape:
     def record_gradients(
         self, target: Expression, wrt: Sequence[Expression], gradient: Expression | None = None
     ) -> list[Expression | None]:
-        """Gradients as expressions, which can be used and differentiated like any others; None where there is none."""
+        """The gradients of `target` as expressions, which can be differentiated; None where there is no gradient."""
         names = [self.name_of(x) for x in wrt]
         parents = (self.name_of(target), *names)
         asked: dict[str, Any] = {"target": parents[0].text, "record": True, "wrt": [name.text for name in names]}
@@ -261,14 +279,14 @@ class Tape:
         written = {o["name"]: (op["op"], o) for op in said["appended"] for o in op["outputs"]}
         found: dict[str, Expression] = {}
         for variable, name in said["recorded"].items():
-            found[variable] = Expression(self, self._known(name, parents)).describe(*written[name])
+            found[variable] = Expression(self, self._existing(name, parents)).describe(*written[name])
             found[variable].take(values.get(name))
         return [found.get(name.text) for name in names]
 
     def _play_back(
         self, target: Expression, name: str, wrt: Sequence[str], gradient: Any
     ) -> tuple[dict[str, Any], Arrays]:
-        """(What the service says, gradients by name)."""
+        """(JSON members of the response, gradients by name)."""
         given = {}
         if gradient is not None:
             array = gradient.value if isinstance(gradient, Expression) else gradient
@@ -285,25 +303,17 @@ class Tape:
 
 
 def immediate(service: Service | str, **settings: Any) -> Tape:
-    """A tape whose values are there at once."""
+    """A tape that computes each op at its call."""
     return Tape(service, "immediate", **settings)
 
 
 def lazy(service: Service | str, **settings: Any) -> Tape:
-    """A tape whose values are computed when they are asked for."""
+    """A tape that computes values when the program reads them."""
     return Tape(service, "lazy", **settings)
 
 
-def current(default: Tape | None = None) -> Tape:
-    """The tape of the innermost ``with``, else `default`. Raises BackpassError if there is neither."""
-    tape = _current.get() or default
-    if tape is None:
-        raise BackpassError("there is no tape here: compute inside `with Tape(url):`")
-    return tape
-
-
 def _attribute(value: Any) -> Any:
-    """Infinity as the wire has it: JSON has no number for it."""
+    """`value` as the wire writes it: infinity is a string, because JSON has no number for it."""
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value

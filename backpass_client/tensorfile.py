@@ -1,6 +1,6 @@
-"""Messages with tensors: safetensors files, whose metadata carries the rest of the message as JSON.
+"""Messages with tensors: safetensors files whose metadata holds the JSON members of the message.
 
-Eight bytes of header length, a JSON header, then the bytes of all tensors. bfloat16 needs `ml_dtypes`, if it is there.
+A file is eight bytes of header length, a JSON header, and the bytes of all tensors. bfloat16 needs `ml_dtypes`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ NAMES = {code: name for name, code in CODES.items()}
 
 
 def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
-    """A file of `tensors` with `request` in its metadata. Raises BackpassError for a dtype that cannot travel."""
-    header: dict[str, Any] = {"__metadata__": {"request": json.dumps(request, default=_plain)}}
+    """A file of `tensors` with `request` in its metadata. Raises BackpassError for an unsupported dtype."""
+    header: dict[str, Any] = {"__metadata__": {"request": json.dumps(request, default=_as_json)}}
     arrays = {name: np.asarray(value) for name, value in tensors.items()}
     parts, end = [], 0
-    # wide items first: then every tensor starts at a multiple of its item size
+    # the widest items first, so that every tensor starts at a multiple of its item size
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
         if array.dtype.name not in CODES:
             why = ": complex numbers are not supported" if array.dtype.kind == "c" else ""
-            raise BackpassError(f"{name!r} is {array.dtype}, which is not one of {', '.join(CODES)}{why}")
+            raise BackpassError(f"cannot send {name!r} of dtype {array.dtype}, only {', '.join(CODES)}{why}")
         raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         header[name] = {
             "dtype": CODES[array.dtype.name],
@@ -57,7 +57,7 @@ def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """(what the answer says, its tensors, which may be written to)."""
+    """(JSON members, tensors) of a response. The tensors are writable copies."""
     (length,) = LENGTH.unpack_from(content)
     header = json.loads(content[LENGTH.size : LENGTH.size + length])
     said = json.loads(header.pop("__metadata__", {}).get("response", "{}"))
@@ -69,15 +69,15 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return said, tensors
 
 
-def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy among the attributes of an op."""
+def _as_json(value: Any) -> Any:
+    """A numpy number or array, such as an op's attribute, as a Python number or list."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot travel as JSON")
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")
 
 
 def _dtype(code: str) -> np.dtype:
     try:
         return np.dtype(NAMES[code])
     except TypeError:
-        raise BackpassError(f"numpy does not know {NAMES[code]}: import ml_dtypes first") from None
+        raise BackpassError(f"numpy has no dtype {NAMES[code]}: import ml_dtypes first") from None

@@ -1,16 +1,13 @@
-"""Leaves of a tape: arrays of the client's."""
+"""Variables: the leaves of a tape, whose arrays live in this process."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression, Name
-
-if TYPE_CHECKING:
-    from backpass_client.tape import Tape
+from backpass_client.expression import Expression, Name, Recorder, current
 
 __all__ = ["Variable"]
 
@@ -18,18 +15,20 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,99}")
 
 
 class Variable(Expression):
-    """A leaf: an array of yours. It is put on the tape when it is first used there, and again when it has changed.
+    """A leaf: a local array. The tape sends it at its first use, and again at the next use after it changed.
 
-    data:          the array, copied; assign to it, or change it in place, to train it. Whole numbers that are to have
-                   a gradient become float64.
-    grad:          what backward passes have added up; None before the first.
-    requires_grad: whether they do.
-    name:          what its name on the tape begins with: letters, digits and ``_ . / -``.
+    data:          the array, copied; assign to it or change it in place to train it. Integers become float64 when
+                   `requires_grad`.
+    grad:          the sum of the gradients of all backward passes; None before the first one.
+    requires_grad: whether backward passes compute its gradient.
+    name:          the prefix of its name on the tape: letters, digits and ``_ . / -``.
     """
 
     def __init__(self, data: Any, requires_grad: bool = True, name: str | None = None) -> None:
         if name is not None and NAME.fullmatch(name) is None:
-            raise ValueError(f"the name {name!r} has other characters than letters, digits and _ . / -, or is too long")
+            raise ValueError(
+                f"the name {name!r} must have 1 to 100 letters, digits and _ . / -, and start with a letter or _"
+            )
         self._data = np.array(data)
         self.requires_grad = requires_grad
         if requires_grad and self._data.dtype.kind in "iub":
@@ -54,7 +53,7 @@ class Variable(Expression):
         self._data = np.array(value, self._data.dtype)
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         return self._data.shape
 
     @property
@@ -66,38 +65,39 @@ class Variable(Expression):
         return self._data.ndim
 
     @property
-    def tape(self) -> Tape:
-        """The current one, or the one it was used on last."""
-        from backpass_client.tape import current
-
+    def tape(self) -> Recorder:
+        """The current tape; without one, the tape that used this variable last."""
         return current(self._tape)
+
+    @property
+    def owner(self) -> None:
+        return None
 
     def zero_grad(self) -> None:
         self.grad = None
 
-    def bind(self, tape: Tape) -> Name:
-        """The variable of `tape` that holds the present data."""
+    def bind(self, tape: Recorder) -> Name:
+        """The name of the leaf of `tape` that holds the present data; adds a leaf if there is none."""
         there = self._tape is tape and (self.requires_grad or self.generation == tape.generation)
-        if not there or self._sent is None or not _same(self._sent, self._data):
+        if not there or self._sent is None or not _same_bits(self._sent, self._data):
             self._sent = self._data.copy()
             self.named = tape.put(self, self._sent)
             self._tape, self.generation = tape, tape.generation
         return self.named
 
     def unbind(self) -> None:
-        """What was put last never arrived."""
+        """Forget the last leaf: the request with it failed."""
         self._sent = None
 
-    def check_on(self, tape: Tape) -> None:
+    def check_on(self, tape: Recorder) -> None:
         self.bind(tape)
 
     def take(self, value: np.ndarray | None) -> None:
-        pass  # the data is ours
+        pass  # the local array is the value
 
     def __repr__(self) -> str:
         return f"Variable({self._data!r})"
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal to the last bit."""
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

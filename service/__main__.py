@@ -1,4 +1,4 @@
-"""`python -m service` is `backpass`."""
+"""`python -m service` runs the command line `backpass`."""
 
 import sys
 

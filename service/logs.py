@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object per line: control characters in a value cannot forge a second line."""
+"""Log lines as JSON, one object per line. JSON escapes control characters, so a value cannot forge a second line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRACE_CHARACTERS = 32_768
 
 
 class JsonFormatter(logging.Formatter):
-    """time (UTC), level, logger, message, the traceback if there is one, and the constant `context`."""
+    """Formats time (UTC), level, logger, message, the traceback if there is one, and the constant `context`."""
 
     def __init__(self, context: dict[str, str]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, **context: str) -> None:
-    """Send every log line of this process to standard error as JSON; `context` goes into each."""
+    """Send every log line of this process to standard error as JSON. context: members to add to each line."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(context))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""The catalogue of ops as pages of Markdown, one for each family, written from the declarations."""
+"""`backpass catalogue`: Markdown pages about the ops, one page for each family, generated from their declarations."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from service.routes.ops import CATALOGUE, FAMILIES, attributes_of, documentation
 __all__ = ["pages", "write_pages"]
 
 DIGITS = 6
-"""Significant digits of the numbers on a page: those behind differ from one machine to another, as does what is left
-where sums cancel, which counts as 0."""
+"""Significant digits of numbers on a page. Further digits differ between machines, and so does the rounding noise of
+sums that cancel, which is shown as 0."""
 WIDTH = 120
 LARGE = 24
-"""Elements of all arrays from which on an example is not shown with its gradients too."""
+"""The most elements, of all arrays together, of an example that is shown with its gradients."""
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages, and remove those of families that are no more."""
+    """Write all pages, and delete the pages of families that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     written = pages()
     for path in folder.glob("*.md"):
@@ -43,7 +43,7 @@ def write_pages(folder: Path) -> None:
 
 
 def pages() -> dict[str, str]:
-    """File name -> text: README.md, which lists all ops, and a page for each family."""
+    """File name -> text: README.md with a list of all ops, and one page for each family."""
     families = {name: [s for _, s in sorted(CATALOGUE.items()) if family_of(s) == name] for name in FAMILIES}
     return {"README.md": _index(families)} | {f"{name}.md": _page(name, specs) for name, specs in families.items()}
 
@@ -88,7 +88,7 @@ def _entry(spec: OpSpec) -> Iterator[str]:
     if sample is not None:
         yield from _json(sampled(sample))
         return
-    examples = sorted(_examples(spec), key=_awkwardness)
+    examples = sorted(_examples(spec), key=_example_order)
     shown = next((e for e in examples if e.smooth), examples[0])
     yield f"* for example {_types(spec, shown)}"
     yield from _json(_shown(spec, shown))
@@ -100,7 +100,7 @@ def _entry(spec: OpSpec) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """A docstring as Markdown: outside code an asterisk is one."""
+    """A docstring as Markdown. Asterisks outside code are escaped."""
     parts = text.replace("``", "`").split("`")
     return "`".join(part if i % 2 else part.replace("*", r"\*") for i, part in enumerate(parts))
 
@@ -112,7 +112,7 @@ def _marked(optional: bool, variadic: bool) -> str:
 
 
 def _type(attr: Attr) -> str:
-    """The JSON Schema of an attribute in words."""
+    """The JSON Schema of an attribute as a phrase."""
 
     def words(schema: Mapping[str, Any]) -> str:
         if "anyOf" in schema:
@@ -140,14 +140,14 @@ def _gradient(spec: OpSpec) -> str:
 
 
 def _examples(spec: OpSpec) -> list[Example]:
-    """Those with something in them, or, if there is none, all."""
+    """The examples without empty inputs, or all of them if each has an empty input."""
     assert spec.example_rule is not None
     every = list(spec.example_rule())
     return [e for e in every if not e.inputs or all(_count(x) for x in e.inputs)] or every
 
 
-def _awkwardness(example: Example) -> tuple[bool, bool, int]:
-    """The least of it is shown: infinite numbers cannot be read in JSON, and single ones show little."""
+def _example_order(example: Example) -> tuple[bool, bool, int]:
+    """Sort key of examples, best first: finite values (JSON shows no infinity), at least 4 elements, small."""
     return not _finite([*example.inputs, *example.outputs]), _weight(example) < 4, _weight(example)
 
 
@@ -209,7 +209,7 @@ def _types(spec: OpSpec, example: Example) -> str:
 
 
 def _shown(spec: OpSpec, example: Example) -> dict[str, Any]:
-    """The op as on the wire, its inputs and outputs by name, and, of a small one, the gradients of their sum."""
+    """The op as in a program document, its inputs and outputs by name, and for a small one gradients of the sum."""
     names = _names(spec, example)
     block = _block(spec, example, names)
     outs = _outputs(spec, len(block.results))
@@ -223,7 +223,7 @@ def _shown(spec: OpSpec, example: Example) -> dict[str, Any]:
     flat = [name for each in outs.values() for name in each]
     if example.outputs:
         shown["found"] = {name: _tensor(value) for name, value in zip(flat, example.outputs, strict=False)}
-    drawn = spec.takes_key and not example.outputs  # differently in every step
+    drawn = spec.takes_key and not example.outputs  # random outputs, different in every step
     if spec.differentiable and _weight(example) <= LARGE and not drawn:
         gradients = _gradients(block, given)
         if gradients:
@@ -232,7 +232,7 @@ def _shown(spec: OpSpec, example: Example) -> dict[str, Any]:
 
 
 def _gradients(block: Block, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the sum of all that comes out, by every input that has one."""
+    """The gradients of the sum of all outputs, by input."""
     wrt = [p for p in block.params if isinstance(block.types[p], TensorType) and block.types[p].is_float]
     results = [t for t in block.result_types if t.is_float]
     if not wrt or any(isinstance(t, StackType) for t in (*block.types.values(), *results)):
@@ -265,7 +265,7 @@ def _json(shown: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _laid_out(value: Any, indent: int) -> str:
-    """JSON in lines of WIDTH."""
+    """`value` as JSON in lines of at most WIDTH characters."""
     text = json.dumps(value, ensure_ascii=False)
     if indent + len(text) <= WIDTH - 20 or not isinstance(value, dict | list):
         return text

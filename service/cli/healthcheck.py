@@ -1,6 +1,7 @@
-"""`python -m service.cli.healthcheck` asks this machine's service whether it is ready: the container's health check.
+"""The health check of a container: `python -m service.cli.healthcheck` asks the local service whether it is ready.
 
-Exit status 0 if it is, 1 if not. Only the standard library: it starts in a few hundredths of a second.
+The exit status is 0 if the service is ready, else 1. The module imports only the standard library, so that it starts in
+a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Say on one line what is wrong, if anything. arguments: `[host:port]`; the settings' own by default."""
+    """Print one line, "ready" or the reason of failure; returns the exit status.
+
+    arguments: `[host:port]`; by default those of the settings.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     host, port = _address(given[0] if given else "", os.environ)
     problem = failure(host, port)
@@ -34,7 +38,7 @@ def _address(given: str, environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def failure(host: str, port: int, timeout: float = 2.0) -> str | None:
-    """Why the service at host and port is not ready, or None if it is. timeout: seconds for each wait on the socket."""
+    """The reason why the service at host:port is not ready; None if it is. timeout: seconds for each socket wait."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         connection.request("GET", PATH, headers={"Connection": "close"})

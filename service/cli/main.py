@@ -24,7 +24,7 @@ OPTIONS = {"host": str, "port": int, "device": str, "workers": int, "threads": i
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. arguments: those of the process when None."""
+    """Run one command; returns the exit status. arguments: by default those of the process."""
     chosen = _parser().parse_args(arguments)
     match chosen.command:
         case "serve":
@@ -40,44 +40,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("backpass", description="Compiles and executes backward passes over HTTP.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(
+        "backpass", description="A REST service that compiles and executes backward passes."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",
         help="start the service",
-        description="Starts the service. Every setting is also an environment variable BACKPASS_<NAME>; "
-        "an option here wins over it.",
+        description="Start the service. Each option overrides the environment variable BACKPASS_<NAME>. "
+        "The other settings have environment variables only: see docs/settings.md.",
     )
     for name, kind in OPTIONS.items():
-        field = Settings.model_fields[name]
-        serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=field.description, metavar=kind.__name__)
+        serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=_setting_help(name), metavar=name.upper())
     profile = commands.add_parser(
         "profile",
-        help="show where the time of a step goes",
-        description="Runs some steps of a program and shows its kernels: time, work, share of what the machine can do.",
+        help="show the time of each kernel of a step",
+        description="Run steps of a program and show its kernels: time, work, and share of the machine's peak.",
     )
-    profile.add_argument("program", type=Path, help="JSON file: a program, or the body of a request with one")
-    profile.add_argument("--loss", help="variable to differentiate; `loss` by default")
+    profile.add_argument(
+        "program", type=Path, help="JSON file with a program, or with the body of a request that contains one"
+    )
+    profile.add_argument("--loss", help="variable to differentiate (default: the loss of the request body, or `loss`)")
     profile.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME:SIZES",
-        help="of a feed that leaves sizes open, as x:32,64",
+        help="shape of a feed with open sizes, such as x:32,64; repeat the option for more feeds",
     )
-    profile.add_argument("--optimizer", metavar="TYPE", help="profile a training step with sgd, adam, ...")
     profile.add_argument(
-        "--steps", type=int, default=10, help="how many are taken the mean of, or, as data, added up; 10 by default"
+        "--optimizer",
+        metavar="TYPE",
+        help="profile a training step with this optimizer, such as sgd or adam (default: gradients only)",
     )
-    profile.add_argument("--threads", type=int, help="BACKPASS_THREADS; one for each core by default")
-    profile.add_argument("--interpret", action="store_true", help="without machine code")
-    profile.add_argument("--json", action="store_true", help="the profile as data")
-    openapi = commands.add_parser("openapi", help="write the OpenAPI document")
-    openapi.add_argument("--output", type=Path, help="file to write; standard output by default")
-    catalogue = commands.add_parser("catalogue", help="write the pages that describe all ops")
-    catalogue.add_argument("--output", type=Path, required=True, help="folder to write them to; no other page stays")
-    commands.add_parser("version", help="print the version")
+    profile.add_argument(
+        "--steps",
+        type=int,
+        default=10,
+        help="steps to measure (default: 10); the table shows means, --json shows sums",
+    )
+    profile.add_argument(
+        "--threads", type=int, help="threads of compiled code (default: BACKPASS_THREADS, or one for each core)"
+    )
+    profile.add_argument("--interpret", action="store_true", help="run the reference executor instead of machine code")
+    profile.add_argument("--json", action="store_true", help="print the profile as JSON")
+    openapi = commands.add_parser(
+        "openapi", help="write the OpenAPI document", description="Write the OpenAPI document of the HTTP interface."
+    )
+    openapi.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: standard output)")
+    catalogue = commands.add_parser(
+        "catalogue", help="write the pages about the ops", description="Write one Markdown page for each family of ops."
+    )
+    catalogue.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder to write; other *.md files in it are deleted",
+    )
+    commands.add_parser("version", help="print the version", description="Print the version of Backpass.")
     return parser
+
+
+def _setting_help(name: str) -> str:
+    """The description of a setting in the form of a help text, with its default."""
+    field = Settings.model_fields[name]
+    text = (field.description or "").rstrip(".")
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    default = field.get_default(call_default_factory=True)
+    return text if default is None else f"{text} (default: {default})"
 
 
 def _serve(chosen: argparse.Namespace) -> int:
@@ -85,7 +117,7 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
-    from service.app import create_app  # not at the top: `version` and a wrong option need no application
+    from service.app import create_app  # imported here, because `version` and an invalid option need no application
 
     logs.configure(settings.log_level)
     server = uvicorn.Server(
@@ -103,7 +135,7 @@ def _serve(chosen: argparse.Namespace) -> int:
             timeout_graceful_shutdown=round(settings.graceful_shutdown),
         )
     )
-    # uvicorn raises the signal that ended it once more; being told to stop, and stopping in good order, is no failure
+    # uvicorn raises the signal that ended it once more. An orderly stop is no failure, so ignore that signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     server.run()
@@ -111,7 +143,7 @@ def _serve(chosen: argparse.Namespace) -> int:
 
 
 def _settings(given: Mapping[str, Any]) -> Settings | None:
-    """The settings, of which some are given here. None, with what is wrong with them on standard error."""
+    """The settings, with `given` ones on top of the environment. If they are invalid: None, and a message on stderr."""
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -140,7 +172,7 @@ def _profile(chosen: argparse.Namespace) -> int:
         except ValueError:
             name = ""
         if not name:
-            print(f"--shape {each}: must be a name, a colon, and sizes, as in x:32,64", file=sys.stderr)
+            print(f"--shape {each}: expected NAME:SIZES, such as x:32,64", file=sys.stderr)
             return 2
     try:
         found = profile_file(chosen.program, chosen.loss, shapes, chosen.optimizer, steps, chosen.interpret)
@@ -159,7 +191,7 @@ def _profile(chosen: argparse.Namespace) -> int:
 def _openapi(output: Path | None) -> int:
     from service.app import create_app
 
-    # Of the settings only the defaults: the document must not depend on the machine that writes it.
+    # Default settings only, because the document must not depend on the environment of the writer.
     document = create_app(Settings.model_construct()).openapi()
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if output is None:

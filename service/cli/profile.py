@@ -1,4 +1,4 @@
-"""`backpass profile`: a step of a program from a file, run in this process, and where its time went."""
+"""`backpass profile`: run a step of a program from a file in this process, and measure its kernels."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ def profile_file(
     steps: int = 10,
     interpret: bool = False,
 ) -> dict[str, Any]:
-    """The profile of so many steps of the program in a file: a program, or the body of a request that has one.
+    """The profile of `steps` steps of the program in a file, added up.
 
-    Values that the body gives are used; others are drawn at random, and integers are 0.
-    shapes:    of feeds whose declaration leaves sizes open.
-    optimizer: makes it a training step; else only gradients are computed.
-    interpret: without machine code.
-    Raises OSError or ValueError for a file that is no such thing, HttpProblem for tensors that are none, and CoreError.
+    path:      JSON file with a program, or with the body of a request that contains one. Values in the body are used;
+               other floats are drawn at random, other integers are 0.
+    shapes:    shapes of feeds with open sizes.
+    optimizer: profile a training step with this optimizer; None profiles gradients only.
+    interpret: run the reference executor instead of machine code.
+    Raises OSError for an unreadable file, ValueError for invalid JSON, HttpProblem for invalid tensors, and CoreError.
     """
     try:
         body = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise ValueError("the file holds no JSON object")
+        raise ValueError(f"expected a JSON object, found {type(body).__name__}")
     program = read(body.get("program", body))
     given: dict[str, Any] = {}
     for member in ("feeds", "parameters", "states"):
         given |= tensors.decode_all(body.get(member, {}), pointer=f"/{member}")
     known = {v.name for v in program.feeds}
     if unknown := sorted(set(shapes or ()) - known):
-        raise ProgramError(f"{unknown[0]!r} is no feed of the program", "feed_unknown")
+        raise ProgramError(f"the program has no feed {unknown[0]!r}", "feed_unknown")
     sizes = {**{n: a.shape for n, a in given.items() if n in known}, **(shapes or {})}
     sized = bound(program, sizes)
     for v in sized.feeds:
         if not v.type.is_static and v.name not in given:
             raise ProgramError(
-                f"{v.name!r} is {v.type}, which leaves a size open: give it as --shape {v.name}:...", "feed_missing"
+                f"{v.name!r} is {v.type} with an open size: set it with --shape {v.name}:...", "feed_missing"
             )
     values = random_values(sized, given, seed=0)
     query = GradientQuery(loss=loss or body.get("loss", "loss"))
@@ -65,7 +66,7 @@ def profile_file(
         executable = executable.compiled(timed=True)
     values = {**executable.initial_state(), **values} if optimizer else values
     read_by_it = {v.name: values[v.name] for v in executable.inputs if v.name in values}
-    executable.step(read_by_it)  # the first one makes room for what the others use
+    executable.step(read_by_it)  # the first step allocates the buffers, so it is not measured
     times = Times()
     for step in range(steps):
         executable.step(read_by_it, step=step, times=times)

@@ -1,4 +1,13 @@
-"""Where work runs: the interface the routes use, and the pool of worker processes behind it."""
+"""The engine runs calls in worker processes: the interface for the routes, and a pool that implements it.
+
+protocol      the interface `Engine`, its results and its errors
+devices       which workers to start, and on which device
+child         one worker as an operating-system process
+process       one worker as the service sees it: start, call, cancel, kill
+pending_call  one call from its start to its reply
+dispatch      the queue of calls and the choice of a worker
+embedded      the pool: supervision and replacement of workers
+"""
 
 from service.engine.embedded import EmbeddedPool
 from service.engine.protocol import (

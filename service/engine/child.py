@@ -1,4 +1,4 @@
-"""A worker as the operating system knows it: started, killed, and how it ended."""
+"""One worker as an operating-system process: start it, kill it, read its exit status."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ __all__ = ["ALLOCATOR", "Child"]
 
 EXIT_POLL_S = 0.005
 
-# By default glibc gives every array of 128 KiB or more fresh pages from the kernel, and back when it dies: a step then
-# spends most of its time in page faults. Measured on x + x with 400 KB: 0.19 ms, and 0.015 ms with these.
+# By default glibc takes fresh pages from the kernel for every array of 128 KiB or more, and returns them when the array
+# is freed: a step then spends most of its time in page faults. Measured on x + x with 400 KB: 0.19 ms by default,
+# 0.015 ms with these settings.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
@@ -27,10 +28,10 @@ ALLOCATOR = {
 
 
 class Child:
-    """The process of a worker, which talks over its end of a socket."""
+    """The process of one worker. It communicates through its end of a socket pair."""
 
     def __init__(self, plan: WorkerPlan, theirs: socket.socket) -> None:
-        """Raises OSError. The kernel ties the child's life to the *thread* that does this."""
+        """Start the process. Raises OSError. The kernel kills the child when the *thread* that started it ends."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "service.worker.main", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
@@ -43,11 +44,11 @@ class Child:
         return self._process.pid
 
     def kill(self) -> None:
-        self._process.kill()  # works on a stopped process too
+        self._process.kill()  # SIGKILL also ends a stopped process
 
     async def exit_reason(self) -> str:
-        """Why the socket was closed from the other side."""
-        status = await self.exit_status(1.0)  # the socket closes a moment before the process can be waited for
+        """The reason why the worker closed its socket, for logs and errors."""
+        status = await self.exit_status(1.0)  # the socket closes shortly before the exit status is available
         if status is None:
             return "closed its socket"
         if status < 0:
@@ -64,6 +65,6 @@ class Child:
 
 
 def _environment(plan: WorkerPlan) -> dict[str, str]:
-    """Ours, with what the plan says, and with the place this package was imported from, installed or not."""
+    """This process's environment plus the plan's. PYTHONPATH contains the directory this package was imported from."""
     paths = [str(Path(service.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**ALLOCATOR, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **plan.environment}

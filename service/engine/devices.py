@@ -1,4 +1,4 @@
-"""Which workers to run: one for each GPU, or some for the cores. Found out without loading CUDA in this process."""
+"""Which workers to start: one for each GPU, or several for the CPU cores. Does not load CUDA into this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.settings import Settings
 __all__ = ["WorkerPlan", "plan_workers", "visible_gpus"]
 
 THREAD_VARIABLES = (
-    "BACKPASS_THREADS",  # of machine code, and of its compiler
+    "BACKPASS_THREADS",  # threads of compiled code and of the compiler
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -26,21 +26,21 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """One worker to run: its device, and what its environment has besides the service's own."""
+    """One worker to start: its device, and the environment variables to set on top of the service's own."""
 
     device: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_workers(settings: Settings) -> list[WorkerPlan]:
-    """One plan per worker slot. Raises NoCapacity when CUDA is demanded and there is none."""
+    """One plan for each worker slot. Raises NoCapacity if the settings require CUDA and no GPU is visible."""
     gpus = [] if settings.device == "cpu" else visible_gpus()
     if settings.device == "cuda" and not gpus:
         raise NoCapacity("BACKPASS_DEVICE is cuda, but no GPU is visible here")
     if gpus and (settings.device == "cuda" or importlib.util.find_spec("cupy") is not None):
         threads = _thread_limits(settings.threads_per_worker(len(gpus)))
         return [WorkerPlan("cuda", {"CUDA_VISIBLE_DEVICES": gpu, **threads}) for gpu in gpus]
-    # Without a limit each worker would start a thread per core, and together they would fight for all of them.
+    # Without a limit each worker would start one thread per core, and the workers would compete for the cores.
     threads = _thread_limits(settings.threads_per_worker(settings.workers))
     return [WorkerPlan("cpu", {"CUDA_VISIBLE_DEVICES": "", **threads}) for _ in range(settings.workers)]
 
@@ -50,7 +50,7 @@ def _thread_limits(threads: int) -> dict[str, str]:
 
 
 def visible_gpus() -> list[str]:
-    """Names that CUDA_VISIBLE_DEVICES understands, one for each GPU that this process may use."""
+    """The GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
@@ -61,6 +61,6 @@ def visible_gpus() -> list[str]:
     query = [program, "--query-gpu=uuid", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (subprocess.SubprocessError, OSError):  # installed without a working driver
+    except (subprocess.SubprocessError, OSError):  # nvidia-smi is installed, but the driver does not work
         return []
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Who gets which worker: a bounded waiting line, first come first served, where some wait for one worker only."""
+"""Dispatch of calls to workers: bounded queues in order of arrival, one for any worker and one for each worker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, Q
 
 __all__ = ["Dispatcher", "Slot"]
 
-BROKEN_AFTER = 3  # failed starts in a row, after which nobody should wait for the slot
+BROKEN_AFTER = 3  # consecutive failures after which calls do not wait for the slot any more
 SMOOTHING = 0.1
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A place in the line. `slot` is set when its turn has come, or fails."""
+    """One queued call. `slot` gets its result when a worker is free, or an exception."""
 
     number: int
     slot: asyncio.Future[Slot]
@@ -29,7 +29,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Slot:
-    """One place for a worker; processes come and go in it, one per generation."""
+    """A place for one worker. Each replacement of its process is a new generation."""
 
     index: int
     plan: WorkerPlan
@@ -37,10 +37,10 @@ class Slot:
     status: WorkerStatus = "starting"
     generation: int = 0
     restarts: int = 0
-    failures: int = 0  # starts or lives without a single answer, in a row
+    failures: int = 0  # consecutive processes that ended without answering a call
     last_fatal: str | None = None
     waiting: deque[Ticket] = field(default_factory=deque)
-    over: asyncio.Future[bool] | None = None  # of the call that is running: done when the worker has answered
+    over: asyncio.Future[bool] | None = None  # done when the worker has answered the running call
 
     @property
     def is_idle(self) -> bool:
@@ -52,7 +52,7 @@ class Slot:
 
 
 class Dispatcher:
-    """Gives each slot to one call at a time."""
+    """Assigns each slot to one call at a time."""
 
     def __init__(self, slots: Sequence[Slot], queue_per_worker: int) -> None:
         self._slots = slots
@@ -64,15 +64,15 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait, for any worker or for one."""
+        """The number of queued calls, for any worker and for particular workers."""
         return len(self._shared) + sum(len(slot.waiting) for slot in self._slots)
 
     async def acquire(self, worker: str | None, give_up: float) -> Slot:
-        """A slot whose worker is idle, now marked busy; `release` it afterwards.
+        """Wait for a slot with an idle worker, and mark it busy; call `release` afterwards.
 
-        worker:  id of the process it must be, or None for any.
-        give_up: a value of time.monotonic().
-        Raises WorkerLost, NoCapacity, QueueFull at once, and DeadlineExceeded when time is up.
+        worker:  id of the required worker process, or None for any.
+        give_up: the deadline, a value of time.monotonic().
+        Raises WorkerLost, NoCapacity or QueueFull at once, DeadlineExceeded at the deadline.
         """
         line, limit = self._line(worker)
         if not line and (slot := self._idle(worker)) is not None:
@@ -80,7 +80,7 @@ class Dispatcher:
             return slot
         if len(line) >= limit and self._idle(worker) is None:
             seconds = self._call_seconds * (len(line) + 1) / (1 if worker else len(self._slots))
-            raise QueueFull(f"{len(line)} calls are waiting already", retry_after=max(1.0, seconds))
+            raise QueueFull(f"the queue already holds {len(line)} calls", retry_after=max(1.0, seconds))
         ticket = Ticket(next(self._numbers), asyncio.get_running_loop().create_future())
         line.append(ticket)
         self._dispatch()
@@ -107,19 +107,19 @@ class Dispatcher:
         raise WorkerLost(worker, "it was replaced")
 
     def _idle(self, worker: str | None) -> Slot | None:
-        """The best of the slots that are free for a call of this worker, or of any."""
+        """The least loaded idle slot: of this worker, or of any worker if None."""
         free = [slot for slot in self._slots if slot.is_idle and (worker is None or _is(slot, worker))]
         return min(free, key=_load, default=None)
 
     def _abandon(self, ticket: Ticket, line: deque[Ticket]) -> None:
-        """Leave the line; give the slot back if it was handed out in the very same moment."""
+        """Remove the ticket from the queue. Release its slot if one was assigned at the same moment."""
         if ticket in line:
             line.remove(ticket)
         elif ticket.slot.done() and not ticket.slot.cancelled() and ticket.slot.exception() is None:
             self.release(ticket.slot.result())
 
     def release(self, slot: Slot, seconds: float | None = None) -> None:
-        """The call on `slot` is over, after `seconds` of work if it worked."""
+        """Make `slot` idle after a call. seconds: duration of the call if it succeeded."""
         if seconds is not None:
             self._call_seconds += SMOOTHING * (seconds - self._call_seconds)
         if slot.status == "busy":
@@ -127,18 +127,18 @@ class Dispatcher:
         self._dispatch()
 
     def ready(self, slot: Slot) -> None:
-        """A new worker of `slot` takes calls from now on."""
+        """Make `slot` idle: its new worker is ready for calls."""
         slot.status = "idle"
         self._dispatch()
 
     def lost(self, slot: Slot, error: EngineError) -> None:
-        """The worker of `slot` is gone: who waited for it gets `error`; who can go elsewhere stays in line."""
+        """The worker of `slot` is lost: fail the calls queued for it with `error`. Calls for any worker stay queued."""
         _fail(slot.waiting, error)
         if all(slot.failures >= BROKEN_AFTER for slot in self._slots):
             _fail(self._shared, NoCapacity("no worker can be started"))
 
     def close(self) -> None:
-        """Refuse everyone who waits, and everyone who comes."""
+        """Fail all queued calls, and refuse all later ones."""
         self._closed = True
         for line in (self._shared, *(slot.waiting for slot in self._slots)):
             _fail(line, NoCapacity("the service is stopping"))
@@ -148,7 +148,7 @@ class Dispatcher:
             return
         for slot in sorted((s for s in self._slots if s.is_idle), key=_load):
             for line in (slot.waiting, self._shared):
-                while line and line[0].slot.done():  # cancelled a moment ago; its task has not run yet to leave
+                while line and line[0].slot.done():  # just cancelled: its task has not yet removed the ticket
                     line.popleft()
             lines = [line for line in (slot.waiting, self._shared) if line]
             if lines:
@@ -158,7 +158,7 @@ class Dispatcher:
 
 
 def _load(slot: Slot) -> tuple[int, int]:
-    """Few sessions first, so that they spread; then the lowest slot, whose caches are the warmest."""
+    """Sort key: fewest sessions first, to spread them; then the lowest index, whose caches are warmest."""
     return slot.sessions, slot.index
 
 

@@ -1,8 +1,8 @@
 """The pool of worker processes on this machine.
 
-Each slot has a supervisor that starts a process, watches it, and replaces it when it is lost. A call that fails takes
-nobody with it: its worker is killed and replaced, calls on other workers go on. A call whose caller has gone, or
-whose time is up, is first asked to stop through shared memory; only a worker that does not listen is killed.
+Each slot has a supervisor that starts a process, watches it, and replaces it when it is lost. Losing a worker fails
+only the calls of that worker. When a caller cancels or a deadline passes, the pool first asks the call to stop, through
+shared memory, and kills the worker only if the call does not stop within the grace period.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
-from service.engine.process import Waiting, WorkerConfig, WorkerProcess
+from service.engine.process import ParkedCall, WorkerConfig, WorkerProcess
 from service.engine.protocol import (
     NO_TENSORS,
     DeadlineExceeded,
@@ -38,15 +38,15 @@ __all__ = ["EmbeddedPool"]
 log = logging.getLogger("backpass.engine")
 
 DEFAULT_HANDLERS = "service.worker.handlers:HANDLERS"
-OWN_ANSWER_S = 0.1  # a worker sees the deadline too, and its own answer says where in the program it was
+OWN_ANSWER_S = 0.1  # extra time for the worker's own deadline error, which names the place in the program
 MAX_BACKOFF_S = 5.0
 
 
 class EmbeddedPool:
-    """An `Engine` (see `protocol.py`) made of subprocesses of this process."""
+    """An `Engine` (see `protocol.py`) that runs its workers as child processes."""
 
     def __init__(self, settings: Settings, handlers: str = DEFAULT_HANDLERS) -> None:
-        """handlers: "module:NAME" of the table that the workers serve."""
+        """handlers: "module:NAME" of the handler table of the workers."""
         self._settings = settings
         self._config = WorkerConfig(
             handlers=handlers,
@@ -59,7 +59,7 @@ class EmbeddedPool:
         self._supervisors: list[asyncio.Task[None]] = []
         self._stoppers: set[asyncio.Task[None]] = set()
         self._callbacks: list[LostCallback] = []
-        self.events: Counter[tuple[str, str]] = Counter()  # (what, why) -> times, for the metrics
+        self.events: Counter[tuple[str, str]] = Counter()  # (event, reason) -> count, for the metrics
 
     async def start(self) -> None:
         plans = await asyncio.to_thread(plan_workers, self._settings)
@@ -87,7 +87,7 @@ class EmbeddedPool:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a worker."""
+        """The number of calls that wait for a worker."""
         return self._dispatcher.waiting
 
     async def call(
@@ -105,15 +105,15 @@ class EmbeddedPool:
         queued = compiling = 0.0
         while True:
             asked = time.monotonic()
-            slot = await self._acquired(worker, give_up)
+            slot = await self._acquire(worker, give_up)
             started = time.monotonic()
             queued += started - asked
             try:
-                reply = await self._on(slot, op, args, tensors, give_up, on_part)
+                reply = await self._run(slot, op, args, tensors, give_up, on_part)
                 break
-            except Waiting as waiting:
-                worker = waiting.process.id  # what is compiled will be there
-                await self._compiled(waiting, give_up)
+            except ParkedCall as parked:
+                worker = parked.process.id  # the result of the compilation is in this worker
+                await self._compiled(parked, give_up)
                 compiling += time.monotonic() - started
             except TimeoutError:
                 raise DeadlineExceeded(f"the call did not end within {deadline:g} s", waited=False) from None
@@ -121,14 +121,14 @@ class EmbeddedPool:
         timing["compute"] += compiling * 1e3
         return Reply(reply.result, reply.tensors, timing, reply.worker)
 
-    async def _acquired(self, worker: str | None, give_up: float) -> Slot:
+    async def _acquire(self, worker: str | None, give_up: float) -> Slot:
         try:
             return await self._dispatcher.acquire(worker, give_up)
         except (QueueFull, NoCapacity) as error:
             self.events["rejected", type(error).__name__] += 1
             raise
 
-    async def _on(
+    async def _run(
         self,
         slot: Slot,
         op: str,
@@ -137,42 +137,42 @@ class EmbeddedPool:
         give_up: float,
         on_part: PartCallback | None,
     ) -> Reply:
-        """The reply of the worker in `slot`, which is given back. Raises Waiting, and TimeoutError when time is up."""
+        """Run the call on `slot`, then release the slot. Raises ParkedCall, or TimeoutError at the deadline."""
         process = slot.process
-        assert process is not None, "a slot that was handed out has a process"
+        assert process is not None  # the dispatcher assigns only slots with a process
         started = time.monotonic()
-        exchange = process.call(op, args, tensors, give_up, on_part)
-        slot.over = exchange.over
-        exchange.over.add_done_callback(lambda over: self._over(slot, process, over, started))
+        pending = process.call(op, args, tensors, give_up, on_part)
+        slot.over = pending.over
+        pending.over.add_done_callback(lambda over: self._over(slot, process, over, started))
         patience = max(0.0, give_up - started) + OWN_ANSWER_S
-        timer = asyncio.get_running_loop().call_later(patience, exchange.time_out)
+        timer = asyncio.get_running_loop().call_later(patience, pending.time_out)
         try:
-            return await exchange.reply
+            return await pending.reply
         except asyncio.CancelledError:
-            self._make_stop(process, exchange.over, "cancel")
+            self._stop(process, pending.over, "cancel")
             raise
         except TimeoutError:
-            self._make_stop(process, exchange.over, "deadline")
+            self._stop(process, pending.over, "deadline")
             raise
         except RemoteError as error:
-            if error.code in ("deadline_exceeded", "canceled"):  # nobody cancelled: it was the deadline that said stop
+            if error.code in ("deadline_exceeded", "canceled"):  # the caller did not cancel, so the deadline did
                 self.events["stopped", "deadline"] += 1
                 raise DeadlineExceeded(error.message, waited=False) from error
             raise
         except MemoryError as error:
-            raise NoCapacity(f"the service has no room for the tensors: {error}") from error
+            raise NoCapacity(f"the service has no memory for the tensors: {error}") from error
         finally:
             timer.cancel()
 
-    async def _compiled(self, waiting: Waiting, give_up: float) -> None:
-        """Wait until the call can be made again; meanwhile its worker serves others."""
-        process, most = waiting.process, self._settings.queue_per_worker
-        if process.parked > most + 1:  # this one is among them
-            process.forget(waiting.number)
+    async def _compiled(self, parked: ParkedCall, give_up: float) -> None:
+        """Wait until the compilation for the call is done. Its worker serves other calls meanwhile."""
+        process, most = parked.process, self._settings.queue_per_worker
+        if process.parked > most + 1:  # the count includes this call
+            process.forget(parked.number)
             self.events["rejected", QueueFull.__name__] += 1
-            raise QueueFull(f"{most} calls wait for compilations already")
+            raise QueueFull(f"{most} calls already wait for compilations")
         try:
-            await process.compiled(waiting.number, give_up)
+            await process.compiled(parked.number, give_up)
         except TimeoutError:
             self.events["stopped", "deadline"] += 1
             raise DeadlineExceeded("the deadline passed before the program was compiled", waited=True) from None
@@ -182,8 +182,8 @@ class EmbeddedPool:
         if slot.process is process and not process.lost.done():
             self._dispatcher.release(slot, time.monotonic() - started if over.result() else None)
 
-    def _make_stop(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
-        """Stop a call that nobody waits for; its slot stays busy until the worker confirms or is replaced."""
+    def _stop(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
+        """Stop a call without a caller. Its slot stays busy until the worker ends the call or is replaced."""
         self.events["stopped", cause] += 1
         process.cancel()
         stopper = asyncio.create_task(self._stop_or_lose(process, over, cause))
@@ -197,14 +197,14 @@ class EmbeddedPool:
             process.mark_lost(f"a call did not stop within {grace:g} s of its {cause}", cause)
 
     async def _supervise(self, slot: Slot, tried: asyncio.Event) -> None:
-        """Keep a worker running in `slot` until cancelled; `tried` is set when the first start is decided."""
+        """Keep a worker running in `slot` until cancelled. Sets `tried` when the first start succeeded or failed."""
         while True:
             slot.generation += 1
             slot.status = "starting"
             slot.process = None
             try:
                 process = slot.process = WorkerProcess(slot.plan, self._config)
-            except OSError as error:  # out of processes or descriptors: may pass
+            except OSError as error:  # no free process or descriptor: a later try may succeed
                 log.error("slot %d: cannot start a process: %s", slot.index, error)
                 slot.last_fatal = f"cannot start a process: {error}"
                 slot.failures += 1
@@ -224,7 +224,7 @@ class EmbeddedPool:
             await asyncio.sleep(_backoff(slot.failures))
 
     async def _live(self, slot: Slot, process: WorkerProcess, tried: asyncio.Event) -> str:
-        """The whole life of one process; returns why it ended."""
+        """Run one process until it is lost; returns the reason."""
         try:
             await process.start(self._settings.start_timeout)
         except WorkerLost as error:
@@ -236,11 +236,11 @@ class EmbeddedPool:
         while not process.lost.done():
             await asyncio.wait({process.lost}, timeout=silence / 4)
             if process.heartbeat_age > silence:
-                process.mark_lost(f"no sign of life for {silence:g} s", "hang")
+                process.mark_lost(f"no heartbeat for {silence:g} s", "hang")
         return process.lost.result()
 
     def _replaced(self, slot: Slot, process: WorkerProcess, reason: str) -> None:
-        """Count the loss, and tell everyone whom it concerns."""
+        """Count the loss, fail the calls that wait for this worker, and run the callbacks."""
         log.warning("worker %s (slot %d, pid %d) was lost: %s", process.id, slot.index, process.pid, reason)
         slot.last_fatal = reason
         slot.restarts += 1
@@ -255,7 +255,7 @@ class EmbeddedPool:
 
 
 def _backoff(failures: int) -> float:
-    """Seconds to wait before the next start: none after one failure, then longer and longer."""
+    """Seconds to wait before the next start: 0 after one failure, then doubling up to MAX_BACKOFF_S."""
     return 0.0 if failures <= 1 else min(MAX_BACKOFF_S, 0.1 * 2 ** (failures - 2))
 
 

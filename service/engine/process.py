@@ -1,6 +1,6 @@
-"""One worker process: started, called, told to stop, killed.
+"""One worker process as the service sees it: start it, call it, cancel a call, kill it.
 
-A `WorkerProcess` is one generation. It is used until it is lost, once, and then closed; the pool makes the next one.
+A `WorkerProcess` is one generation of a slot. After it is lost, the pool closes it and creates the next one.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from service.engine.channel import Channel
 from service.engine.child import Child
 from service.engine.devices import WorkerPlan
-from service.engine.exchange import Arenas, Exchange, Last
+from service.engine.pending_call import Last, PendingCall, SharedMemory
 from service.engine.protocol import PartCallback, RemoteError, Reply, WorkerLost
 from service.ipc import messages
-from service.ipc.messages import Call, Compiled, Failed, Forget, FromWorker, Parked, Ready, Start
+from service.ipc.channel import Channel
+from service.ipc.messages import Call, CompilationDone, Failed, Forget, FromWorker, Parked, Ready, Start
 from service.ipc.shared_memory import Placed
-from service.worker.state import PAGE, ControlPage
+from service.ipc.signal_page import PAGE_BYTES, SignalPage
 
-__all__ = ["Waiting", "WorkerConfig", "WorkerProcess"]
+__all__ = ["ParkedCall", "WorkerConfig", "WorkerProcess"]
 
-EXIT_S = 20.0  # a driver may take its time to take a process down
+EXIT_S = 20.0  # generous, because a GPU driver may take long to end a process
 
 log = logging.getLogger("backpass.engine")
 
 
-class Waiting(Exception):
-    """The call of that number did nothing yet: it is to be made again, of this worker, once `WorkerProcess.compiled`
-    has returned."""
+class ParkedCall(Exception):
+    """The call `number` needs a compilation and had no effect. Make it again, on this worker, after
+    `WorkerProcess.compiled` returns."""
 
     def __init__(self, process: WorkerProcess, number: int) -> None:
         super().__init__("the call waits for a compilation")
@@ -50,7 +50,7 @@ class Waiting(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What all workers of a pool are started with. handlers is "module:NAME"; heartbeat is in seconds."""
+    """The configuration of all workers of a pool. handlers: "module:NAME"; heartbeat: seconds; memory_limit: bytes."""
 
     handlers: str
     heartbeat: float
@@ -63,10 +63,10 @@ def worker_id() -> str:
 
 
 class WorkerProcess:
-    """A running process and everything that connects to it. Use from the event loop's thread only."""
+    """A running process with its socket, signal page and shared memory. Use it only from the event loop's thread."""
 
     def __init__(self, plan: WorkerPlan, config: WorkerConfig) -> None:
-        """Spawn the process. The kernel ties its life to the *thread* that does this, so it must be the loop's."""
+        """Start the process. Call it in the event loop's thread: the kernel kills the process when that thread ends."""
         self.id = worker_id()
         self.device = plan.device
         self.sessions = 0
@@ -74,18 +74,18 @@ class WorkerProcess:
         self.cause = "crash"
         self._config = config
         self._number = 0
-        self._exchange: Exchange | None = None
+        self._call: PendingCall | None = None
         self._parked: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._arenas = Arenas()
+        self._shared_memory = SharedMemory()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        page = os.memfd_create("backpass-control", os.MFD_CLOEXEC)
+        page = os.memfd_create("backpass-signals", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         try:
-            os.ftruncate(page, PAGE)
-            self._page = ControlPage(page)
+            os.ftruncate(page, PAGE_BYTES)
+            self._page = SignalPage(page)
             self._page.beat()
             self._child = Child(plan, theirs)
         except BaseException:
@@ -103,14 +103,18 @@ class WorkerProcess:
 
     @property
     def heartbeat_age(self) -> float:
-        """Seconds since the process last showed that it is scheduled."""
+        """Seconds since the last heartbeat of the process."""
         return max(0.0, (time.monotonic_ns() - self._page.heartbeat) / 1e9)
 
     async def start(self, within: float) -> None:
-        """Wait until the process is ready for calls; WorkerLost when it ends, or is not ready `within` seconds."""
+        """Wait until the process is ready for calls. Call it once.
+
+        Raises WorkerLost if the process ends or is not ready `within` seconds.
+        """
         config = self._config
         first = Start(self.id, self.device, config.handlers, config.memory_limit, config.heartbeat, config.settings)
-        assert self._page_descriptor is not None, "start() is called once"
+        if self._page_descriptor is None:
+            raise RuntimeError(f"worker {self.id} was already started or closed")
         try:
             self._channel.send(messages.encode(first), (self._page_descriptor,))
             async with asyncio.timeout(within):
@@ -124,23 +128,23 @@ class WorkerProcess:
             self._page_descriptor = None
 
     def mark_lost(self, reason: str, cause: str = "crash") -> None:
-        """From now on every call fails with WorkerLost(reason); the first reason stays, with its `cause` in a word."""
+        """Fail the running and all later calls with WorkerLost(reason). The first reason and `cause` stay."""
         if not self.lost.done():
             self.cause = cause
             self.lost.set_result(reason)
         why = WorkerLost(self.id, self.lost.result())
         if not self._ready.done():
             self._ready.set_exception(why)
-            self._ready.exception()  # looked at here, because nobody may be waiting for it
+            self._ready.exception()  # marks it as retrieved: there may be no waiter
         for parked in self._parked.values():
             if not parked.done():
                 parked.set_exception(why)
                 parked.exception()
-        if self._exchange is not None:
-            self._exchange.fail(why)
+        if self._call is not None:
+            self._call.fail(why)
 
     def cancel(self) -> None:
-        """Ask the current call to stop; it does so at its next check, or never."""
+        """Ask the running call to stop. It stops at its next check, if its handler checks."""
         self._page.cancel(self._number)
 
     def call(
@@ -150,33 +154,35 @@ class WorkerProcess:
         tensors: Mapping[str, np.ndarray],
         deadline: float,
         on_part: PartCallback | None = None,
-    ) -> Exchange:
-        """Start one call; one at a time. deadline is a value of time.monotonic() that only the worker looks at.
+    ) -> PendingCall:
+        """Start one call. Raises RuntimeError while another call runs.
 
-        on_part is called with each part of the answer that comes before the last.
-        Its reply raises Waiting, WorkerLost, RemoteError, or MemoryError when there is no room for the tensors on this
-        side.
+        deadline: a value of time.monotonic(); only the worker checks it.
+        on_part:  called with each part of the answer that the worker sends before the end.
+        The reply raises ParkedCall, WorkerLost, RemoteError, or MemoryError if the service has no memory
+        for the tensors.
         """
-        assert self._exchange is None, "one call at a time"
+        if self._call is not None:
+            raise RuntimeError(f"worker {self.id} already runs call {self._call.number}")
         self._number += 1
-        exchange = self._exchange = Exchange(self._number, self._arenas, on_part, self.cancel, self._last)
-        exchange.over.add_done_callback(self._over)
+        call = self._call = PendingCall(self._number, self._shared_memory, on_part, self.cancel, self._last)
+        call.over.add_done_callback(self._over)
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
         if self.lost.done():
-            exchange.fail(WorkerLost(self.id, self.lost.result()))
+            call.fail(WorkerLost(self.id, self.lost.result()))
         else:
-            exchange.place(arrays, partial(self._send, exchange.number, op, args, deadline))
-        return exchange
+            call.place(arrays, partial(self._send, call.number, op, args, deadline))
+        return call
 
     @property
     def parked(self) -> int:
-        """Calls that wait for compilations."""
+        """The number of calls that wait for compilations."""
         return len(self._parked)
 
     async def compiled(self, number: int, give_up: float) -> None:
-        """Wait for what the parked call of that number needs. give_up: a value of time.monotonic().
+        """Wait for the compilation that parked call `number` needs. give_up: a value of time.monotonic().
 
-        Raises WorkerLost, and TimeoutError when time is up; then, or when cancelled, the call is forgotten.
+        Raises WorkerLost, or TimeoutError at `give_up`. After a timeout or a cancellation the call is forgotten.
         """
         try:
             async with asyncio.timeout(max(0.0, give_up - time.monotonic())):
@@ -190,64 +196,64 @@ class WorkerProcess:
             self._parked.pop(number, None)
 
     def forget(self, number: int) -> None:
-        """The parked call of that number will not be made again."""
+        """Tell the worker that parked call `number` will not be sent again."""
         self._parked.pop(number, None)
         with contextlib.suppress(OSError):
             self._channel.send(messages.encode(Forget(number)))
 
     def _send(self, number: int, op: str, args: dict[str, Any], deadline: float, put: Placed) -> None:
-        """Send the frame of a call whose arrays are in place."""
+        """Send the frame of a call whose arrays are already copied."""
         described, data, descriptor = put
         try:
             frame = messages.encode(Call(number, op, args, described, data, deadline))
         except BaseException:
-            self._arenas.requests.close()  # the worker never hears of it, so it must not count as the current file
+            self._shared_memory.requests.close()  # the worker did not get the descriptor: do not use this file again
             raise
-        with contextlib.suppress(OSError):  # whoever reads from the socket hears of that too, and can say why
+        with contextlib.suppress(OSError):  # the reading side of the channel reports the same error with its reason
             self._channel.send(frame, () if descriptor is None else (descriptor,))
 
     def _came(self, message: FromWorker, descriptors: list[int]) -> None:
-        """A message of the worker: of the present call, after `Ready`, or of none."""
-        exchange = self._exchange
+        """Handle a message of the worker: `Ready`, `CompilationDone`, or a message about the running call."""
+        call = self._call
         if isinstance(message, Ready):
             if not self._ready.done():
                 self._ready.set_result(message)
-        elif isinstance(message, Compiled):
+        elif isinstance(message, CompilationDone):
             parked = self._parked.get(message.number)
             if parked is not None and not parked.done():
                 parked.set_result(None)
-        elif exchange is not None and message.number == exchange.number:
-            exchange.take(message, descriptors)
+        elif call is not None and message.number == call.number:
+            call.take(message, descriptors)
             return
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _last(self, exchange: Exchange, message: Last, arrays: dict[str, np.ndarray]) -> None:
-        """What the worker says last about the present call."""
-        self._arenas.trim()
+    def _last(self, call: PendingCall, message: Last, arrays: dict[str, np.ndarray]) -> None:
+        """Handle the message that ends the running call."""
+        self._shared_memory.trim()
         self.answered += 1
         if isinstance(message, Parked):
             self._parked[message.number] = asyncio.get_running_loop().create_future()
-            exchange.fail(Waiting(self, message.number))
+            call.fail(ParkedCall(self, message.number))
             return
         self.sessions = message.sessions
-        if exchange.lacking is not None:
-            exchange.fail(exchange.lacking)
+        if call.lacking is not None:
+            call.fail(call.lacking)
         elif isinstance(message, Failed):
             if message.kind == "memory":
-                self._arenas.requests.close()  # the worker may have failed to map it
+                self._shared_memory.requests.close()  # the worker may have failed to map it
             kind: Any = message.kind
-            exchange.fail(RemoteError(kind, message.code, message.message, message.problem))
+            call.fail(RemoteError(kind, message.code, message.message, message.problem))
         else:
-            exchange.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
+            call.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
 
     def _over(self, _: asyncio.Future[bool]) -> None:
-        self._exchange = None
+        self._call = None
 
     def _ended(self, error: Exception) -> None:
-        """No more will come from the worker."""
+        """Handle the end of the socket or an invalid frame."""
         if isinstance(error, msgspec.DecodeError):
-            self.mark_lost(f"it sent a frame that is none: {error}")
+            self.mark_lost(f"it sent an invalid frame: {error}")
             return
 
         async def find_out() -> None:
@@ -258,17 +264,17 @@ class WorkerProcess:
         task.add_done_callback(self._tasks.discard)
 
     def kill(self) -> None:
-        """End the process at once; a call that runs in it fails with WorkerLost."""
-        self.mark_lost("the service ended it", "stop")
+        """Kill the process. Its running call fails with WorkerLost."""
+        self.mark_lost("the service stopped it", "stop")
         self._child.kill()
 
     async def close(self) -> None:
-        """Wait until the killed process is gone, then release every descriptor and map. No call may be running."""
+        """Wait until the killed process has ended, then release all descriptors and maps. No call may be running."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if await self._child.exit_status(EXIT_S) is None:
-            log.error("process %d does not end although it was killed; it is left behind", self.pid)
+            log.error("process %d did not end within %g s of SIGKILL; its slot starts another one", self.pid, EXIT_S)
         self._channel.close()
-        self._arenas.close()
+        self._shared_memory.close()
         if self._page_descriptor is not None:
             os.close(self._page_descriptor)
             self._page_descriptor = None

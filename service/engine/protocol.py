@@ -1,11 +1,11 @@
-"""What the routes know of where work runs: one interface, its answers and its failures.
+"""The interface of the engine for the rest of the service: `Engine`, its results and its errors.
 
 * EngineError
-  + WorkerLost          the worker died or was replaced; the call may have run
-  + DeadlineExceeded    time was up, waiting or running
-  + QueueFull           too many calls wait already
+  + WorkerLost          the worker ended or was replaced; the call may have run
+  + DeadlineExceeded    the deadline passed while the call waited or ran
+  + QueueFull           the queue is full
   + NoCapacity          no worker can take the call, now or soon
-  + RemoteError         the call ran and its handler raised
+  + RemoteError         the handler of the call raised
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ RemoteKind = Literal["program", "execution", "memory", "internal"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler returned.
+    """The return value of a handler.
 
-    tensors:   the caller's own arrays, not shared with any worker.
+    tensors:   arrays that belong to the caller; no worker shares them.
     timing_ms: milliseconds by phase: queue, transfer_in, compute, transfer_out, total.
-    worker:    id of the worker process that ran the call; give it to `call` to come back to the same process.
+    worker:    id of the worker process that ran the call; pass it to `call` to use the same process again.
     """
 
     result: dict[str, Any]
@@ -57,12 +57,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker as seen from the service, for people and metrics.
+    """The state of one worker, for operators and metrics.
 
-    id names one process: a replacement has another id, the same slot, and the next generation.
-    heartbeat_age is in seconds; queued counts the calls waiting for this very worker.
-    last_fatal says why the previous process of this slot ended, if one did.
-    parked counts the calls that wait for something to be compiled in it.
+    id:            identifies one process; its replacement has another id, the same slot, and the next generation.
+    heartbeat_age: seconds since the last heartbeat.
+    queued:        calls that wait for this worker only.
+    last_fatal:    the reason why the previous process of this slot ended; None if there was none.
+    parked:        calls that wait for a compilation in this worker.
     """
 
     id: str
@@ -80,14 +81,14 @@ class WorkerInfo:
 
 
 class EngineError(Exception):
-    """A call failed. `retryable`: sending it again unchanged may succeed; `retry_after` in seconds says when."""
+    """A call failed. retryable: sending it again unchanged may succeed, after `retry_after` seconds."""
 
     retryable = False
     retry_after: float | None = None
 
 
 class WorkerLost(EngineError):
-    """The worker process ended or was replaced. Whether the call had already taken effect is unknown."""
+    """The worker process ended or was replaced. The call may have taken effect."""
 
     retryable = True
     retry_after = 1.0
@@ -99,16 +100,16 @@ class WorkerLost(EngineError):
 
 
 class DeadlineExceeded(EngineError):
-    """The deadline passed; `waited` says whether the call was still waiting for a worker."""
+    """The deadline passed. waited: the call had not started yet."""
 
     def __init__(self, message: str, *, waited: bool) -> None:
         super().__init__(message)
-        self.retryable = waited  # a call that never ran can safely be sent again
+        self.retryable = waited  # repeating a call that never ran is safe
         self.waited = waited
 
 
 class QueueFull(EngineError):
-    """The bounded queue is full; nothing was queued."""
+    """The bounded queue is full; the call was not queued."""
 
     retryable = True
 
@@ -118,7 +119,7 @@ class QueueFull(EngineError):
 
 
 class NoCapacity(EngineError):
-    """No worker is alive or can be started, or the engine is stopping."""
+    """No worker runs or can be started, the service has no memory for the tensors, or the engine is stopping."""
 
     retryable = True
     retry_after = 5.0
@@ -127,9 +128,9 @@ class NoCapacity(EngineError):
 class RemoteError(EngineError):
     """The handler raised.
 
-    kind:    program (the client must change the program), execution (this run of it failed), memory, internal.
-    code:    the core's code, such as "too_many_trips"; "out_of_memory"; "internal".
-    problem: {"code", "message", "location": {...} | None, "problems": [...]}, plain data as it came from the worker.
+    kind:    program (the client must change the program), execution (this run failed), memory, internal.
+    code:    the error code of core, such as "too_many_trips"; "out_of_memory"; "internal".
+    problem: {"code", "message", "location": {...} | None, "problems": [...]}, plain data from the worker.
     """
 
     def __init__(self, kind: RemoteKind, code: str, message: str, problem: dict[str, Any]) -> None:
@@ -142,23 +143,23 @@ class RemoteError(EngineError):
 
 
 class Engine(Protocol):
-    """Where work runs.
+    """Runs calls in workers.
 
-    events: how often something went wrong, for the metrics, by (what, why): ("restart", "crash" | "deadline" |
-            "cancel" | "hang" | ...), ("stopped", "cancel" | "deadline"), ("rejected", name of the error).
+    events: counts of failures for the metrics, by (event, reason): ("restart", "crash" | "deadline" | "cancel" | "hang"
+            | ...), ("stopped", "cancel" | "deadline"), ("rejected", name of the error).
     """
 
     events: Counter[tuple[str, str]]
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a worker now."""
+        """The number of calls that wait for a worker now."""
 
     async def start(self) -> None:
-        """Start the workers; returns when each has become ready or failed once."""
+        """Start the workers; returns when each one is ready or has failed once."""
 
     async def stop(self) -> None:
-        """Fail what waits, end all workers, release every resource. Safe to call twice."""
+        """Fail the waiting calls, end all workers and release all resources. It can be called twice."""
 
     async def call(
         self,
@@ -170,12 +171,14 @@ class Engine(Protocol):
         deadline: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """Run `op` on `worker`, or on any free one when None, within `deadline` seconds from now, waiting included.
+        """Run `op` on `worker`, or on any idle worker if None.
 
-        on_part: called on the event loop with what the handler says while it goes on, result and tensors, in order;
-                 for handlers that say anything before their end, all of it before this returns.
-        args are plain data; tensors are copied before this returns control to a worker, never changed.
-        Cancelling the awaiting task cancels the call in the worker too.
+        args:     plain data.
+        tensors:  copied to the worker, never modified.
+        deadline: seconds from now, including the time in the queue.
+        on_part:  called on the event loop, in order, with the result and tensors of each part that the handler sends
+                  while it runs; all calls happen before this method returns.
+        Cancelling the awaiting task also cancels the call in the worker.
         Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity or RemoteError.
         """
 
@@ -183,4 +186,4 @@ class Engine(Protocol):
         """Every worker slot, in order."""
 
     def on_worker_lost(self, callback: LostCallback) -> None:
-        """Call `callback(worker id, reason)` on the event loop whenever a worker process is gone."""
+        """Call `callback(worker id, reason)` on the event loop whenever a worker process is lost."""

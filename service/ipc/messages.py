@@ -1,8 +1,8 @@
-"""What the service and a worker say to each other: typed msgpack frames over a stream socket, never pickle.
+"""Messages between the service and a worker: typed msgpack frames over a stream socket, never pickle.
 
-A frame is a header (payload length, number of file descriptors) followed by the payload. File descriptors travel with
-the header. Tensors that are small travel in the frame that describes them; of others it says where in an arena they
-lie (see `arena.py`).
+A frame is a header (payload length, number of file descriptors) followed by the payload. The socket carries the file
+descriptors together with the header. The payload holds small tensors itself; for large ones it holds offsets into
+shared memory (see `shared_memory.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
     "HEADER",
     "MAX_DESCRIPTORS",
     "Call",
-    "Compiled",
+    "CompilationDone",
     "Failed",
     "Forget",
     "Frames",
@@ -47,8 +47,8 @@ READ_BYTES = 2**16
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
-    """Where one array lies: `offset` bytes into its frame's `data` if there is any, else into the arena of its
-    direction. C order."""
+    """The place of one array in C order: `offset` bytes into the frame's `data` if that is not empty, else into the
+    shared-memory file of its direction."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """First frame to a worker. Carries the descriptor of the control page."""
+    """The first frame to a worker. Carries the descriptor of the signal page."""
 
     worker: str
     device: str
@@ -68,9 +68,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """Run handler `op`. Carries a descriptor when the request arena is a new one.
+    """Run handler `op`. Carries a descriptor if the shared-memory file for requests is new.
 
-    deadline is a value of `time.monotonic()`, a clock that all processes of a machine share.
+    deadline: a value of `time.monotonic()`, a clock that all processes of a machine share.
     """
 
     number: int
@@ -82,13 +82,13 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The worker has imported its handlers and touched its device. device names it: "cpu", "cuda: NVIDIA H100"."""
+    """The worker imported its handlers and used its device once. device: its name, "cpu" or "cuda: NVIDIA H100"."""
 
     device: str
 
 
 class Part(msgspec.Struct, frozen=True, tag="part"):
-    """Something that the handler says while it goes on. Carries a descriptor when the answer arena is a new one."""
+    """A part of the answer of a running handler. Carries a descriptor if the shared-memory file for answers is new."""
 
     number: int
     result: dict[str, Any]
@@ -97,7 +97,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The handler's answer. Carries a descriptor when the answer arena is a new one."""
+    """The answer of a handler. Carries a descriptor if the shared-memory file for answers is new."""
 
     number: int
     result: dict[str, Any]
@@ -108,7 +108,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The handler raised. kind, code and problem are those of `engine.protocol.RemoteError`."""
+    """The handler raised an exception. kind, code and problem: as in `engine.protocol.RemoteError`."""
 
     number: int
     kind: str
@@ -119,25 +119,25 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
-    """The call waits for a compilation and holds nothing: after `Compiled` the service sends it again, as a new one."""
+    """The call needs a compilation and left no trace. The service sends it again after `CompilationDone`."""
 
     number: int
 
 
-class Compiled(msgspec.Struct, frozen=True, tag="compiled"):
-    """What a parked call waited for is there, or has failed, which the call will hear when it comes again."""
+class CompilationDone(msgspec.Struct, frozen=True, tag="compilation_done"):
+    """The compilation for a parked call has ended. The call gets its result or its error when it is sent again."""
 
     number: int
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """A parked call will not come again. Not answered."""
+    """The service will not send a parked call again. The worker does not answer this message."""
 
     number: int
 
 
 ToWorker = Start | Call | Forget
-FromWorker = Ready | Part | Returned | Failed | Parked | Compiled
+FromWorker = Ready | Part | Returned | Failed | Parked | CompilationDone
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
@@ -145,7 +145,7 @@ _from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """The payload of `message`. Raises TypeError or OverflowError if it holds something that is not plain data."""
+    """The payload of `message`. Raises TypeError or OverflowError if the message contains anything but plain data."""
     return _encoder.encode(message)
 
 
@@ -160,7 +160,7 @@ def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
 
 
 def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one frame on a blocking socket. Raises OSError when the other side is gone."""
+    """Send one frame on a blocking socket. Raises OSError when the other side closed it."""
     frame = framed(payload, descriptors)
     sent = send_some(sock, frame, descriptors)
     if sent < len(frame):
@@ -168,20 +168,20 @@ def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ())
 
 
 def framed(payload: bytes, descriptors: tuple[int, ...]) -> memoryview:
-    """The bytes of a frame."""
+    """The bytes of the frame with this payload."""
     return memoryview(HEADER.pack(len(payload), len(descriptors)) + payload)
 
 
 def send_some(sock: socket.socket, frame: memoryview, descriptors: tuple[int, ...]) -> int:
-    """Send what the socket takes now; returns how many bytes that were. Descriptors go with the first of them.
+    """Send the bytes that the socket accepts now; returns their number. The descriptors go with the first byte.
 
-    Raises OSError when the other side is gone, BlockingIOError when nothing at all can be sent.
+    Raises OSError when the other side closed the socket, BlockingIOError when the socket accepts nothing now.
     """
     return socket.send_fds(sock, [frame], list(descriptors)) if descriptors else sock.send(frame)
 
 
 class Frames:
-    """The frames that come out of a socket, blocking or not, however they are cut on their way."""
+    """Reads frames from a blocking or non-blocking socket, however the stream is divided into reads."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -189,24 +189,24 @@ class Frames:
         self._descriptors: deque[int] = deque()
 
     def read(self) -> None:
-        """Take in what there is, waiting for it if the socket does.
+        """Read the bytes that have arrived; a blocking socket waits for some.
 
-        Raises EOFError when the other side is gone, BlockingIOError when there is nothing.
+        Raises EOFError when the other side closed the socket, BlockingIOError when nothing has arrived.
         """
         data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        for _, _, descriptors in ancillary:  # of the one kind that there is on such a socket
+        for _, _, descriptors in ancillary:  # this kind of socket carries no other ancillary data
             self._descriptors += array("i", descriptors)
         if not data:
             raise EOFError("the other side closed the connection")
         if not self._data:
-            self._data = data  # as a rule it is one whole frame, which nobody needs to copy
+            self._data = data  # usually one complete frame: no copy is needed
             return
         if isinstance(self._data, bytes):
             self._data = bytearray(self._data)
         self._data += data
 
     def take(self) -> tuple[memoryview, list[int]] | None:
-        """The payload of the next frame, if it is whole, and its descriptors, which the caller must close."""
+        """(payload, descriptors to close) of the next complete frame; None if no frame is complete."""
         data = self._data
         if len(data) < HEADER.size:
             return None
@@ -218,6 +218,6 @@ class Frames:
         return memoryview(data)[HEADER.size : end], [self._descriptors.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Close the descriptors that nobody has taken."""
+        """Close the descriptors of frames that were never taken."""
         while self._descriptors:
             os.close(self._descriptors.popleft())

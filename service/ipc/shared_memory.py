@@ -1,11 +1,12 @@
-"""Tensors in shared memory: an anonymous file per direction, mapped by both processes.
+"""Large tensors in shared memory: one anonymous file per direction, which both processes map.
 
-memfd and not named shared memory: nothing to clean up when a process dies, and no small default size of a
-shared-memory mount to run into (which ends in SIGBUS, not in an error). One side writes and owns the file, the other
-maps it read-only. The file never changes size: a larger one replaces it, and its descriptor travels with the frame
-that first uses it. What one call writes in several frames lies side by side, because nobody says when it has been read.
+The file is a memfd and not named shared memory, because a memfd needs no cleanup when a process dies, and because the
+mount for named shared memory is often small (exceeding it raises SIGBUS instead of an error). One side owns and writes
+the file; the other side maps it read-only. The file never changes size: a larger file replaces it, and the descriptor
+goes with the first frame that uses it. The frames of one call never overlap in the file, because the reader does not
+report when it has read a frame.
 
-Arrays that are small together go into the frame itself, which costs less than any arena.
+Arrays that are small in total go into the frame itself, which is faster.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import numpy as np
 
 from service.ipc.messages import Tensor
 
-__all__ = ["INLINE_BYTES", "KEEP_BYTES", "ArenaReader", "ArenaWriter", "Placed", "extent"]
+__all__ = ["INLINE_BYTES", "KEEP_BYTES", "Placed", "SharedMemoryReader", "SharedMemoryWriter", "extent"]
 
 Placed = tuple[tuple[Tensor, ...], bytearray, int | None]
-"""Where arrays lie; what of them goes into the frame; a descriptor to send with it, if the arena has a new file."""
+"""(places of the arrays, bytes to send in the frame, descriptor to send with the frame if the file is new)."""
 
 ALIGNMENT = 64
 INLINE_BYTES = 2**15
 SMALLEST = 2**20
-KEEP_BYTES = 128 * 2**20  # larger files serve one call, so that one huge request does not pin its memory for ever
+KEEP_BYTES = 128 * 2**20  # a larger file is dropped after one call, so that one huge request does not keep its memory
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -42,7 +43,7 @@ def _dtype(name: str) -> np.dtype:
 
 @cache
 def _name(dtype: np.dtype) -> str:
-    return dtype.name  # which numpy works out anew each time
+    return dtype.name  # cached, because numpy builds the string at each access
 
 
 def _aligned(size: int) -> int:
@@ -50,12 +51,12 @@ def _aligned(size: int) -> int:
 
 
 def extent(tensors: Iterable[Tensor]) -> int:
-    """How many bytes of an arena, or of a frame, the described arrays reach over."""
+    """The end of the last of the described arrays, in bytes from the start of the file or of the frame's data."""
     return max((t.offset + math.prod(t.shape) * _dtype(t.dtype).itemsize for t in tensors), default=0)
 
 
-class ArenaWriter:
-    """The writing side of one direction; owns the current file."""
+class SharedMemoryWriter:
+    """The writing side of one direction. It owns the current file."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
@@ -64,44 +65,51 @@ class ArenaWriter:
         self._used = 0
 
     def reserve(self, arrays: Iterable[np.ndarray]) -> int | None:
-        """Make room for `arrays`. Returns the descriptor to send along when the file is a new one, else None.
+        """Make room for `arrays`. Returns the descriptor to send if the file is new, else None.
 
-        What was written since the last `trim` stays as it is: in this file, or in the one before, which the other side
-        still has mapped.
-        Raises MemoryError when the room cannot be had; the arena is empty then, and can be used again.
+        Arrays written since the last `trim` stay valid: in this file, or in the previous one, which the reader still
+        maps.
+        Raises MemoryError if the memory cannot be allocated; there is no file then, and `reserve` can be called again.
         """
         needed = sum(_aligned(array.nbytes) for array in arrays)
         if needed == 0 or self._used + needed <= self._size:
             return None
-        wanted = max(needed, min(2 * self._used, KEEP_BYTES))  # many frames of one call get few files
+        wanted = max(needed, min(2 * self._used, KEEP_BYTES))  # doubling: many frames of one call need few files
         self.close()
-        # Powers of two: a client whose batches grow a little each time gets a new file rarely.
+        # Powers of two, so that slowly growing batches rarely need a new file.
         size = max(SMALLEST, 1 << (wanted - 1).bit_length()) if wanted <= KEEP_BYTES else wanted
-        descriptor = os.memfd_create("backpass-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("backpass-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
-            # Sealed, so that no bug of the other side can make an access here end in SIGBUS.
+            # Sealed: if the other side could shrink the file, an access here would raise SIGBUS.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(descriptor, size)
         except OSError as error:
             os.close(descriptor)
-            raise MemoryError(f"no room for {size} bytes of tensors") from error
+            raise MemoryError(f"cannot allocate {size} bytes of shared memory for tensors") from error
         self._descriptor, self._size = descriptor, size
         return descriptor
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> Placed:
-        """Copy `arrays` to where the other side will find them. Raises MemoryError as `reserve` does."""
+        """Copy small `arrays` into the frame's data, large ones into the file. Raises MemoryError as `reserve` does."""
         if sum([array.nbytes for array in arrays.values()]) <= INLINE_BYTES:
             return *_inline(arrays), None
         descriptor = self.reserve(arrays.values())
         return self.write(arrays), bytearray(), descriptor
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> tuple[Tensor, ...]:
-        """Copy `arrays` in, after `reserve` made room for them, and say where each lies."""
+        """Copy `arrays` into the file; returns their places.
+
+        Raises RuntimeError if `reserve` has not made room for them.
+        """
         tensors, offset = [], self._used
         for name, array in arrays.items():
             if array.nbytes:
-                assert self._map is not None, "reserve() comes before write()"
+                if self._map is None or offset + array.nbytes > self._size:
+                    end = offset + array.nbytes
+                    raise RuntimeError(
+                        f"cannot write bytes {offset} to {end} of a {self._size}-byte file: call reserve()"
+                    )
                 target = np.ndarray(array.shape, array.dtype, buffer=self._map, offset=offset)
                 np.copyto(target, array)
             tensors.append(Tensor(name, _name(array.dtype), array.shape, offset))
@@ -110,7 +118,7 @@ class ArenaWriter:
         return tuple(tensors)
 
     def trim(self) -> None:
-        """Call when the other side has read everything: the file is used again, or given back if it is too large."""
+        """Allow overwriting, and free a large file. Call it when the other side has read all arrays."""
         self._used = 0
         if self._size > KEEP_BYTES:
             self.close()
@@ -123,16 +131,16 @@ class ArenaWriter:
         self._map, self._descriptor, self._size, self._used = None, None, 0, 0
 
 
-class ArenaReader:
-    """The reading side of one direction; maps whatever file was sent last."""
+class SharedMemoryReader:
+    """The reading side of one direction. It maps the file that was sent last."""
 
     def __init__(self) -> None:
         self._map: mmap.mmap | None = None
 
     def attach(self, descriptor: int) -> None:
-        """Map the file behind `descriptor`, which is closed here, instead of the one before.
+        """Map the file of `descriptor` in place of the previous file, and close the descriptor.
 
-        Raises MemoryError when this process may not map that much; then there is no file until the next `attach`.
+        Raises MemoryError if this process cannot map that much; no file is mapped then until the next `attach`.
         """
         self.close()
         size = os.fstat(descriptor).st_size
@@ -144,22 +152,23 @@ class ArenaReader:
             os.close(descriptor)
 
     def read(self, tensors: Iterable[Tensor], data: bytearray) -> dict[str, np.ndarray]:
-        """The described arrays, of a frame with this `data`: parts of it, or copies, for the arena may be overwritten
-        at once.
+        """The described arrays: views of the frame's `data` if that is not empty, else copies from the file.
 
-        Raises ValueError when a description reaches outside.
+        They are copies because the writer may overwrite the file.
+
+        Raises ValueError for a place outside the data or the file.
         """
         if data:
             return {t.name: _view(data, len(data), t) for t in tensors}
         size = 0 if self._map is None else len(self._map)
         arrays = {}
         for tensor in tensors:
-            # a view left alive would keep the map from closing
+            # a copy, because a live view would prevent the map from closing
             arrays[tensor.name] = _view(self._map, size, tensor).copy()
         return arrays
 
     def trim(self) -> None:
-        """Drop a file that is too large to keep; the writer drops its side by the same rule."""
+        """Unmap a file that is too large to keep. The writer frees it by the same rule."""
         if self._map is not None and len(self._map) > KEEP_BYTES:
             self.close()
 
@@ -175,7 +184,7 @@ def _view(data: bytearray | mmap.mmap | None, size: int, tensor: Tensor) -> np.n
     if not count:
         return np.empty(tensor.shape, dtype)
     if tensor.offset < 0 or tensor.offset + count * dtype.itemsize > size:
-        raise ValueError(f"tensor {tensor.name!r} lies outside the {size} bytes that there are")
+        raise ValueError(f"tensor {tensor.name!r} is outside the {size} bytes of its frame or file")
     return np.frombuffer(data, dtype, count, tensor.offset).reshape(tensor.shape)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""A histogram as Prometheus has it, for one thread, at a tenth of the cost of the client library's own."""
+"""A Prometheus histogram for one thread, ten times faster than the one of the client library."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Histogram"]
 
 
 class Histogram(Collector):
-    """Counts of observations by bucket, for each combination of labels that was seen."""
+    """Counts of observations by bucket, for each observed combination of labels."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
-        """buckets: upper bounds, growing, each belonging to its bucket; all that is larger has one more."""
+        """buckets: increasing upper bounds, inclusive. Larger values fall into one more bucket."""
         self._name, self._text, self._labels = name, text, tuple(labels)
         self._bounds = tuple(buckets)
         self._counts: dict[tuple[str, ...], list[int]] = {}
@@ -25,10 +25,11 @@ class Histogram(Collector):
             self._empty(())
 
     def observe(self, value: float, *labels: str) -> None:
-        """Count `value` under `labels`, one for each name."""
+        """Count `value` under `labels`, one value for each label name. Raises ValueError for another number of them."""
         counts = self._counts.get(labels)
         if counts is None:
-            assert len(labels) == len(self._labels), f"{self._name} has the labels {self._labels}"
+            if len(labels) != len(self._labels):
+                raise ValueError(f"{self._name} has the labels {self._labels}, not {labels}")
             counts = self._empty(labels)
         counts[bisect_left(self._bounds, value)] += 1
         self._sums[labels] += value

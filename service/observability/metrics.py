@@ -1,4 +1,4 @@
-"""What is measured, as Prometheus metrics in base units. No ids and no client text ever become labels."""
+"""The metrics of the service, in base units. Labels never contain ids or text from clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHASES = ("queue", "transfer_in", "compute", "transfer_out")
 
 
 class Metrics:
-    """The instruments of one application, in a registry of its own. active: requests being answered."""
+    """The instruments of one application, in their own registry. active: number of requests in progress."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
@@ -39,34 +39,46 @@ class Metrics:
             return made
 
         self.requests = histogram(
-            "http_server_request_duration_seconds", "Time from request to end of answer.", "method", "route", "status"
+            "http_server_request_duration_seconds",
+            "Time from the start of the request to the end of the response.",
+            "method",
+            "route",
+            "status",
         )
         self.active = 0
-        Gauge("http_server_active_requests", "Requests being answered.", **own).set_function(lambda: self.active)
+        Gauge("http_server_active_requests", "Requests in progress.", **own).set_function(lambda: self.active)
         self.body_bytes = histogram("http_server_request_body_bytes", "Size of request bodies.", "route", buckets=BYTES)
-        self.phases = histogram("backpass_step_phase_seconds", "Time of a call by phase.", "phase")
-        self.steps = counter("backpass_steps", "Calls to workers.", "kind", "outcome", "reason")
-        self.queue_wait = histogram("backpass_queue_wait_seconds", "Time calls waited for a worker.")
+        self.phases = histogram("backpass_step_phase_seconds", "Time of a worker call by phase.", "phase")
+        self.steps = counter(
+            "backpass_steps", "Calls to workers by kind, outcome and reason of failure.", "kind", "outcome", "reason"
+        )
+        self.queue_wait = histogram("backpass_queue_wait_seconds", "Time a call waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
         self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
         self.compile_seconds = histogram("backpass_program_compile_seconds", "Time to compile a program.")
-        self.cache_hits = counter("backpass_compile_cache_hits", "Programs found compiled.")
-        self.cache_misses = counter("backpass_compile_cache_misses", "Programs that had to be compiled.")
-        self.nonfinite_results = counter("backpass_nonfinite_results", "Answers with NaN or infinity.")
-        self.disconnects = counter("backpass_client_disconnects", "Requests whose client went away.")
-        self.loop_lag = Gauge("backpass_event_loop_lag_seconds", "How late the event loop last woke up.", **own)
-        info = Gauge("backpass_build_info", "Always 1.", ["version"], **own)
+        self.cache_hits = counter("backpass_compile_cache_hits", "Calls whose program was already compiled.")
+        self.cache_misses = counter("backpass_compile_cache_misses", "Calls whose program had to be compiled.")
+        self.nonfinite_results = counter("backpass_nonfinite_results", "Results that contain NaN or infinity.")
+        self.disconnects = counter(
+            "backpass_client_disconnects", "Requests whose client disconnected before the response."
+        )
+        self.loop_lag = Gauge(
+            "backpass_event_loop_lag_seconds", "Delay of the last scheduled wake-up of the event loop.", **own
+        )
+        info = Gauge(
+            "backpass_build_info", "Version of the service as a label; the value is always 1.", ["version"], **own
+        )
         info.labels(__version__).set(1)
         self.registry.register(EngineCollector(engine))
 
     def request(self, method: str, route: str, status: int, seconds: float, body_bytes: int) -> None:
-        """Count a request that was answered, and its body if it had one."""
+        """Count an answered request, and the size of its body if it has one."""
         self.requests.observe(seconds, method, route, str(status))
         if body_bytes:
             self.body_bytes.observe(body_bytes, route)
 
     def reply(self, kind: str, reply: Reply) -> None:
-        """Count a call to a worker that went well, and its phases. kind: the op, such as "session.step"."""
+        """Count a successful call to a worker and its phases. kind: the handler, such as "session.step"."""
         self._counted(kind)
         for phase in PHASES:
             if phase in reply.timing_ms:
@@ -75,24 +87,24 @@ class Metrics:
 
     def _counted(self, kind: str) -> None:
         good = self._good.get(kind)
-        if good is None:  # `labels` takes its time to look at names that it knows
+        if good is None:  # cached, because `labels` is slow
             good = self._good[kind] = self.steps.labels(kind, "ok", "")
         good.inc()
 
     def failed(self, kind: str, reason: str) -> None:
-        """Count a call to a worker that failed. reason: a problem code."""
+        """Count a failed call to a worker. reason: a problem code."""
         self.steps.labels(kind, "error", reason).inc()
 
     def compiled(self, seconds: float) -> None:
-        """Note that a program was compiled in `seconds`."""
+        """Count a compilation of `seconds`."""
         self.compile_seconds.observe(seconds)
 
     def cache(self, hit: bool) -> None:
-        """Count one look into a cache of compiled programs."""
+        """Count one lookup in the cache of compiled programs."""
         (self.cache_hits if hit else self.cache_misses).inc()
 
     async def watch_event_loop(self, interval: float = 0.5) -> None:
-        """Measure, until cancelled, how late the event loop wakes up a sleeper. Run it as a task."""
+        """Measure the delay of the event loop's wake-ups, until cancelled. Run it as a task."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + interval
@@ -100,12 +112,12 @@ class Metrics:
             self.loop_lag.set(max(0.0, loop.time() - due))
 
     def render(self) -> tuple[bytes, str]:
-        """The page for /metrics, and its content type."""
+        """(page for /metrics, its content type)."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
 class EngineCollector(Collector):
-    """Reads the engine when Prometheus asks: workers come and go, so nothing is kept here."""
+    """Metrics of the workers, read from the engine at each scrape, because workers are replaced."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -113,10 +125,13 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         workers = self._engine.workers()
         columns: dict[str, tuple[str, list[float]]] = {
-            "backpass_worker_up": ("Whether the worker takes calls.", [w.state in ("idle", "busy") for w in workers]),
+            "backpass_worker_up": (
+                "1 if the worker accepts calls, else 0.",
+                [w.state in ("idle", "busy") for w in workers],
+            ),
             "backpass_worker_sessions": ("Sessions and tapes in the worker.", [w.sessions for w in workers]),
             "backpass_worker_heartbeat_age_seconds": (
-                "Since its last sign of life.",
+                "Time since the last heartbeat of the worker.",
                 [w.heartbeat_age for w in workers],
             ),
             "backpass_queue_depth": ("Calls that wait for this worker only.", [w.queued for w in workers]),
@@ -127,12 +142,18 @@ class EngineCollector(Collector):
             for worker, value in zip(workers, values, strict=True):
                 gauge.add_metric([str(worker.slot)], float(value))
             yield gauge
-        yield GaugeMetricFamily("backpass_waiting_calls", "Calls that wait for any worker.", self._engine.waiting)
+        yield GaugeMetricFamily("backpass_waiting_calls", "Calls that wait for a worker.", self._engine.waiting)
         families = {
-            "restart": CounterMetricFamily("backpass_worker_restarts", "Workers replaced.", labels=["reason"]),
-            "stopped": CounterMetricFamily("backpass_cancellations", "Calls stopped.", labels=["source"]),
-            "rejected": CounterMetricFamily("backpass_admission_rejections", "Calls refused.", labels=["reason"]),
+            "restart": CounterMetricFamily(
+                "backpass_worker_restarts", "Replaced worker processes by reason.", labels=["reason"]
+            ),
+            "stopped": CounterMetricFamily(
+                "backpass_cancellations", "Calls stopped by a cancellation or a deadline.", labels=["source"]
+            ),
+            "rejected": CounterMetricFamily(
+                "backpass_admission_rejections", "Calls refused by reason.", labels=["reason"]
+            ),
         }
-        for (what, why), times in self._engine.events.items():
-            families[what].add_metric([why], times)
+        for (event, reason), count in self._engine.events.items():
+            families[event].add_metric([reason], count)
         yield from families.values()

@@ -1,7 +1,7 @@
-"""The open sessions as the service knows them: in which worker each lives, and what it has answered.
+"""The registry of open sessions: the worker of each session, and its stored answers.
 
-The arrays are in the workers. Calls of one session run one at a time, in the order in which they came; they are not
-cancelled when a client goes away, because the answer is kept for the client's next try.
+The arrays are in the workers. The calls of one session run one at a time, in order of arrival. A call goes on when its
+client disconnects, because the client can fetch the stored answer with its next try.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.settings import Settings
 
 __all__ = ["SessionRegistry", "Write"]
 
-REMEMBERED = 1000  # closed sessions whose end can still be told
+REMEMBERED = 1000  # closed sessions whose reason of closing is kept for the error 410
 SWEEP_S = 5.0
 DELETE_S = 10.0
 
@@ -40,7 +40,11 @@ Render = Callable[[Reply], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call that changes a session. seq None: the next one, whatever it is. sent: what kind of request, with what."""
+    """A call that changes a session.
+
+    seq:  the sequence number; None for the next one.
+    sent: the kind of request and its parameters, as a part of the digest.
+    """
 
     op: str
     args: dict[str, Any]
@@ -51,12 +55,11 @@ class Write:
 
     @property
     def digest(self) -> str:
-        """The same for the same request sent twice."""
+        """A digest of the request, equal for a request that is sent twice."""
         return self.sent if self.body is None else f"{self.sent} {self.body.digest}"
 
     async def hash(self) -> None:
-        """Have the digest worked out: by a thread if that takes long, else as soon as this task waits for something,
-        which is the worker."""
+        """Compute and cache the digest: in a thread if the body is large, else while this task waits for the worker."""
         if self.body is not None and len(self.body.raw) > THREAD_BYTES:
             await asyncio.to_thread(lambda: self.digest)
         else:
@@ -64,7 +67,7 @@ class Write:
 
 
 class SessionRegistry:
-    """All sessions of one service, or all tapes: what is said of sessions here holds for any `Kind`."""
+    """All sessions of one service, or all of its tapes: here "session" means an object of the registry's `Kind`."""
 
     def __init__(
         self, settings: Settings, engine: Engine, metrics: Metrics | None = None, kind: Kind = SESSIONS
@@ -91,11 +94,11 @@ class SessionRegistry:
         raise HttpProblem("not-found", f"there is no {self._kind.name} with this id")
 
     def page(self, after: str, size: int) -> list[Session]:
-        """Up to `size` sessions with ids behind `after`, in the order of ids."""
+        """Up to `size` sessions with ids greater than `after`, in the order of ids."""
         return [self._sessions[id] for id in sorted(self._sessions) if id > after][:size]
 
     def uses_program(self, program_id: str) -> list[str]:
-        """The ids of the living sessions of a program."""
+        """The ids of the sessions of a program, without lost ones."""
         return [s.id for s in self._sessions.values() if s.program_id == program_id and s.lost is None]
 
     # Opening and closing
@@ -110,15 +113,17 @@ class SessionRegistry:
         deadline: float,
         about: dict[str, Any],
     ) -> Session:
-        """A new session in the worker that is free. program: its id and document, if it is of one.
+        """Open a session in any idle worker.
 
-        Raises HttpProblem 429 when there are too many, EngineError.
+        program: (id, document) of the program to train; None for a tape.
+        Raises HttpProblem 429 at the limit of open sessions, or EngineError.
         """
         await self._sweep()
         living = sum(1 for session in self._sessions.values() if session.lost is None)
-        if living + self._opening >= getattr(self._settings, self._kind.plural):
+        limit = getattr(self._settings, self._kind.plural)
+        if living + self._opening >= limit:
             raise HttpProblem(
-                "quota-exceeded", f"{living} {self._kind.plural} are open, which is the limit; delete some"
+                "quota-exceeded", f"{living} of {limit} {self._kind.plural} are already open; delete one first"
             )
         id = self._kind.prefix + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
 
@@ -131,7 +136,7 @@ class SessionRegistry:
                 )
                 self._sessions[id] = session
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
-                    session.lost = "it ended"  # between its answer and now
+                    session.lost = "it ended"  # after its answer, so `_worker_lost` did not know the session yet
                 return session
             finally:
                 self._opening -= 1
@@ -148,7 +153,7 @@ class SessionRegistry:
         return await self._calls.with_program(op, *program, args, tensors, deadline=deadline)
 
     async def close(self, id: str, reason: str = "was deleted") -> None:
-        """Release the session; fine for one that is closed already. Raises HttpProblem 404 for an unknown one."""
+        """Close the session; does nothing if it is closed already. Raises HttpProblem 404 if it never existed."""
         if id in self._gone:
             return
         session = self.get(id)
@@ -163,7 +168,7 @@ class SessionRegistry:
         self._count()
         if session.lost is not None:
             return
-        async with session.turn:  # a step that runs may end
+        async with session.turn:  # waits for the running step
             deadline = max(DELETE_S, self._settings.step_deadline)
             try:
                 with contextlib.suppress(WorkerLost):
@@ -171,12 +176,12 @@ class SessionRegistry:
                         f"{self._kind.name}.delete", {"id": session.id}, worker=session.worker, deadline=deadline
                     )
             except EngineError:
-                self._gone.pop(session.id, None)  # the worker still holds it, so it counts
+                self._gone.pop(session.id, None)  # the worker still holds it, so it still counts as open
                 self._sessions[session.id] = session
                 raise
 
     async def watch(self) -> None:
-        """Close, until cancelled, sessions that nobody uses any more. Run it as a task."""
+        """Close sessions with an expired lease, until cancelled. Run it as a task."""
         while True:
             await asyncio.sleep(SWEEP_S)
             await self._sweep()
@@ -185,9 +190,9 @@ class SessionRegistry:
         for session in list(self._sessions.values()):
             if session.lease_left < 0 and not session.turn.locked() and not session.waiting:
                 try:
-                    await self._close(session, "expired, because it was not used for longer than its lease")
+                    await self._close(session, "expired: nothing used it for longer than its lease")
                 except EngineError:
-                    continue  # the worker is busy; next time
+                    continue  # the worker is busy: try again at the next sweep
 
     # Calling
 
@@ -200,7 +205,7 @@ class SessionRegistry:
         deadline: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """Run a call that leaves the session as it is. on_part: as of `Engine.call`."""
+        """Run a call that does not change the session. on_part: as in `Engine.call`."""
 
         async def running(give_up: float) -> Reply:
             reply = await self._call(session, op, args, tensors, give_up, on_part)
@@ -210,10 +215,10 @@ class SessionRegistry:
         return await self._kept_running(self._in_turn(session, deadline, running))
 
     async def write(self, session: Session, write: Write, deadline: float, render: Render) -> tuple[Answer, bool]:
-        """Run a call that changes the session, once for each seq; the second value says whether this is a replay.
+        """Run a call that changes the session, once for each seq; (answer, whether it is a replayed one).
 
-        Raises HttpProblem 409 for a seq that is not the next one and not a repetition; whatever `read` raises besides.
-        A call that fails leaves session and seq as they were.
+        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`.
+        A failed call changes neither the session nor its seq.
         """
 
         async def running(give_up: float) -> tuple[Answer, bool]:
@@ -239,7 +244,7 @@ class SessionRegistry:
     async def replace(
         self, session: Session, tensors: Tensors, allowed: Callable[[str], bool], deadline: float
     ) -> Reply:
-        """Put parameters in place, if the present ETag is `allowed`. Raises HttpProblem 412."""
+        """Replace parameters if `allowed` accepts the present ETag. Raises HttpProblem 412 if it does not."""
 
         async def running(give_up: float) -> Reply:
             if not allowed(session.etag):
@@ -253,28 +258,28 @@ class SessionRegistry:
         return await self._kept_running(self._in_turn(session, deadline, running))
 
     def _replayed(self, session: Session, seq: int, write: Write) -> Answer | None:
-        """The stored answer to a repeated request; None for the next one in order. Raises HttpProblem 409."""
+        """The stored answer to a repeated request; None if `seq` is the next one. Raises HttpProblem 409."""
         if seq == session.seq + 1:
             return None
         if seq > session.seq:
-            raise HttpProblem("sequence-gap", f"seq {seq} came, but {session.seq + 1} is next", **session.position)
+            raise HttpProblem("sequence-gap", f"expected seq {session.seq + 1}, got {seq}", **session.position)
         found = session.history.get(seq)
         if found is not None and found.digest == write.digest:
             if found.answer is not None:
                 return found.answer
-            detail = f"seq {seq} has taken effect, but its answer is not there any more"
+            detail = f"seq {seq} has taken effect, but its answer is not stored any more"
         elif found is not None:
             detail = f"seq {seq} was used with another body"
         else:
-            detail = f"seq {seq} is too long ago to compare its body"
+            detail = f"seq {seq} is too old: the service no longer knows its body"
         raise HttpProblem("sequence-conflict", detail, **session.position)
 
     async def _in_turn(self, session: Session, deadline: float, work: Callable[[float], Awaitable[T]]) -> T:
-        """What `work` returns, once the session is free for it; it is given the value of time.monotonic() at which
-        `deadline` seconds are over."""
+        """Run `work` when all earlier calls of the session have ended; its argument is the deadline, a value of
+        time.monotonic()."""
         give_up = time.monotonic() + deadline
         if session.waiting > self._settings.session_pipeline:
-            raise QueueFull(f"{session.waiting - 1} calls of this {self._kind.name} are waiting already")
+            raise QueueFull(f"{session.waiting - 1} calls of this {self._kind.name} are already waiting")
         session.used = time.monotonic()
         session.waiting += 1
         try:
@@ -289,7 +294,7 @@ class SessionRegistry:
                 f"the deadline passed while earlier calls of the {self._kind.name} ran", waited=True
             ) from None
         try:
-            self.get(session.id)  # it may have been closed meanwhile
+            self.get(session.id)  # raises if the session was closed meanwhile
             if session.lost is not None:
                 raise HttpProblem(
                     "gone",
@@ -314,9 +319,9 @@ class SessionRegistry:
         give_up: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """Run `op` in the worker of the session; on failure note whether it may have taken effect all the same.
+        """Run `op` in the session's worker. `session.unsure` stays set if a failed call may have taken effect.
 
-        give_up: a value of time.monotonic().
+        give_up: the deadline, a value of time.monotonic().
         """
         args = {**args, "id": session.id}
         left = max(0.0, give_up - time.monotonic())
@@ -329,7 +334,7 @@ class SessionRegistry:
             raise problem from error
         except RemoteError as error:
             if error.kind in ("program", "execution"):
-                session.unsure = None  # these come before anything is changed
+                session.unsure = None  # handlers raise these before they change the session
             raise
         except DeadlineExceeded as error:
             if error.waited:
@@ -339,7 +344,7 @@ class SessionRegistry:
         return reply
 
     async def _make_sure(self, session: Session, seq: int, digest: str) -> None:
-        """Ask the worker how far it came, because the last call, of that seq and digest, left that open."""
+        """Ask the worker whether the last call, with this seq and digest, took effect."""
         before, give_up = session.seq, time.monotonic() + self._settings.step_deadline
         reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
         session.adopt(reply.result)
@@ -347,7 +352,7 @@ class SessionRegistry:
             session.history.add(seq, digest, None)
 
     async def _kept_running(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which goes on when the caller is cancelled."""
+        """Run `work` as a task that goes on when the caller is cancelled; returns its result."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def running() -> None:

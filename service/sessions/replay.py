@@ -1,4 +1,4 @@
-"""What a session has answered, so that a request sent twice is done once."""
+"""The stored answers of a session: a request that arrives twice is executed once and answered twice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request that took effect. answer is None when it was lost, or dropped to save memory."""
+    """A request that took effect. answer: None if it was lost, or dropped to save memory."""
 
     digest: str
     answer: Answer | None
 
 
 class History:
-    """The last answers by sequence number: at most 64 of them, in at most 64 MiB; the newest is always there."""
+    """The last answers by sequence number: at most 64 answers and 64 MiB. The newest answer is always kept."""
 
     def __init__(self) -> None:
         self._answered: OrderedDict[int, Answered] = OrderedDict()

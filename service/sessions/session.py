@@ -1,4 +1,4 @@
-"""One session as the service knows it; the arrays are in its worker."""
+"""One session in the API process; its arrays are in its worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ EPOCH = 1
 
 @dataclass(slots=True)
 class Session:
-    """One session. created is in seconds since 1970; `used` is a value of time.monotonic(); about: for people."""
+    """One session.
+
+    about:   settings and sizes to show to clients.
+    created: seconds since 1970.
+    used:    time of the last use, a value of time.monotonic().
+    lost:    the reason why its worker was lost; None if it runs.
+    turn:    held by the running call; waiting counts the calls that wait for it and the running one.
+    unsure:  (seq, digest) of a call that may or may not have taken effect.
+    """
 
     id: str
     program_id: str
@@ -33,7 +41,7 @@ class Session:
     history: History = field(default_factory=History)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
-    unsure: tuple[int, str] | None = None  # seq and digest of a call that may or may not have taken effect
+    unsure: tuple[int, str] | None = None
 
     @property
     def state(self) -> Literal["ready", "busy", "lost"]:
@@ -55,21 +63,22 @@ class Session:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where a client that lost count can go on."""
+        """The members of a problem document that let a client continue: its next seq, and the version."""
         return {"expected_seq": self.seq + 1, "weights_version": self.weights_version}
 
     def adopt(self, result: Mapping[str, Any]) -> None:
-        """Take over what the worker says about its session."""
+        """Take over version, step and seq from a worker's result."""
         self.version, self.step, self.seq = result["version"], result["step"], result["seq"]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What lives in a worker between calls.
+    """A kind of object that stays in a worker between calls: sessions or tapes.
 
-    name:   of one, in sentences and in what workers are asked ("session.create"). prefix: of ids.
-    plural: the setting that says how many there may be, and the gauge that counts them.
-    entry:  how the service knows one.
+    name:   its name in messages and in the names of handlers ("session.create").
+    prefix: the prefix of its ids.
+    plural: the setting that limits its number, and the gauge that counts it.
+    entry:  the class that represents it in the API process.
     """
 
     name: str
@@ -82,5 +91,5 @@ SESSIONS = Kind("session", "ses_", "sessions", Session)
 
 
 def version_text(version: int) -> str:
-    """A version of the parameters as clients see it."""
+    """The text of a version of the parameters, as clients see it."""
     return f"e{EPOCH}.v{version}"

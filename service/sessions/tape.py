@@ -1,4 +1,4 @@
-"""One tape as the service knows it: a session of another kind, without parameters that have a version."""
+"""One tape in the API process: a session of another kind, whose parameters have no version."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["TAPES", "Tape"]
 
 @dataclass(slots=True)
 class Tape(Session):
-    """One tape. ops: on it now; bytes: of their values; step: how often it was renewed."""
+    """One tape. ops: number of its ops; bytes: size of their values; step: number of renewals."""
 
     ops: int = 0
     bytes: int = 0
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where a client that lost count can go on."""
+        """The member of a problem document that lets a client continue: its next seq."""
         return {"expected_seq": self.seq + 1}
 
     def adopt(self, result: Mapping[str, Any]) -> None:
-        """Take over what the worker says about its tape."""
-        Session.adopt(self, result)  # not super(): a dataclass with slots is made anew, and super() knows the first one
+        """Take over seq, ops and bytes from a worker's result."""
+        Session.adopt(self, result)  # not super(): a dataclass with slots is a second class
         self.ops, self.bytes = result["ops"], result["bytes"]
 
 

@@ -1,1 +1,4 @@
-"""What the service keeps."""
+"""Durable storage.
+
+programs  registered programs, in SQLite
+"""

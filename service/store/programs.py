@@ -1,6 +1,7 @@
-"""Programs, kept under the digest of their content: registering one twice gives the same id.
+"""The store of registered programs. A program's id is the digest of its content, so the same program has one id.
 
-SQLite in WAL mode, in a directory or in memory. Every access runs in a thread: the event loop never waits for a disk.
+The store is SQLite in WAL mode, in a directory or in memory. Every access runs in a thread, so that the event loop
+never waits for the disk.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, TypeVar
 
 import orjson
 
-__all__ = ["ProgramStore", "StoreFull", "StoredProgram", "program_id"]
+__all__ = ["ProgramStore", "StoreClosed", "StoreFull", "StoredProgram", "program_id"]
 
 T = TypeVar("T")
 
-RECENT = 64  # programs at hand; one may be as large as a JSON body
+RECENT = 64  # programs to cache in memory; a program can be as large as a request body
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS programs (
@@ -37,7 +38,7 @@ CREATE TABLE IF NOT EXISTS programs (
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """A registered program. created: seconds since 1970; signature: what the check of the program found out."""
+    """A registered program. created: seconds since 1970; signature: the program's inputs and size."""
 
     id: str
     document: dict[str, Any]
@@ -45,8 +46,12 @@ class StoredProgram:
     created: float
 
 
+class StoreClosed(Exception):
+    """The store was used before `open` or after `close`."""
+
+
 class StoreFull(Exception):
-    """The limit of programs is reached."""
+    """The store holds as many programs as the settings allow."""
 
 
 def program_id(document: dict[str, Any]) -> str:
@@ -59,7 +64,7 @@ class ProgramStore:
     """All registered programs."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
-        """directory: where programs.sqlite lies, made if missing; None keeps everything in memory."""
+        """directory: directory of programs.sqlite, created if missing; None keeps everything in memory."""
         self._directory = directory
         self._limit = limit
         self._lock = threading.Lock()
@@ -67,7 +72,7 @@ class ProgramStore:
         self._recent: OrderedDict[str, StoredProgram] = OrderedDict()
 
     async def open(self) -> None:
-        """Raises OSError or sqlite3.Error if the directory cannot be used."""
+        """Open the database. Raises OSError or sqlite3.Error if the directory is not usable."""
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
@@ -77,7 +82,7 @@ class ProgramStore:
             path = str(self._directory / "programs.sqlite")
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # what was answered with 201 survives a power cut
+        connection.execute("PRAGMA synchronous=FULL")  # a program answered with 201 survives a power failure
         connection.execute(SCHEMA)
         self._connection = connection
 
@@ -88,7 +93,7 @@ class ProgramStore:
                 self._connection = None
 
     async def put(self, document: dict[str, Any], signature: dict[str, Any]) -> tuple[StoredProgram, bool]:
-        """Keep a program; the second value says whether it is new. Raises StoreFull."""
+        """Store a program; (stored program, whether it is new). Raises StoreFull."""
         return await self._run(self._put, document, signature)
 
     def _put(
@@ -107,7 +112,7 @@ class ProgramStore:
         return StoredProgram(id, document, signature, created), True
 
     async def get(self, id: str) -> StoredProgram | None:
-        """The program of that id. Those asked for lately are at hand without a thread or a disk."""
+        """The program with this id, or None. Recently used programs come from memory."""
         found = self._recent.get(id)
         if found is None:
             found = await self._run(self._get, id)
@@ -124,7 +129,7 @@ class ProgramStore:
         return None if row is None else StoredProgram(row[0], orjson.loads(row[1]), orjson.loads(row[2]), row[3])
 
     async def page(self, after: str, size: int) -> list[StoredProgram]:
-        """Up to `size` programs with ids behind `after`, in the order of ids."""
+        """Up to `size` programs with ids greater than `after`, in the order of ids, without their documents."""
         return await self._run(self._page, after, size)
 
     def _page(self, db: sqlite3.Connection, after: str, size: int) -> list[StoredProgram]:
@@ -134,23 +139,24 @@ class ProgramStore:
         return [StoredProgram(i, orjson.loads(d), orjson.loads(s), t) for i, d, s, t in rows]
 
     async def delete(self, id: str) -> bool:
-        """Whether there was such a program."""
+        """Delete a program; whether it existed."""
         found = await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
         self._recent.pop(id, None)
         return found
 
     async def writable(self) -> bool:
-        """Whether something can be written now, for the readiness check."""
+        """Whether the database is open and writable, for the readiness check."""
         try:
             await self._run(lambda db: db.execute("PRAGMA user_version = 1"))
-        except (sqlite3.Error, AssertionError):
+        except (sqlite3.Error, StoreClosed):
             return False
         return True
 
     async def _run(self, action: Callable[..., T], *args: Any) -> T:
         def locked() -> T:
             with self._lock:
-                assert self._connection is not None, "the store is not open"
+                if self._connection is None:
+                    raise StoreClosed("the store of programs is not open")
                 return action(self._connection, *args)
 
         return await asyncio.to_thread(locked)

@@ -1,1 +1,14 @@
-"""What a worker process does: it reads calls from a socket, runs their handlers, and answers."""
+"""A worker process: it reads calls from a socket, runs their handlers, and sends the answers.
+
+main       the process: start, the loop over calls, answers and errors
+state      the state that handlers share, and the stop signal of a call
+handlers   the table of handlers, and the handlers about programs
+sessions   handlers about sessions
+tapes      handlers about tapes
+insight    handlers for cost analysis and gradient checks
+programs   the cache of programs and of their executables
+compiling  compilation in a thread, while the worker serves other calls
+last_step  reuse of a session's last step
+running    one run of an executable, and its answer
+tables     in-place updates of tables with sparse gradients
+"""

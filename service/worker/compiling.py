@@ -1,8 +1,8 @@
-"""Compilations beside the calls of a worker.
+"""Compilation in a thread, so that the worker serves other calls meanwhile.
 
-A handler that needs something compiled asks for it here. If it is not there yet the call is parked: the service hears
-that at once, gives the worker to others, and sends the call again when it hears that the compilation is done. One
-thread compiles, one thing after the other, and leaves LLVM to a process of its own.
+A handler requests a compilation here. If the result is not ready, the call is parked: the worker tells the service at
+once, serves other calls, and reports when the compilation is done; the service then sends the call again. One thread
+runs the compilations one after another. LLVM runs in a separate process.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Compilations", "Job", "Parked"]
+__all__ = ["Compilation", "CompilationPending", "Compilations"]
 
 log = logging.getLogger("backpass.worker")
 
-UNCLAIMED = 64  # results kept for calls that may never come again
-STACK_BYTES = 64 * 2**20  # programs may be nested deeply
+UNCLAIMED = 64  # results to keep for calls that may never be sent again
+STACK_BYTES = 64 * 2**20  # deeply nested programs need deep recursion
 
 
-class Parked(Exception):
-    """The call cannot go on before `job` is done. Handlers let it pass; nothing has happened yet."""
+class CompilationPending(Exception):
+    """The call needs the result of `compilation`, which is not done. Handlers let it pass and change no state."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, compilation: Compilation) -> None:
         super().__init__("the call waits for a compilation")
-        self.job = job
+        self.compilation = compilation
 
 
 @dataclass(eq=False, slots=True)
-class Job:
-    """Something to compile. waiting: numbers of the calls that wait for it; abandoned: they have all given up."""
+class Compilation:
+    """One compilation. waiting: numbers of the calls that wait for it; abandoned: all of these calls gave up."""
 
     key: Hashable
     compile: Callable[[], Any]
@@ -44,58 +44,58 @@ class Job:
 
 
 class Compilations:
-    """The jobs of one worker."""
+    """The compilations of one worker."""
 
     def __init__(
-        self, tell: Callable[[int], None], idle: Callable[[], None] = lambda: None, idle_s: float = 600.0
+        self, notify: Callable[[int], None], idle: Callable[[], None] = lambda: None, idle_s: float = 600.0
     ) -> None:
-        """tell: says, from any thread, that the call of a number can be sent again.
+        """notify: reports that the call with a number can be sent again; called from any thread.
 
-        idle: called after `idle_s` seconds without work, to give back what compiling needs.
+        idle: called after `idle_s` seconds without work, to release the compiler's resources.
         """
-        self._tell, self._idle, self._idle_s = tell, idle, idle_s
-        self._jobs: dict[Hashable, Job] = {}
-        self._queue: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._notify, self._idle, self._idle_s = notify, idle, idle_s
+        self._compilations: dict[Hashable, Compilation] = {}
+        self._queue: queue.SimpleQueue[Compilation] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def result(self, key: Hashable, compile: Callable[[], Any]) -> Any:
-        """What `compile` returns, once for each time it has run; what it raises is raised here.
+        """The result of `compile`, or its exception. Each run of `compile` serves one call of this method.
 
-        Raises Parked if it has not run yet; it will.
+        Raises CompilationPending if `compile` has not finished; it is queued then.
         """
         with self._lock:
-            job = self._jobs.get(key)
-            if job is None:
-                job = self._jobs[key] = Job(key, compile)
-                self._queue.put(job)
+            compilation = self._compilations.get(key)
+            if compilation is None:
+                compilation = self._compilations[key] = Compilation(key, compile)
+                self._queue.put(compilation)
                 self.start()
-            job.abandoned = False
-            if not job.done:
-                raise Parked(job)
-            del self._jobs[key]
-        if job.error is not None:
-            raise job.error
-        return job.value
+            compilation.abandoned = False
+            if not compilation.done:
+                raise CompilationPending(compilation)
+            del self._compilations[key]
+        if compilation.error is not None:
+            raise compilation.error
+        return compilation.value
 
-    def wait(self, job: Job, number: int) -> None:
-        """Tell when `job` is done that the call of this number can come again. The service knows that it is parked."""
+    def wait(self, compilation: Compilation, number: int) -> None:
+        """Report call `number` when `compilation` is done. The service must already know that the call is parked."""
         with self._lock:
-            if not job.done:
-                job.waiting.add(number)
+            if not compilation.done:
+                compilation.waiting.add(number)
                 return
-        self._tell(number)
+        self._notify(number)
 
     def forget(self, number: int) -> None:
-        """The call of this number will not come again. What nobody waits for, and has not begun, is not compiled."""
+        """Call `number` will not be sent again. A queued compilation without waiting calls does not run."""
         with self._lock:
-            for job in self._jobs.values():
-                if number in job.waiting:
-                    job.waiting.discard(number)
-                    job.abandoned = not job.waiting
+            for compilation in self._compilations.values():
+                if number in compilation.waiting:
+                    compilation.waiting.discard(number)
+                    compilation.abandoned = not compilation.waiting
 
     def start(self) -> None:
-        """Count the time without work from now on; the first job would begin it otherwise."""
+        """Start the thread, and with it the idle time. The first compilation would start it otherwise."""
         if self._thread is None:
             before = threading.stack_size(STACK_BYTES)
             try:
@@ -107,26 +107,26 @@ class Compilations:
     def _work(self) -> None:
         while True:
             try:
-                job = self._queue.get(timeout=self._idle_s)
+                compilation = self._queue.get(timeout=self._idle_s)
             except queue.Empty:
                 self._idle()
-                job = self._queue.get()
+                compilation = self._queue.get()
             with self._lock:
-                if job.abandoned:
-                    del self._jobs[job.key]
+                if compilation.abandoned:
+                    del self._compilations[compilation.key]
                     continue
             try:
-                job.value = job.compile()
-            except Exception as error:  # whoever waits for it will get it
-                job.error = error
+                compilation.value = compilation.compile()
+            except Exception as error:  # `result` raises it in the call that waits
+                compilation.error = error
             with self._lock:
-                job.done = True
-                told, job.waiting = job.waiting, set()
+                compilation.done = True
+                waiting, compilation.waiting = compilation.waiting, set()
                 self._drop_unclaimed()
-            for number in told:
-                self._tell(number)
+            for number in waiting:
+                self._notify(number)
 
     def _drop_unclaimed(self) -> None:
-        done = [key for key, job in self._jobs.items() if job.done]
+        done = [key for key, compilation in self._compilations.items() if compilation.done]
         for key in done[:-UNCLAIMED]:
-            del self._jobs[key]
+            del self._compilations[key]

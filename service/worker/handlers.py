@@ -1,4 +1,4 @@
-"""What a worker can be asked to do, by name."""
+"""The table of handlers by name, and the handlers about programs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
 from service.worker import insight, sessions, tapes
-from service.worker.programs import blocks_of, known_program
-from service.worker.running import answer_of, query_from, run, times_of, told_of
+from service.worker.programs import blocks_of, cached_program
+from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
 
 __all__ = ["HANDLERS"]
@@ -31,8 +31,8 @@ def ping(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
 
 
 def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """What the program takes and how large it is. Raises all that is wrong with it."""
-    program = known_program(state, args).program
+    """The inputs and the size of the program. Raises ProgramError with all its mistakes."""
+    program = cached_program(state, args).program
     types = Counter(op.type for block in blocks_of(program.block) for op in block.ops)
     return {
         "feeds": _signature(program.feeds),
@@ -45,14 +45,14 @@ def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
 
 
 def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The program with its backward pass, and the tables that go with it.
+    """The program with its backward pass, and the tables that describe it.
 
     args: program_id or document, and the members of a GradientQuery.
     """
-    program = known_program(state, args).program
+    program = cached_program(state, args).program
     query = query_from({name: args[name] for name in QUERY if name in args})
     if any(query.target_gradients):
-        raise ProgramError("target gradients go with values, not with a program alone", "bad_query")
+        raise ProgramError("a program without values cannot take target gradients", "bad_query")
     if query.loss is not None:
         found = append_backward(program, query.loss, query.parameter_list, query.options)
     else:
@@ -62,34 +62,34 @@ def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 
 def cloned(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """The program without its backward pass. args: program_id or document, for_test."""
-    return {"program": write(clone(known_program(state, args).program, args["for_test"]))}, {}
+    return {"program": write(clone(cached_program(state, args).program, args["for_test"]))}, {}
 
 
 def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """What there is to draw: the program with its backward pass if `args` ask for one, else the program alone."""
+    """The program to draw: with its backward pass if `args` contain a loss or targets, else without."""
     if args.get("loss") is not None or args.get("targets"):
         return backward(state, args, tensors)
-    return Backward(known_program(state, args).program, ()).as_document(), {}
+    return Backward(cached_program(state, args).program, ()).as_document(), {}
 
 
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the values given, which are all that the program reads. Nothing is kept but the compiled program.
+    """Gradients at the given values. The worker keeps only the compiled program.
 
     args: program_id, document?, query, fetch, seed, step, returned, stream, profile?.
     """
-    known = known_program(state, args)
+    cached = cached_program(state, args)
     query = query_from(args["query"])
-    names = {v.name for v in known.program.variables if v.role != "key"}
+    names = {v.name for v in cached.program.variables if v.role != "key"}
     seeds = {f"target_gradients/{i}" for i, given in enumerate(query.target_gradients) if given}
     for name in tensors:
         if name not in names and name not in seeds:
-            raise ProgramError(f"{name!r} is no feed, parameter or state of the program", "feed_unknown")
-    compiled = known.gradient(query, args["fetch"], tensors)
+            raise ProgramError(f"the program has no feed, parameter or state {name!r}", "feed_unknown")
+    compiled = cached.gradient(query, args["fetch"], tensors)
     times = times_of(args)
-    ready = known.timed(compiled) if times is not None else compiled
-    told = told_of(compiled, args)
-    out = run(state, ready.executable, tensors, args["seed"], args["step"], told, times)
-    result, arrays = answer_of(state, compiled, out, args["returned"], told=told, times=times)
+    ready = cached.timed(compiled) if times is not None else compiled
+    streamed = streamed_gradients(compiled, args)
+    out = run(state, ready.executable, tensors, args["seed"], args["step"], streamed, times)
+    result, arrays = answer_of(state, compiled, out, args["returned"], streamed=streamed, times=times)
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
 
 

@@ -1,7 +1,7 @@
-"""The process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/child.py`.
+"""The worker process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/child.py`.
 
-It answers one call after another until the socket closes. Whatever a handler raises becomes an answer; the process
-ends only when its parent does, or when its device can no longer be trusted.
+The process answers one call after another until the socket closes. An exception of a handler becomes an answer. The
+process ends only with its parent, or when its GPU has failed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,20 @@ from service.ipc.messages import (
     Tensor,
     ToWorker,
 )
-from service.ipc.shared_memory import ArenaReader, ArenaWriter
-from service.worker.compiling import Compilations, Parked
-from service.worker.state import ControlPage, Handler, StopSignal, WorkerState
+from service.ipc.shared_memory import SharedMemoryReader, SharedMemoryWriter
+from service.ipc.signal_page import SignalPage
+from service.worker.compiling import CompilationPending, Compilations
+from service.worker.state import Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
-SWITCH_S = 0.0005  # how long a call may wait for Python each time that a compilation is in its way
+SWITCH_S = 0.0005  # the most time for which the compilation thread can delay a call before the interpreter switches
+
+
+class ProtocolError(Exception):
+    """The service sent a message that is not allowed at this point."""
 
 
 def main(socket_fd: int, parent_pid: int) -> int:
@@ -65,12 +70,13 @@ def main(socket_fd: int, parent_pid: int) -> int:
         start, descriptors = _next(frames)
     except (EOFError, ConnectionError):
         return 0  # the service ended while this process was starting
-    assert isinstance(start, Start), "the first frame starts the worker"
+    if not isinstance(start, Start) or len(descriptors) != 1:
+        raise ProtocolError(f"expected Start with one descriptor, got {type(start).__name__} with {len(descriptors)}")
     logs.configure(start.settings.get("log_level", "info"), worker=start.worker)
-    page = ControlPage(descriptors[0])
+    page = SignalPage(descriptors[0])
     os.close(descriptors[0])
     threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
-    if start.memory_limit is not None and start.device == "cpu":  # CUDA reserves address space far beyond its use
+    if start.memory_limit is not None and start.device == "cpu":  # CUDA reserves far more address space than it uses
         resource.setrlimit(resource.RLIMIT_AS, (start.memory_limit, start.memory_limit))
 
     module, _, name = start.handlers.partition(":")
@@ -79,23 +85,25 @@ def main(socket_fd: int, parent_pid: int) -> int:
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
         _prepare_code(start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
-    speak = _Speaker(sock)
-    state.compilations = Compilations(lambda number: speak(messages.encode(messages.Compiled(number))), _end_compiler)
+    send = _Sender(sock)
+    state.compilations = Compilations(
+        lambda number: send(messages.encode(messages.CompilationDone(number))), _end_compiler
+    )
     state.compilations.start()
-    speak(messages.encode(Ready(device)))
-    return _serve(speak, frames, handlers, state, page)
+    send(messages.encode(Ready(device)))
+    return _serve(send, frames, handlers, state, page)
 
 
 def _die_with(parent_pid: int) -> None:
-    """End this process when its parent ends, however that ends. Signals meant for the service are left to it."""
+    """Let the kernel kill this process when its parent ends for any reason. Ignore signals meant for the service."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before the line above took effect
+    if os.getppid() != parent_pid:  # the parent ended before the call of prctl
         os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and a group-wide SIGTERM reach us too, but running
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # calls may finish: the service closes the socket when it is time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and a group-wide SIGTERM reach workers too, but running
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # calls may finish: the service closes the socket to end a worker
 
 
-def _beat(page: ControlPage, interval: float, parent_pid: int) -> None:
+def _beat(page: SignalPage, interval: float, parent_pid: int) -> None:
     while True:
         page.beat()
         if os.getppid() != parent_pid:
@@ -104,19 +112,22 @@ def _beat(page: ControlPage, interval: float, parent_pid: int) -> None:
 
 
 def _device(device: str) -> tuple[ModuleType, str]:
-    """The array module of `device`, after proof that it computes, and the name to show people."""
+    """(array module, name for people) of `device`. Raises RuntimeError if the device computes wrongly."""
     if device == "cpu":
         return np, "cpu"
-    xp = importlib.import_module("cupy")  # only here: nothing else of the service may depend on CUDA
-    assert int(xp.arange(4).sum()) == 6, "the GPU computes wrongly"
+    xp = importlib.import_module("cupy")  # imported here only, because the CPU service must not need CUDA
+    found = int(xp.arange(4).sum())
+    if found != 6:
+        raise RuntimeError(f"the GPU computes wrongly: 0 + 1 + 2 + 3 gave {found}")
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
 
 
 def _prepare_code(settings: Mapping[str, Any]) -> None:
-    """Machine code is found again by whoever starts next, in a directory of all workers. Its threads start now, and so
-    does the compiler, for which the first compilation would wait.
+    """Start the compiler process and the threads of compiled code, and open the cache of compiled code on disk.
+
+    All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
-    from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
+    from core.codegen.machine import compile_outside, keep_on_disk  # imported here, because it loads LLVM
     from core.runtime.native import start_threads, thread_count
 
     compile_outside(thread_count()).start()
@@ -126,14 +137,14 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 
 
 def _end_compiler() -> None:
-    """Nothing was compiled for a while: the compiler's process can go. The next compilation starts another."""
+    """End the idle compiler process. The next compilation starts another one."""
     machine = sys.modules.get("core.codegen.machine")
     if machine is not None and machine.KEPT.outside is not None:
         machine.KEPT.outside.close()
 
 
-class _Speaker:
-    """Sends whole frames, from any thread. Raises OSError when the service is gone."""
+class _Sender:
+    """Sends complete frames, from any thread. Raises OSError when the service closed the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -145,17 +156,18 @@ class _Speaker:
 
 
 def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
-    """The next message, and its descriptors, which the caller must close. Raises EOFError or ConnectionError."""
+    """The next message and its descriptors, which the caller must close.
+
+    Raises EOFError or ConnectionError when the service closed the socket.
+    """
     while (frame := frames.take()) is None:
         frames.read()
     payload, descriptors = frame
     return messages.decode_to_worker(payload), descriptors
 
 
-def _serve(
-    speak: _Speaker, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: ControlPage
-) -> int:
-    requests, answers = ArenaReader(), ArenaWriter()
+def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: SignalPage) -> int:
+    requests, answers = SharedMemoryReader(), SharedMemoryWriter()
     while True:
         try:
             call, descriptors = _next(frames)
@@ -165,19 +177,20 @@ def _serve(
             if state.compilations is not None:
                 state.compilations.forget(call.number)
             continue
-        assert isinstance(call, Call), "the first frame comes once"
-        answers.trim()  # the service has read the last answer before it sends another call
+        if not isinstance(call, Call):
+            raise ProtocolError(f"expected Call, got a second {type(call).__name__}")
+        answers.trim()  # the service has read the previous answer before it sends a call
         state.stop = StopSignal(page, call.number, call.deadline)
-        state.tell = partial(_tell, speak, call.number, state, answers)
+        state.send_part = partial(_send_part, send, call.number, state, answers)
         try:
             answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
             requests.trim()
-            speak(answer, tuple(sent_along))
-        except Parked as parked:
+            send(answer, tuple(sent_along))
+        except CompilationPending as pending:
             requests.trim()
-            speak(messages.encode(messages.Parked(call.number)))
-            assert state.compilations is not None, "who else parks a call"
-            state.compilations.wait(parked.job, call.number)  # now that the service knows
+            send(messages.encode(messages.Parked(call.number)))
+            assert state.compilations is not None  # only its compilations raise CompilationPending
+            state.compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
         except OSError:
             return 0
 
@@ -187,15 +200,15 @@ def _answer(
     descriptors: list[int],
     handlers: Mapping[str, Handler],
     state: WorkerState,
-    requests: ArenaReader,
-    answers: ArenaWriter,
+    requests: SharedMemoryReader,
+    answers: SharedMemoryWriter,
 ) -> tuple[bytes, list[int]]:
-    """The frame that answers `call`, and the descriptors to send with it. Nothing a handler raises gets out."""
+    """(payload of the answer to `call`, descriptors to send with it). A handler's exception becomes the answer."""
     try:
         for descriptor in descriptors:
             requests.attach(descriptor)
         return _returned(call, handlers, state, requests, answers)
-    except Parked:
+    except CompilationPending:
         raise
     except CoreError as error:
         kind = "program" if isinstance(error, ProgramError) else "execution"
@@ -219,7 +232,11 @@ def _answer(
 
 
 def _returned(
-    call: Call, handlers: Mapping[str, Handler], state: WorkerState, requests: ArenaReader, answers: ArenaWriter
+    call: Call,
+    handlers: Mapping[str, Handler],
+    state: WorkerState,
+    requests: SharedMemoryReader,
+    answers: SharedMemoryWriter,
 ) -> tuple[bytes, list[int]]:
     started = time.perf_counter()
     tensors = requests.read(call.tensors, call.data)
@@ -238,32 +255,32 @@ def _returned(
     return _written(state, answers, computed, returned)
 
 
-def _tell(
-    speak: _Speaker,
+def _send_part(
+    send: _Sender,
     number: int,
     state: WorkerState,
-    answers: ArenaWriter,
+    answers: SharedMemoryWriter,
     result: dict[str, Any],
     computed: Mapping[str, Any],
 ) -> None:
-    """Send a part of the answer to the call of that number, and go on. Raises OSError when the service is gone."""
+    """Send a part of the answer to call `number`. Raises OSError when the service closed the socket."""
     payload, sent_along = _written(state, answers, computed, lambda *placed: Part(number, result, *placed))
-    speak(payload, tuple(sent_along))
+    send(payload, tuple(sent_along))
 
 
 def _written(
     state: WorkerState,
-    answers: ArenaWriter,
+    answers: SharedMemoryWriter,
     computed: Mapping[str, Any],
     message: Callable[[tuple[Tensor, ...], bytearray], FromWorker],
 ) -> tuple[bytes, list[int]]:
-    """The frame of a message about arrays, which are in their place then, and the descriptors to send with it."""
+    """Copy the arrays into place; returns (payload of the message about them, descriptors to send with it)."""
     described, data, descriptor = answers.put({name: state.to_host(array) for name, array in computed.items()})
     try:
         payload = messages.encode(message(described, data))
     except BaseException:
         if descriptor is not None:
-            answers.close()  # its descriptor was never sent, so it must not count as the current file
+            answers.close()  # the service did not get its descriptor, so later answers must not use this file
         raise
     return payload, [] if descriptor is None else [descriptor]
 
@@ -271,8 +288,8 @@ def _written(
 def _failed(
     call: Call, state: WorkerState, kind: str, code: str, message: str, problem: dict[str, Any] | None = None
 ) -> Failed:
-    plain = problem or {"code": code, "message": message, "location": None, "problems": []}
-    return Failed(call.number, kind, code, message, plain, state.residents)
+    document = problem or {"code": code, "message": message, "location": None, "problems": []}
+    return Failed(call.number, kind, code, message, document, state.residents)
 
 
 def _problem(error: CoreError) -> dict[str, Any]:
@@ -282,13 +299,13 @@ def _problem(error: CoreError) -> dict[str, Any]:
 
 
 def _end_if_device_lost(state: WorkerState) -> None:
-    """After an illegal access every later CUDA call fails: a new process is the only way back."""
+    """End the process if its GPU context is broken: only a new process can use CUDA after an illegal access."""
     if state.device != "cuda":
         return
     try:
         state.xp.cuda.runtime.deviceSynchronize()
     except state.xp.cuda.runtime.CUDARuntimeError as error:
-        log.critical("the GPU of this worker cannot be used any more: %s", error)
+        log.critical("ending this worker, because its GPU context is broken: %s", error)
         logging.shutdown()
         os._exit(EXIT_DEVICE_LOST)
 

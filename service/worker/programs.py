@@ -1,7 +1,7 @@
-"""The programs a worker has read, with what it compiled from them: read once, compiled once, kept while there is room.
+"""The worker's cache of programs and of the executables compiled from them.
 
-A program arrives as a document together with its id; later calls name the id alone. Room is counted in ops, because
-that is what the memory of a compiled program grows with.
+A program arrives as a document together with its id; later calls send the id alone. The cache is bounded by the number
+of ops, because the memory of a compiled program grows with it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from core.wire import Limits, read
 from service.worker.compiling import Compilations
 from service.worker.state import WorkerState
 
-__all__ = ["Compiled", "Known", "blocks_of", "check_type", "known_program", "wire_limits"]
+__all__ = ["CachedProgram", "Prepared", "blocks_of", "cached_program", "check_type", "wire_limits"]
 
 Machine = Literal["auto", "always", "never"]
 
 LONG = 4_000_000_000
-"""Floating-point operations of a call from which on compiling it pays even if it is never made again: as many as
-numpy's products of matrices do in the time that it takes.
+"""Floating-point operations of a call above which compilation pays even for a single call: numpy's matrix products do
+about as many in the time of one compilation.
 """
 
 PRODUCTS = ("matmul", "einsum")
 SLOWER = 20
-"""How much longer all else takes, which goes through memory op by op."""
+"""Time of an operation outside matrix products, relative to one inside: other ops are limited by memory."""
 
 TRIPS = 100
-"""Of a loop whose number of trips nobody knows yet."""
+"""The assumed trips of a loop whose number of trips is unknown."""
 
 SHORT_OPS = 200
-"""Of a program whose backward pass and plan take some milliseconds, which is not worth parking a call."""
+"""The most ops of a program whose backward pass and plan take only milliseconds, so that parking costs more."""
 
 PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
@@ -58,16 +58,16 @@ Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """Something that runs, and whether it had to be compiled for this call."""
+class Prepared:
+    """An executable. fresh: it was compiled for this call, and not found in the cache."""
 
     executable: Executable
     fresh: bool
 
 
 @dataclass(slots=True)
-class Known:
-    """A program and its executables, the one used last at the end."""
+class CachedProgram:
+    """A program and its executables, the least recently used first."""
 
     program: Program
     machine: Machine = "never"
@@ -82,14 +82,14 @@ class Known:
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
         repeated: bool = False,
-    ) -> Compiled:
-        """Computes gradients, for feeds of these shapes. repeated: it will run again and again."""
+    ) -> Prepared:
+        """The executable that computes gradients for feeds of these shapes. repeated: expect many runs."""
         shapes = self._shapes(feeds)
         key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated))
         return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale), repeated)
 
-    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Compiled:
-        """Only evaluates."""
+    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Prepared:
+        """The executable that computes `fetch` without gradients."""
         shapes = self._shapes(feeds)
         key = exact(("forward", tuple(fetch), shapes))
         return self._compiled(key, lambda: compile_forward(self.program, fetch, dict(shapes)))
@@ -102,8 +102,8 @@ class Known:
         fetch: Sequence[str],
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
-    ) -> Compiled:
-        """Forward, backward and optimiser."""
+    ) -> Prepared:
+        """The executable of a training step: forward, backward and optimiser."""
         shapes = self._shapes(feeds)
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
@@ -112,33 +112,33 @@ class Known:
             repeated=True,
         )
 
-    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Compiled:
-        """Applies the optimiser to gradients that are given, as ``<parameter>@GRAD``.
+    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Prepared:
+        """The executable that applies the optimiser to the given gradients ``<parameter>@GRAD``.
 
-        by_rows: those of `names` for which these are values of the rows ``<parameter>@GRAD@ROWS``.
+        by_rows: parameters whose gradient is sparse: values of the rows ``<parameter>@GRAD@ROWS``.
         """
         key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows)))
         return self._compiled(
             key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
         )
 
-    def timed(self, compiled: Compiled) -> Compiled:
-        """The same, with machine code that takes the time of its kernels."""
+    def timed(self, compiled: Prepared) -> Prepared:
+        """The same executable with machine code that measures the time of each kernel."""
         executable = compiled.executable
         if executable.machine is None:
             return compiled
-        key = ("timed", id(executable.plan))  # which the entry keeps alive
+        key = ("timed", id(executable.plan))  # the cache entry keeps the plan alive, so its id is not reused
         found = _recall(self._executables, key)
         if found is None:
-            found = self._beside(key, lambda: executable.compiled(timed=True))
+            found = self._in_thread(key, lambda: executable.compiled(timed=True))
             self._put(key, found)
-            return Compiled(found, fresh=True)
-        return Compiled(found, fresh=False)
+            return Prepared(found, fresh=True)
+        return Prepared(found, fresh=False)
 
     def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The shapes of the feeds whose declaration leaves sizes open. A given feed of a wrong type ends here.
+        """The shapes of the given feeds that are declared with open sizes.
 
-        Raises ProgramError (feed_dtype, feed_shape): compiling for values that cannot be run would be in vain.
+        Raises ProgramError (feed_dtype, feed_shape) for a feed of the wrong type, before any compilation.
         """
         open_sizes = []
         for variable in self.program.feeds:
@@ -150,33 +150,33 @@ class Known:
                 open_sizes.append((variable.name, tuple(value.shape)))
         return tuple(open_sizes)
 
-    def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Compiled:
-        """repeated: it will run again and again."""
+    def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Prepared:
+        """The cached executable, or the result of `compile`. repeated: expect many runs."""
         found = _recall(self._executables, key)
         if found is not None:
-            return Compiled(found, fresh=False)
-        for_sure = self.machine == "always" or (self.machine == "auto" and repeated)
-        if self.compilations is None or (self._is_short and not for_sure):
+            return Prepared(found, fresh=False)
+        certain = self.machine == "always" or (self.machine == "auto" and repeated)
+        if self.compilations is None or (self._is_short and not certain):
             executable = self._planned(compile)
             if self._becomes_code(executable, repeated):
-                executable = self._beside(key, executable.compiled)
+                executable = self._in_thread(key, executable.compiled)
         else:
-            executable = self._beside(key, lambda: self._whole(compile, repeated))
+            executable = self._in_thread(key, lambda: self._whole(compile, repeated))
         self._put(key, executable)
-        return Compiled(executable, fresh=True)
+        return Prepared(executable, fresh=True)
 
     def _put(self, key: Hashable, executable: Executable) -> None:
         _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
 
     @property
     def _is_short(self) -> bool:
-        """Whether everything but machine code is there in no time."""
+        """Whether the compilation without machine code takes only milliseconds."""
         if self._ops is None:
             self._ops = op_count(self.program.block)
         return self._ops <= SHORT_OPS
 
-    def _beside(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
-        """What `compile` returns, made while other calls go on. Raises Parked as long as it is not there."""
+    def _in_thread(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
+        """The result of `compile`, run in the compilation thread. Raises CompilationPending until it is done."""
         return compile() if self.compilations is None else self.compilations.result((id(self), key), compile)
 
     def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
@@ -190,44 +190,44 @@ class Known:
     def _becomes_code(self, executable: Executable, repeated: bool) -> bool:
         if executable.machine is not None or self.machine == "never":
             return False
-        if not all(v.type.is_static for v in executable.inputs):  # it only shows whether the question is in order
+        if not all(v.type.is_static for v in executable.inputs):  # open sizes: compiled only to validate the query
             return False
         return self.machine == "always" or repeated or _is_long(executable.plan.block)
 
 
-def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
-    """The program ``args["program_id"]``, read from the document ``args["document"]`` if that is new here.
+def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram:
+    """The program ``args["program_id"]``, read from ``args["document"]`` if the cache does not contain it.
 
-    Without an id the document is read and not kept.
-    Raises ExecutionError (program_unknown) when it is new and there is no document: the service sends it then.
-    Raises ProgramError when the document is not a valid program.
+    Without an id, the program is read from the document and not cached.
+    Raises ExecutionError (program_unknown) if the cache does not contain it and there is no document: the service then
+    sends the call again with the document. Raises ProgramError if the document is not a valid program.
     """
     id, document = args.get("program_id"), args.get("document")
-    found: Known | None = _recall(state.programs, id)
+    found: CachedProgram | None = _recall(state.programs, id)
     if found is not None:
         return found
     if document is None:
-        raise ExecutionError("this worker has not seen the program yet", "program_unknown")
-    # without an id the next try would be about another object, and wait again
+        raise ExecutionError("this worker does not have the program in its cache", "program_unknown")
+    # without an id, the call sent again would read another object and wait again
     compilations = state.compilations if id is not None else None
-    known = Known(read_program(state, document), machine_for(state), compilations)
+    cached = CachedProgram(read_program(state, document), machine_for(state), compilations)
     if id is not None:
-        _keep(state.programs, id, known, PROGRAM_ROOM, lambda each: op_count(each.program.block))
-    return known
+        _keep(state.programs, id, cached, PROGRAM_ROOM, lambda each: op_count(each.program.block))
+    return cached
 
 
 def machine_for(state: WorkerState) -> Machine:
-    """Whether this worker's programs become machine code."""
+    """Whether this worker compiles programs to machine code: "auto" decides for each program."""
     return state.settings.get("compile", "never") if state.device == "cpu" else "never"
 
 
 def read_program(state: WorkerState, document: Any) -> Program:
-    """`document` as a program, within the limits of the settings. Raises ProgramError with all problems."""
+    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes."""
     return read(document, wire_limits(state.settings))
 
 
 def wire_limits(s: Mapping[str, Any]) -> Limits:
-    """How large a document may be, as the settings have it."""
+    """The limits on documents in the settings."""
     return Limits(
         max_blocks=s["blocks"],
         max_depth=s["block_nesting"],
@@ -241,17 +241,17 @@ def wire_limits(s: Mapping[str, Any]) -> Limits:
 
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:
-    """Raises ProgramError (feed_dtype, feed_shape) unless `value` has the type that `name` is declared with."""
+    """Raises ProgramError (feed_dtype, feed_shape) unless `value` has the declared type `wanted` of `name`."""
     if value.dtype != as_dtype(wanted.dtype):
-        raise ProgramError(f"{name!r} is declared as {wanted}, but is given {value.dtype}", "feed_dtype")
+        raise ProgramError(f"{name!r} is declared as {wanted}, but its value is {value.dtype}", "feed_dtype")
     same_rank = len(value.shape) == wanted.rank
     if not same_rank or any(m not in (-1, n) for m, n in zip(wanted.shape, value.shape, strict=True)):
         shape = list(value.shape)
-        raise ProgramError(f"{name!r} is declared as {wanted}, but is given the shape {shape}", "feed_shape")
+        raise ProgramError(f"{name!r} is declared as {wanted}, but its value has the shape {shape}", "feed_shape")
 
 
 def blocks_of(root: Block) -> Iterator[Block]:
-    """`root` and all blocks inside it."""
+    """`root` and all its inner blocks."""
     level = [root]
     while level:
         yield from level
@@ -263,7 +263,7 @@ def op_count(root: Block) -> int:
 
 
 def _reading_only(executable: Executable) -> Executable:
-    """`executable` without the inputs that nothing in it reads: an accuracy needs no dropout key, a logit no label."""
+    """`executable` without its unread inputs: an accuracy needs no dropout key, and logits need no labels."""
     block = executable.plan.block
     read = set(block.results).union(*(each.inputs for each in executable.plan.instructions))
     kept = [i for i, name in enumerate(block.params) if name in read]
@@ -272,13 +272,16 @@ def _reading_only(executable: Executable) -> Executable:
 
 
 def _is_long(block: Block) -> bool:
-    """Whether one run takes longer than compiling; a rule of the program alone, so that calls repeat to the bit."""
+    """Whether one run takes longer than compilation.
+
+    It depends on the program alone and not on measured time, so that equal calls give equal bits.
+    """
     work = count_work(block, TRIPS)
     return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items()) >= LONG
 
 
 def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
-    """What is kept under `key`, moved to the end of `cache`: the start is what was not used for longest."""
+    """The value of `key`, moved to the end of `cache`, so that the least recently used entry is first."""
     found = cache.pop(key, None)
     if found is not None:
         cache[key] = found
@@ -286,7 +289,7 @@ def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
 
 
 def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight: Callable[[Kept], int]) -> None:
-    """Put `value` at the end of `cache`, and let go of what was not used for longest while there is too much."""
+    """Append `value` to `cache`, then drop the least recently used entries while the total weight exceeds `room`."""
     cache[key] = value
     total = sum(map(weight, cache.values())) if len(cache) > 1 else 0
     while total > room and len(cache) > 1:

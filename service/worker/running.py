@@ -1,4 +1,4 @@
-"""One run of an executable in a worker, and what is answered of it."""
+"""One run of an executable in a worker, and the answer made from its outputs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
-from service.worker.programs import Compiled
+from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
-__all__ = ["Returned", "answer_of", "limits_of", "query_from", "run", "times_of", "told_of"]
+__all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "streamed_gradients", "times_of"]
 
-PIECE = 2**15
-"""Elements of a gradient that are squared and summed at once."""
+CHUNK = 2**15
+"""Elements of a gradient to square and sum at a time."""
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
-Returned = str | list[str]
-"""Which gradients go back: "none", "norms", "all", or names."""
+ReturnedGradients = str | list[str]
+"""The gradients to return: "none", "norms", "all", or names."""
 
 
 def query_from(document: Mapping[str, Any]) -> GradientQuery:
-    """The query that a request asks for; its lists become tuples. Raises ProgramError (bad_query)."""
+    """The query of a request. Lists become tuples. Raises ProgramError (bad_query)."""
     members: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
     if "hooks" in members:
         members["hooks"] = tuple(Hook.read(each) for each in members["hooks"])
@@ -41,7 +41,7 @@ def query_from(document: Mapping[str, Any]) -> GradientQuery:
 
 
 def limits_of(state: WorkerState) -> RunLimits:
-    """What one run may use, by the settings and by this call."""
+    """The limits of one run, from the settings and from this call."""
     return RunLimits(
         max_trips=state.settings["loop_trips"],
         max_ops=state.settings["op_executions"],
@@ -57,46 +57,46 @@ def run(
     values: Mapping[str, Any],
     seed: int,
     step: int,
-    told: Collection[str] = (),
+    streamed: Collection[str] = (),
     times: Times | None = None,
 ) -> Outputs:
-    """Run `executable` on those of `values` that it reads, within the limits of the settings and of this call.
+    """Run `executable` on the `values` that it reads, within the limits of the settings and of this call.
 
-    told:  gradients that the service hears of while the run goes on, each as soon as it is final.
-    times: learns where the time goes.
+    streamed: gradients to send to the service during the run, each as soon as it is final.
+    times:    records the time of each part of the run.
     """
-    state.stop.check()  # compiling may have taken all the time there was
+    state.stop.check()  # compilation may have used up the deadline
     limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}
 
-    def tell(name: str, value: Any) -> None:
-        if name in told:
-            said: dict[str, Any] = {"name": name, "ready_at": executable.ready_at.get(name)}
+    def send_gradient(name: str, value: Any) -> None:
+        if name in streamed:
+            result: dict[str, Any] = {"name": name, "ready_at": executable.ready_at.get(name)}
             if isinstance(value, RowArray):
-                said["shape"] = list(value.shape)
-            state.tell(said, _as_tensors(name, value))
+                result["shape"] = list(value.shape)
+            state.send_part(result, _as_tensors(name, value))
 
-    when_final = tell if told else None
+    when_final = send_gradient if streamed else None
     return executable.step(needed, seed=seed, step=step, limits=limits, xp=state.xp, when_final=when_final, times=times)
 
 
 def answer_of(
     state: WorkerState,
-    compiled: Compiled,
+    compiled: Prepared,
     out: Outputs,
-    returned: Returned,
+    returned: ReturnedGradients,
     require_finite: bool = False,
-    told: Collection[str] = (),
+    streamed: Collection[str] = (),
     times: Times | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is said about `out`, and its arrays as ``loss`` and ``fetch/``, ``recorded/`` or ``grad/<name>``.
+    """(JSON members, arrays) of the answer for `out`.
 
-    Gradients that were `told` before are not said again; `times` are, as a profile.
-    Of a gradient that is rows of a table these are the values;
-    ``rows/<name>`` tells which rows, and `sparse` in what is said the shape of the table.
-    A norm that is not finite is null, because JSON has no word for it.
-    Raises ExecutionError (not_finite) if `require_finite` and something is not, ProgramError (bad_query) for gradients
-    that nobody computed.
+    The arrays are ``loss``, ``fetch/<name>``, ``recorded/<name>`` and ``grad/<name>``, without `streamed` gradients.
+    For a sparse gradient, ``grad/<name>`` holds the values of some rows of the table, ``rows/<name>`` their numbers,
+    and the member `sparse` the table's shape.
+    A norm that is not finite becomes null, because JSON has no number for it. `times` become the member `profile`.
+    Raises ExecutionError (not_finite) if `require_finite` and a value is not finite, ProgramError (bad_query) for
+    returned gradients that were not computed.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
@@ -124,11 +124,11 @@ def answer_of(
         tensors["loss"] = out.loss
     returning = wanted(returned, out.gradients, out.missing)
     for name in returning:
-        if name not in told:
+        if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
-    result["messages"] = [_said(each) for each in out.messages]
+    result["messages"] = [_message(each) for each in out.messages]
     result["messages_left_out"] = out.unsaid
     if compiled.executable.choice is not None:
         result["memory"] = compiled.executable.choice.as_document()
@@ -138,12 +138,12 @@ def answer_of(
 
 
 def times_of(args: Mapping[str, Any]) -> Times | None:
-    """Where the time of a call is noted whose `args` ask for a profile."""
+    """A recorder of times if `args` request a profile, else None."""
     return Times() if args.get("profile") else None
 
 
-def _said(message: Message) -> dict[str, Any]:
-    """A message of `print` in words of JSON, which has none for what is not finite."""
+def _message(message: Message) -> dict[str, Any]:
+    """A message of the op `print` as JSON. Values that are not finite become strings."""
     at = message.location
     return {
         "message": message.text,
@@ -155,32 +155,32 @@ def _said(message: Message) -> dict[str, Any]:
 
 
 def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:
-    """A gradient as the tensors of an answer."""
+    """A gradient as tensors of an answer."""
     if isinstance(gradient, RowArray):
         return {f"grad/{name}": gradient.values, f"rows/{name}": gradient.rows}
     return {f"grad/{name}": gradient}
 
 
-def told_of(compiled: Compiled, args: Mapping[str, Any]) -> list[str]:
-    """The gradients that a call with these `args` {stream, returned} tells while it runs. Raises ProgramError."""
+def streamed_gradients(compiled: Prepared, args: Mapping[str, Any]) -> list[str]:
+    """The gradients that a call with `args` {stream, returned} sends during its run. Raises ProgramError."""
     if not args["stream"]:
         return []
     computed = {each.name for each in compiled.executable.layout if each.place == "gradients"}
     return wanted(args["returned"], computed, compiled.executable.missing)
 
 
-def wanted(returned: Returned, computed: Collection[str], missing: Collection[str]) -> list[str]:
-    """Those of the `computed` gradients that go back. Raises ProgramError (bad_query) for one that there is not."""
+def wanted(returned: ReturnedGradients, computed: Collection[str], missing: Collection[str]) -> list[str]:
+    """The `computed` gradients to return. Raises ProgramError (bad_query) for a name that is in neither list."""
     if isinstance(returned, str):
         return list(computed) if returned == "all" else []
     for name in returned:
         if name not in computed and name not in missing:
-            raise ProgramError(f"the gradient of {name!r} is to be returned, but is not computed", "bad_query")
+            raise ProgramError(f"cannot return the gradient of {name!r}: the query does not compute it", "bad_query")
     return [name for name in returned if name in computed]
 
 
 def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]:
-    """The 2-norm of each gradient, summed in float64, and fetched from the device all at once."""
+    """The 2-norm of each gradient, summed in float64. One transfer fetches all norms from the device."""
     if not gradients:
         return {}
     xp = state.xp
@@ -193,17 +193,17 @@ def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]
 
 
 def _square_sum(array: np.ndarray) -> float:
-    """Piece by piece: what is written in between stays in the cache."""
+    """The sum of squares, in chunks whose float64 copies stay in the cache."""
     flat = array.reshape(-1)
-    pieces = (flat[i : i + PIECE].astype("float64") for i in range(0, flat.size, PIECE))
-    return sum(float(np.square(piece).sum()) for piece in pieces)
+    chunks = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
+    return sum(float(np.square(chunk).sum()) for chunk in chunks)
 
 
 def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
-    """Whether no element of any is NaN or infinite, told by a sum of squares where that is the faster way."""
+    """Whether all elements are finite. A finite sum of squares proves it faster than a test of each element."""
     for array in arrays:
         if array.dtype in SUMMED and math.isfinite(np.vdot(array, array)):
-            continue  # otherwise it may have overflowed, of which vdot says nothing
+            continue  # an infinite sum proves nothing: it may have overflowed
         if not np.isfinite(array).all():
             return False
     return True
@@ -211,5 +211,5 @@ def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
 
 def _finite(state: WorkerState, value: Any) -> bool:
     if value.ndim == 0 and isinstance(value, np.ndarray):
-        return math.isfinite(value)  # a loss, in a tenth of the time
+        return math.isfinite(value)  # a scalar loss: ten times faster than the array test
     return value.dtype.kind in "biu" or bool(state.xp.isfinite(value).all())

@@ -1,8 +1,7 @@
-"""What a worker process holds between calls, and what tells a running call to stop."""
+"""The state of a worker process between calls, and the stop signal of a running call."""
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,57 +11,24 @@ from typing import Any, Literal
 import numpy as np
 
 from core.ir.errors import ExecutionError
+from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
 
-__all__ = ["ControlPage", "Handler", "StopSignal", "WorkerState"]
-
-PAGE = mmap.PAGESIZE
-CANCEL_WORD, HEARTBEAT_WORD = 0, 1
-
-
-class ControlPage:
-    """One page of memory shared between the service and one worker, written without any message.
-
-    cancelled: number of the call that must stop, written by the service. A number and not a flag: a cancel that
-               arrives late cannot hit the next call.
-    heartbeat: `time.monotonic_ns()` of the worker's last sign of life, written by the worker.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._map = mmap.mmap(descriptor, PAGE)
-        self._words = memoryview(self._map).cast("Q")
-
-    @property
-    def cancelled(self) -> int:
-        return self._words[CANCEL_WORD]
-
-    def cancel(self, call: int) -> None:
-        self._words[CANCEL_WORD] = call
-
-    @property
-    def heartbeat(self) -> int:
-        return self._words[HEARTBEAT_WORD]
-
-    def beat(self) -> None:
-        self._words[HEARTBEAT_WORD] = time.monotonic_ns()
-
-    def close(self) -> None:
-        self._words.release()
-        self._map.close()
+__all__ = ["Handler", "StopSignal", "WorkerState"]
 
 
 class StopSignal:
-    """Tells the current call whether to go on. Cheap enough to ask between any two ops (under a microsecond)."""
+    """Whether the current call must stop. A check takes less than a microsecond, so handlers check between ops."""
 
     __slots__ = ("_call", "_page", "deadline")
 
-    def __init__(self, page: ControlPage, call: int, deadline: float) -> None:
+    def __init__(self, page: SignalPage, call: int, deadline: float) -> None:
         self._page = page
         self._call = call
         self.deadline = deadline  # a value of time.monotonic()
 
     def reason(self) -> Literal["canceled", "deadline_exceeded"] | None:
-        """Why the call must stop, or None to go on."""
+        """The reason why the call must stop; None if it can go on."""
         if self._page.cancelled == self._call:
             return "canceled"
         return "deadline_exceeded" if time.monotonic() >= self.deadline else None
@@ -74,24 +40,24 @@ class StopSignal:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
         reason = self.reason()
         if reason == "canceled":
-            raise ExecutionError("the caller has gone; the call was stopped", reason)
+            raise ExecutionError("the caller canceled the call", reason)
         if reason == "deadline_exceeded":
             raise ExecutionError("the deadline of the call has passed", reason)
 
 
 @dataclass(slots=True)
 class WorkerState:
-    """What handlers share in one process. Handlers run one at a time, so nothing here needs a lock.
+    """The state that the handlers of one process share. Handlers run one at a time, so it needs no lock.
 
-    worker:   id of this process.
-    device:   "cpu" or "cuda".
-    xp:       numpy, or cupy on a GPU.
-    settings: the service's settings as plain data.
-    stop:     tells the current call whether to go on; a new one for each call.
-    tell:     sends a part of the answer while the call goes on: a result and its arrays.
-    programs, sessions, tapes: what the handlers keep.
-    steps:    what is compiled for tapes, by structure; the first tape makes it.
-    compilations: what is being compiled beside the calls; without it handlers compile what they need themselves.
+    worker:       id of this process.
+    device:       "cpu" or "cuda".
+    xp:           numpy, or cupy on a GPU.
+    settings:     the service's settings as plain data.
+    stop:         the stop signal of the current call.
+    send_part:    sends a part of the answer, a result and its arrays, while the call runs.
+    programs, sessions, tapes: the cached programs, the sessions and the tapes by id.
+    steps:        the compiled steps of all tapes, by structure; created with the first tape.
+    compilations: compiles in a thread; if None, handlers compile in the call itself.
     """
 
     worker: str
@@ -99,7 +65,7 @@ class WorkerState:
     xp: ModuleType
     settings: dict[str, Any]
     stop: StopSignal
-    tell: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
+    send_part: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
     programs: dict[str, Any] = field(default_factory=dict)
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
@@ -108,16 +74,16 @@ class WorkerState:
 
     @property
     def residents(self) -> int:
-        """Sessions and tapes that live here; reported after each call."""
+        """The number of sessions and tapes in this worker. Every answer reports it."""
         return len(self.sessions) + len(self.tapes)
 
     def free_device_memory(self) -> None:
-        """Give back what the array module keeps for later."""
+        """Return the array module's unused device memory to the device."""
         if self.device == "cuda":
             self.xp.get_default_memory_pool().free_all_blocks()
 
     def to_host(self, array: Any) -> np.ndarray:
-        """`array` as a numpy array; copied only when it lives on a GPU."""
+        """`array` as a numpy array; copied only if it is on a GPU."""
         if isinstance(array, np.ndarray):
             return array
         if self.device == "cuda" and isinstance(array, self.xp.ndarray):

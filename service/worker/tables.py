@@ -1,4 +1,4 @@
-"""Tables of which a step changes few rows: written where they lie, unless somebody else looks at them."""
+"""In-place updates of tables: a step with a sparse gradient writes a few rows of a table, or of a copy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["own_tables"]
 def own_tables(
     new: Mapping[str, Any], held: Mapping[str, Any], others: Iterable[Any], xp: ModuleType
 ) -> dict[str, tuple[RowArray, Any]]:
-    """For each RowArray of `new` its name, itself, and the table to write it to: that of `held`, or a copy.
+    """name -> (rows, table to write them to), for each RowArray in `new`. The table is that of `held`, or a copy.
 
-    held:   all values of a session by name; no other of them may change with a table.
-    others: arrays that must stay as they are, such as those of an answer that is not yet sent.
-    Nothing is written here, so that a lack of memory for a copy leaves everything as it was.
+    held:   all values of a session by name; writing to one table must not change another value.
+    others: arrays that must not change, such as those of an answer that is not sent yet.
+    This function writes nothing, so that a lack of memory for a copy changes nothing.
     """
     rest = [*others, *(value for value in new.values() if not isinstance(value, RowArray))]
     found = {}

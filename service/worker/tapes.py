@@ -1,4 +1,4 @@
-"""Tapes: programs that clients write op by op, with their values, kept in the worker between calls."""
+"""Handlers about tapes: clients record programs op by op; the ops and their values stay in the worker between calls."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PARAMETER, CONSTANT, SEED = "parameter/", "constant/", "target_gradient"
 
 
 @dataclass(slots=True)
-class Held:
-    """A tape. version: grows with every change; seq: number of the client's last call that changed something."""
+class WorkerTape:
+    """A tape. version: increases with every change; seq: sequence number of the client's last call that changed it."""
 
     tape: Tape
     version: int = 0
@@ -45,12 +45,12 @@ class Held:
 
 
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """An empty tape ``args["id"]``. args: id, mode, seed."""
+    """Create an empty tape ``args["id"]``. args: id, mode, seed."""
     if state.steps is None:
         state.steps = Steps()
     limits = TapeLimits(state.settings["ops"], state.settings["tape_bytes"], wire_limits(state.settings))
     tape = Tape(args["mode"], seed=args["seed"], steps=state.steps, limits=limits, xp=state.xp)
-    held = state.tapes[args["id"]] = Held(tape)
+    held = state.tapes[args["id"]] = WorkerTape(tape)
     return held.about(), {}
 
 
@@ -59,7 +59,7 @@ def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
 
 
 def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Release names, begin anew if asked to, then put leaves and ops on the tape, all or none.
+    """Release names, renew the tape if requested, then append leaves and ops, all or none of them.
 
     args: id, seq, renew, release, ops, returned ("all", "none", names; None for all if immediate, else none);
     tensors: ``parameter/<name>``, ``constant/<name>``.
@@ -86,7 +86,7 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The value of one variable, computed if need be. args: id, name."""
+    """The value of one variable, computed if necessary. args: id, name."""
     held, compiled = _held(state, args), state.steps.compiled
     found = held.tape.evaluate([args["name"]], limits_of(state))
     result = {"ran": list(found.ran), "compiled": state.steps.compiled > compiled}
@@ -94,7 +94,7 @@ def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients of a variable, which change nothing.
+    """Gradients of a variable; changes nothing.
 
     args: id, target, wrt (None for all parameters), seed (a variable, or None); tensors: ``target_gradient``.
     """
@@ -133,13 +133,13 @@ def record(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def program(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The tape as a document of the wire."""
+    """The tape as a program document."""
     held = _held(state, args)
     return {"program": held.tape.write()} | held.about(), {}
 
 
 def renew(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Forget everything but the parameters. args: id, seq."""
+    """Remove everything but the parameters from the tape. args: id, seq."""
     held = _held(state, args)
     held.tape.renew()
     held.changed(args["seq"])
@@ -147,16 +147,16 @@ def renew(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 
 
 def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Forget the tape; also fine when it is not there."""
+    """Delete the tape; does nothing if there is none."""
     state.tapes.pop(args["id"], None)
     state.free_device_memory()
     return {}, {}
 
 
-def _held(state: WorkerState, args: Mapping[str, Any]) -> Held:
+def _held(state: WorkerState, args: Mapping[str, Any]) -> WorkerTape:
     held = state.tapes.get(args["id"])
     if held is None:
-        raise ExecutionError("the worker does not hold this tape", "session_unknown")
+        raise ExecutionError("the worker does not have this tape", "session_unknown")
     return held
 
 
@@ -165,7 +165,7 @@ def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _shown(appended: Sequence[Appended]) -> list[dict[str, Any]]:
-    """What a client needs to know of new ops: places, and names with the types that are known by now."""
+    """The new ops for the client: their places, and their outputs with the types known so far."""
     shown = []
     for op in appended:
         outputs = []

@@ -88,7 +88,7 @@ def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
     """Says args["sizes"] one by one, each with an array of so many numbers, and then does what args["end"] says."""
     for i, size in enumerate(args["sizes"]):
         state.stop.check()
-        state.tell({"i": i}, {"x": np.full(size, i, np.int64)})
+        state.send_part({"i": i}, {"x": np.full(size, i, np.int64)})
     if args.get("end") == "fail":
         return fail_here(state, args, tensors)
     if args.get("end") == "listen":

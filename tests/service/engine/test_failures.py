@@ -230,7 +230,7 @@ async def test_a_stopped_worker_is_noticed_and_replaced(open_pool):
         await eventually(lambda: pool.workers()[0].state == "busy")
 
         os.kill(victim.pid, signal.SIGSTOP)
-        with pytest.raises(WorkerLost, match="sign of life"):
+        with pytest.raises(WorkerLost, match="no heartbeat"):
             await asyncio.wait_for(call, 4)
 
         await eventually(lambda: pool.workers()[0].state == "idle")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.engine import EmbeddedPool, NoCapacity, RemoteError, WorkerLost
-from service.ipc.shared_memory import ArenaReader
+from service.ipc.shared_memory import SharedMemoryReader
 
 pytestmark = pytest.mark.anyio
 
@@ -106,14 +106,14 @@ async def test_cancelling_a_call_that_has_begun_to_speak_stops_it_and_keeps_its_
 
 async def test_a_part_that_there_is_no_room_for_fails_the_call_and_leaves_the_worker_usable(pool, monkeypatch):
     before = [(w.id, w.pid) for w in pool.workers()]
-    real = ArenaReader.read
+    real = SharedMemoryReader.read
 
-    def full(self: ArenaReader, tensors: Any, data: bytearray) -> Any:
+    def full(self: SharedMemoryReader, tensors: Any, data: bytearray) -> Any:
         if any(t.name == "x" and t.shape == (7,) for t in tensors):
             raise MemoryError("full")
         return real(self, tensors, data)
 
-    monkeypatch.setattr(ArenaReader, "read", full)
+    monkeypatch.setattr(SharedMemoryReader, "read", full)
     heard = Heard()
     with pytest.raises(NoCapacity):
         await pool.call("count", {"sizes": [4, 7, MIB, 2 * MIB], "end": "listen"}, deadline=30, on_part=heard)

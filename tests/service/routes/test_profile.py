@@ -111,13 +111,13 @@ def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "more", "status", "said"),
     [
-        (REGRESSION, [], 1, "leaves a size open: give it as --shape x:..."),
+        (REGRESSION, [], 1, "with an open size: set it with --shape x:..."),
         (GIVEN, ["--loss", "nobody"], 1, "nobody"),
         ({"blocks": []}, [], 1, ""),
-        (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: must be a name, a colon, and sizes, as in x:32,64"),
-        (GIVEN, ["--shape", "z:3"], 1, "'z' is no feed of the program"),
+        (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: expected NAME:SIZES, such as x:32,64"),
+        (GIVEN, ["--shape", "z:3"], 1, "the program has no feed 'z'"),
         (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: Input should be greater than or equal to 1"),
-        ([], [], 2, "no JSON object"),
+        ([], [], 2, "expected a JSON object, found list"),
         ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor is an object"),
     ],
     ids=["open size", "loss", "program", "shape", "feed", "threads", "list", "tensor"],

@@ -15,8 +15,8 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.optim.optimizers import Optimizer
 from service.settings import Settings
 from service.worker import programs
-from service.worker.compiling import Compilations, Parked
-from service.worker.programs import Known, known_program
+from service.worker.compiling import CompilationPending, Compilations
+from service.worker.programs import CachedProgram, cached_program
 from tests.service.wire import regression
 
 
@@ -27,17 +27,17 @@ def state() -> Any:
 
 def test_a_program_is_read_once_and_then_known_by_its_id(state):
     with pytest.raises(ExecutionError) as unknown:
-        known_program(state, {"program_id": "a"})
-    first = known_program(state, {"program_id": "a", "document": regression().document})
+        cached_program(state, {"program_id": "a"})
+    first = cached_program(state, {"program_id": "a", "document": regression().document})
     assert unknown.value.code == "program_unknown"
-    assert known_program(state, {"program_id": "a"}) is first
-    assert known_program(state, {"document": regression().document}) is not first
+    assert cached_program(state, {"program_id": "a"}) is first
+    assert cached_program(state, {"document": regression().document}) is not first
     assert list(state.programs) == ["a"]
 
 
 def test_an_executable_is_compiled_once_for_each_question(state):
     sketch = regression()
-    known = known_program(state, {"document": sketch.document})
+    known = cached_program(state, {"document": sketch.document})
     query, other = GradientQuery(loss="loss"), GradientQuery(loss="loss", unconnected="zeros")
 
     fresh = [known.gradient(q, fetch, sketch.values).fresh for q in (query, other) for fetch in ((), ("x",), ())]
@@ -49,15 +49,15 @@ def test_what_was_not_used_for_longest_goes_when_room_is_short(state, monkeypatc
     document = regression().document  # two ops
     monkeypatch.setattr(programs, "PROGRAM_ROOM", 4)
     for id in ("a", "b"):
-        known_program(state, {"program_id": id, "document": document})
-    known_program(state, {"program_id": "a"})
-    known_program(state, {"program_id": "c", "document": document})
+        cached_program(state, {"program_id": id, "document": document})
+    cached_program(state, {"program_id": "a"})
+    cached_program(state, {"program_id": "c", "document": document})
     assert list(state.programs) == ["a", "c"]
 
 
 def test_an_executable_asks_only_for_what_it_reads(state):
     sketch = regression()
-    known = known_program(state, {"document": sketch.document})
+    known = cached_program(state, {"document": sketch.document})
     compiled = known.forward(("prediction",), {})
     assert {v.name for v in compiled.executable.inputs} == {"x", "w"}
     out = compiled.executable.step({name: sketch.values[name] for name in "xw"})
@@ -74,16 +74,16 @@ CODE = {
 }
 
 
-def settled(known: Known, ask: Any) -> Any:
+def settled(known: CachedProgram, ask: Any) -> Any:
     """What `ask` gives in the end."""
     assert known.compilations is not None
     told: SimpleQueue[int] = SimpleQueue()
-    known.compilations._tell = told.put
+    known.compilations._notify = told.put
     for number in range(3):
         try:
             return ask()
-        except Parked as parked:
-            known.compilations.wait(parked.job, number)
+        except CompilationPending as pending:
+            known.compilations.wait(pending.compilation, number)
             assert told.get(timeout=60) == number
     raise AssertionError("parked again and again")
 
@@ -92,12 +92,12 @@ def settled(known: Known, ask: Any) -> Any:
 def test_what_becomes_machine_code_is_compiled_beside_the_calls_and_once(state, what):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
-    known = known_program(state, {"program_id": "a", "document": sketch.document})
+    known = cached_program(state, {"program_id": "a", "document": sketch.document})
     feeds = {name: sketch.values[name] for name in "xy"}
     if what == "timed":
         settled(known, lambda: CODE["training"](known, feeds))
 
-    with pytest.raises(Parked):
+    with pytest.raises(CompilationPending):
         CODE[what](known, feeds)
     found = settled(known, lambda: CODE[what](known, feeds))
     again = CODE[what](known, feeds)
@@ -114,7 +114,7 @@ def test_nothing_becomes_machine_code_before_its_sizes_are_known(state, machine)
     for feed in sketch.document["blocks"][0]["vars"]:
         if feed["role"] == "feed":
             feed["shape"][0] = -1
-    known = known_program(state, {"document": sketch.document})
+    known = cached_program(state, {"document": sketch.document})
 
     opened = known.training(QUERY, SGD, None, (), {})
     stepped = known.training(QUERY, SGD, None, (), {name: sketch.values[name] for name in "xy"})
@@ -125,7 +125,7 @@ def test_nothing_becomes_machine_code_before_its_sizes_are_known(state, machine)
 
 def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
     state.compilations = Compilations(lambda number: None)
-    known = known_program(state, {"program_id": "a", "document": regression().document})
+    known = cached_program(state, {"program_id": "a", "document": regression().document})
     wrong = GradientQuery(loss="nothing")
 
     for _ in range(2):
@@ -137,14 +137,14 @@ def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
 def test_a_short_question_that_is_asked_once_is_answered_at_once(state):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
-    known = known_program(state, {"program_id": "a", "document": sketch.document})
+    known = cached_program(state, {"program_id": "a", "document": sketch.document})
     assert known.gradient(QUERY, (), sketch.values).fresh
     assert known.forward(("prediction",), {}).fresh
 
 
 def test_a_question_that_differs_in_the_sign_of_a_zero_is_another_one(state):
     sketch = regression()
-    known = known_program(state, {"document": sketch.document})
+    known = cached_program(state, {"document": sketch.document})
 
     def gradient(factor: float) -> np.ndarray:
         hook = Hook(do="scale", role="parameter", factor=factor)

@@ -46,12 +46,12 @@ class Side:
         sessions.create(self.state, {**asked, "seed": 3, "initializers": {}}, given)
 
     @property
-    def session(self) -> sessions.Session:
+    def session(self) -> sessions.WorkerSession:
         return self.state.sessions["s"]
 
     @property
     def is_bound(self) -> bool:
-        return self.session.repeated is not None and self.session.repeated.bound is not None
+        return self.session.last_step is not None and self.session.last_step.bound is not None
 
     def step(self, feeds: dict[str, Any], returned: str = "none", **args: Any) -> Any:
         """What is said and the arrays, as they are when they are sent; or the code of the error."""

@@ -1,4 +1,4 @@
-"""One call of a worker from its start until its reply: how its arrays get there, and those of the answer back."""
+"""One call from its start to its reply, with the copying of its arrays to the worker and back."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 
 from service.engine.protocol import PartCallback, Reply
 from service.ipc.messages import Failed, Parked, Part, Returned
-from service.ipc.shared_memory import ArenaReader, ArenaWriter, Placed, extent
+from service.ipc.shared_memory import Placed, SharedMemoryReader, SharedMemoryWriter, extent
 
-__all__ = ["Arenas", "Exchange", "FromCall", "Last"]
+__all__ = ["FromCall", "Last", "PendingCall", "SharedMemory"]
 
-THREAD_COPY_BYTES = 2**20  # above, copying takes long enough to be noticed by others on the event loop
+THREAD_COPY_BYTES = 2**20  # a thread copies more than this, because the copy would delay other tasks of the event loop
 
 Last = Returned | Failed | Parked
-"""What ends a call."""
+"""The messages that end a call."""
 
 FromCall = Part | Last
-"""What a worker says about the present call."""
+"""The messages about a running call."""
 
 
-class Arenas:
-    """Where the arrays of calls to one worker, and those of its answers, lie."""
+class SharedMemory:
+    """The shared memory between the service and one worker: one file for requests, one for answers."""
 
     def __init__(self) -> None:
-        self.requests = ArenaWriter()
-        self.answers = ArenaReader()
+        self.requests = SharedMemoryWriter()
+        self.answers = SharedMemoryReader()
 
     def trim(self) -> None:
-        """Call when a call has been answered and its answer read."""
+        """Free large files. Call it after the answer of a call has been read."""
         self.requests.trim()
         self.answers.trim()
 
@@ -42,25 +42,28 @@ class Arenas:
         self.answers.close()
 
 
-class Exchange:
-    """One call from its start until its reply.
+class PendingCall:
+    """One call from its start to its reply.
 
-    It is held while a thread works on its arrays; what ends it meanwhile takes effect when it is released.
+    While a thread copies its arrays, the end of the call is delayed until the copy is complete.
 
-    reply:   for who called, and may be cancelled: the exchange goes on without.
-    over:    whether it went well; until it is done the arenas are in use.
-    lacking: why there was no room for a part of the answer.
+    reply:   the result for the caller. The caller may cancel it; the call then goes on without a caller.
+    over:    whether the call succeeded. Until it is done, the shared memory is in use.
+    lacking: the error if the service had no memory for a part of the answer.
     """
 
     def __init__(
         self,
         number: int,
-        arenas: Arenas,
+        arenas: SharedMemory,
         on_part: PartCallback | None,
         stop: Callable[[], None],
-        last: Callable[[Exchange, Last, dict[str, np.ndarray]], None],
+        last: Callable[[PendingCall, Last, dict[str, np.ndarray]], None],
     ) -> None:
-        """stop: asks the worker to stop. last: called with what ends the call; it says to us how: `succeed`, `fail`."""
+        """stop: asks the worker to stop the call.
+
+        last: called with the message that ends the call; it must call `succeed` or `fail`.
+        """
         self.number = number
         loop = asyncio.get_running_loop()
         self.reply: asyncio.Future[Reply] = loop.create_future()
@@ -68,17 +71,17 @@ class Exchange:
         self.lacking: MemoryError | None = None
         self._arenas = arenas
         self._on_part, self._stop, self._last = on_part, stop, last
-        self._inbox: deque[tuple[FromCall, list[int]]] = deque()  # what waits until we are not held any more
-        self._holders = 0
+        self._inbox: deque[tuple[FromCall, list[int]]] = deque()  # messages that arrive while a thread copies
+        self._copies = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: Reply | BaseException | None = None
 
-    # The way there
+    # Sending the request
 
     def place(self, arrays: Mapping[str, np.ndarray], send: Callable[[Placed], None]) -> None:
-        """Put `arrays` where the worker will find them and `send` the call; large ones later, by a thread."""
+        """Copy `arrays` to the worker, then `send` the call. A thread copies large arrays, so `send` comes later."""
         if sum([array.nbytes for array in arrays.values()]) > THREAD_COPY_BYTES:
-            self._hold(self._place_large(arrays, send))
+            self._run_before_end(self._place_large(arrays, send))
             return
         try:
             send(self._arenas.requests.put(arrays))
@@ -90,18 +93,18 @@ class Exchange:
         if self._ended is None:
             send(put)
 
-    # The way back
+    # Receiving the answer
 
     def take(self, message: FromCall, descriptors: list[int]) -> None:
-        """A message of the worker about this call, with descriptors, which are closed here."""
+        """Handle a message about this call, and close its descriptors."""
         self._inbox.append((message, descriptors))
         if self._ended is not None:
             self._drop_inbox()
-        elif not self._holders:
-            self._take_in()
+        elif not self._copies:
+            self._handle_inbox()
 
-    def _take_in(self) -> None:
-        """Handle what has come, up to what is so large that a thread must copy it."""
+    def _handle_inbox(self) -> None:
+        """Handle the messages in the inbox, up to one with arrays so large that a thread must copy them."""
         while self._inbox:
             message, descriptors = self._inbox.popleft()
             try:
@@ -110,34 +113,34 @@ class Exchange:
                 arrays = {}
                 if isinstance(message, Part | Returned):
                     if not message.data and extent(message.tensors) > THREAD_COPY_BYTES:
-                        self._hold(self._take_large(message))
+                        self._run_before_end(self._read_large(message))
                         return
                     arrays = self._arenas.answers.read(message.tensors, message.data)
             except MemoryError as error:
                 self._no_room(message, error)
             else:
-                self._heard(message, arrays)
+                self._handle(message, arrays)
 
-    async def _take_large(self, message: Part | Returned) -> None:
+    async def _read_large(self, message: Part | Returned) -> None:
         try:
             arrays = await asyncio.to_thread(self._arenas.answers.read, message.tensors, message.data)
         except MemoryError as error:
             self._no_room(message, error)
         else:
-            self._heard(message, arrays)
+            self._handle(message, arrays)
         if self._ended is None:
-            self._take_in()
+            self._handle_inbox()
 
     def _no_room(self, message: FromCall, error: MemoryError) -> None:
-        """A part for which this side has no room ends the call, though not before the worker has stopped: until then
-        the arena is in use."""
+        """Handle a message for whose arrays the service has no memory. A part makes the call fail, but only after the
+        worker has stopped, because the worker uses the shared memory until then."""
         self.lacking = self.lacking or error
         if isinstance(message, Part):
             self._stop()
         else:
-            self._heard(message, {})
+            self._handle(message, {})
 
-    def _heard(self, message: FromCall, arrays: dict[str, np.ndarray]) -> None:
+    def _handle(self, message: FromCall, arrays: dict[str, np.ndarray]) -> None:
         if not isinstance(message, Part):
             self._last(self, message, arrays)
         elif self._on_part is not None and self.lacking is None:
@@ -152,12 +155,12 @@ class Exchange:
         self._end(error)
 
     def time_out(self) -> None:
-        """Have the caller wait no longer."""
+        """Fail the reply with TimeoutError. The call itself goes on until the worker ends it."""
         if not self.reply.done():
             self._refuse(TimeoutError())
 
-    def _hold(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work`, before which this is not over, whatever happens meanwhile."""
+    def _run_before_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` as a task, and delay the end of the call until the task is done."""
 
         async def working() -> None:
             try:
@@ -165,10 +168,10 @@ class Exchange:
             except Exception as error:
                 self.fail(error)
             finally:
-                self._holders -= 1
+                self._copies -= 1
                 self._settle()
 
-        self._holders += 1
+        self._copies += 1
         task = asyncio.create_task(working())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -179,10 +182,10 @@ class Exchange:
 
     def _settle(self) -> None:
         ended = self._ended
-        if ended is None or self._holders or self.over.done():
+        if ended is None or self._copies or self.over.done():
             return
         self._drop_inbox()
-        self.over.set_result(isinstance(ended, Reply))  # first: what waits for it comes before the caller goes on
+        self.over.set_result(isinstance(ended, Reply))  # first: its callbacks must run before the caller goes on
         if self.reply.done():
             return
         if isinstance(ended, Reply):
@@ -192,7 +195,7 @@ class Exchange:
 
     def _refuse(self, error: BaseException) -> None:
         self.reply.set_exception(error)
-        self.reply.exception()  # looked at here, because the caller may go in this very moment
+        self.reply.exception()  # marks it as retrieved: the caller may be cancelled now
 
     def _drop_inbox(self) -> None:
         while self._inbox:

@@ -1,4 +1,4 @@
-"""The step that a session does again and again: what each would look up, check and make anew is settled once."""
+"""Reuse of a session's last step: a step that repeats it needs no lookup, no check and no new buffers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ import numpy as np
 from core.compiler.compile import Outputs
 from core.runtime.bound_step import KEPT, BoundStep, bound
 from core.runtime.reference import Run
-from service.worker.programs import Compiled
+from service.worker.programs import Prepared
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
 
-__all__ = ["Repeated", "repeated"]
+__all__ = ["LastStep", "last_step"]
 
 
 @dataclass(slots=True)
-class Repeated:
+class LastStep:
     """The last step of a session.
 
-    fetch:   what was asked for besides the loss.
-    version: that it led to; while it is the session's, nobody else has changed what the session keeps.
-    bound:   to the arrays of the session, once it was done twice in a row and if it is machine code.
+    fetch:   the requested values besides the loss.
+    version: the session's version after the step. If the session still has it, nothing else changed the session.
+    bound:   the step bound to the session's arrays. It exists after two equal steps in a row, if they are machine code.
     """
 
-    compiled: Compiled
+    compiled: Prepared
     fetch: Sequence[str]
     version: int
     bound: BoundStep | None = None
 
     def serves(self, version: int, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
-        """Whether a call to a session of this version asks for the step; the feeds are in place then."""
+        """Whether this step can run the call `args` on a session of this version. If so, it has taken the feeds."""
         if self.bound is None or version != self.version or args["fetch"] != self.fetch or args.get("profile"):
             return False
         return self.bound.takes(feeds)
 
     def run(self, state: WorkerState, seed: int, step: int) -> Outputs:
-        """As `running.run`; but the arrays are the session's, and `keep` makes them count. The limit of bytes was kept
-        when it ran before."""
-        assert self.bound is not None, "only a step that `serves` is run"
+        """Run the step, as `running.run` does, on the session's arrays; `keep` then adopts its outputs.
+
+        The limit of bytes needs no check: the same step kept it before. Raises RuntimeError unless `serves` was true.
+        """
+        if self.bound is None:
+            raise RuntimeError("this step is not bound to the session's arrays")
         state.stop.check()
         try:
             return self.bound.step(Run(np, limits_of(state)), seed, step)
@@ -49,25 +52,26 @@ class Repeated:
             self.bound.drop_feeds()
 
     def keep(self, version: int) -> None:
-        """What the step gave are the values of the session from now on, which has this version."""
-        assert self.bound is not None, "only a step that `serves` is run"
+        """Adopt the outputs of the step as the session's values. version: the session's new version."""
+        if self.bound is None:
+            raise RuntimeError("this step is not bound to the session's arrays")
         self.bound.keep()
         self.version = version
 
 
-def repeated(
-    before: Repeated | None,
+def last_step(
+    before: LastStep | None,
     version: int,
-    compiled: Compiled,
+    compiled: Prepared,
     fetch: Sequence[str],
     values: Mapping[str, Any],
     out: Outputs,
-) -> Repeated:
-    """The step from `values` to `out`, bound to what it gave if it is the same as the one `before` it.
+) -> LastStep:
+    """The record of the step from `values` to `out`; bound to `out` if it runs the same executable as `before`.
 
-    version: of the session before the step.
+    version: the session's version before the step.
     """
-    again = Repeated(compiled, fetch, version + 1)
+    again = LastStep(compiled, fetch, version + 1)
     if before is not None and before.version == version and before.compiled.executable is compiled.executable:
         held = dict(values)
         for place in KEPT:

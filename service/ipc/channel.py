@@ -1,4 +1,4 @@
-"""The service's end of the socket to one worker: frames, without blocking the event loop."""
+"""The service's end of the socket to one worker. It sends and receives frames without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Channel"]
 
 
 class Channel:
-    """Frames over a non-blocking socket, each handed over by the event loop as soon as it is whole."""
+    """Frames over a non-blocking socket. The event loop passes on each frame as soon as it is complete."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class Channel:
         on_message: Callable[[FromWorker, list[int]], None],
         on_end: Callable[[Exception], None],
     ) -> None:
-        """on_message: called with each message and the descriptors that came with it, which it must close.
+        """on_message: called with each message and its descriptors, which it must close.
 
-        on_end: called once, when no more can come: with EOFError or OSError when the worker is gone,
-                msgspec.DecodeError after a frame that is none.
+        on_end: called once, after the last message: with EOFError or OSError if the worker closed the socket, with
+                msgspec.DecodeError if it sent an invalid frame.
         """
         sock.setblocking(False)
         self._sock = sock
@@ -39,9 +39,9 @@ class Channel:
         self._loop.add_reader(sock, self._read)
 
     def send(self, payload: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send one frame, what the socket does not take at once later on.
+        """Send one frame. Bytes that the socket does not accept now are sent later.
 
-        The descriptors must stay open until the call is answered. Raises OSError when the worker is gone.
+        The descriptors must stay open until the worker has answered the call. Raises OSError when the worker is gone.
         """
         waits = bool(self._unsent)
         self._unsent.append((messages.framed(payload, descriptors), descriptors))
@@ -99,7 +99,7 @@ class Channel:
         self._frames.close()
 
     def close(self) -> None:
-        """Close the socket; the worker then ends by itself."""
+        """Close the socket. The worker process then ends."""
         if self._sock.fileno() >= 0:
             self._forget()
             self._sock.close()

@@ -1,38 +1,42 @@
-"""Calls under a number, which the service does once however often they are sent."""
+"""Idempotent calls: each carries a sequence number, and the service executes it once however often it arrives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from backpass_client.answers import Arrays
 from backpass_client.connection import Service
 from backpass_client.errors import Refused
+from backpass_client.results import Arrays
 
-__all__ = ["Numbered"]
+__all__ = ["IdempotentCalls"]
 
 
-class Numbered:
-    """The calls that change one session or tape. next: the number of the next one.
+class IdempotentCalls:
+    """The calls that change one session or one tape. next: the sequence number of the next call.
 
-    A call that fails keeps its number: sent again with the same body, it is done once even if it had been done before.
-    Another call takes the number in its place, or, if the lost one had been done, the one behind it.
+    A failed call does not use up its number. When the caller sends the same body again, the service executes it only
+    if it did not execute the first one. When the caller sends another body, that body takes the failed call's number;
+    if the service did execute the failed call, the new body takes the number after it.
     """
 
     def __init__(self, service: Service, path: str, next: int) -> None:
         self._service = service
         self._path = path
         self.next = next
-        self._unsure = False
+        self._unsure = False  # whether the last call failed, so that the service may be one number ahead
 
     def send(self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
-        """POST it. Raises Refused, Unreachable."""
+        """POST `asked` and `tensors` to <path>/`call`; (JSON members, tensors) of the response.
+
+        Raises Refused, Unreachable.
+        """
         try:
             said, found = self._send(call, asked, tensors)
         except Refused as error:
-            lost = self._unsure and error.code == "sequence-conflict"
+            was_executed = self._unsure and error.code == "sequence-conflict"
             self._unsure = True
-            if not lost:
+            if not was_executed:
                 raise
             self.next = error.problem["expected_seq"]
             said, found = self._send(call, asked, tensors)
