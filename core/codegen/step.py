@@ -10,6 +10,7 @@ import numpy as np
 
 from core.codegen import kernels
 from core.codegen import parallel as fork
+from core.codegen.array_header import load_data_address
 from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, scatter_function
 from core.codegen.llvm import I64, Function, Value, literal
@@ -37,10 +38,7 @@ from core.plan.data import (
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.work import work_of
 
-__all__ = ["ARRAY_DATA", "CONTROL", "write_step"]
-
-ARRAY_DATA = 16
-"""Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
+__all__ = ["CONTROL", "write_step"]
 
 PATIENCE = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
@@ -193,8 +191,7 @@ class _Step:
         if root in self.roots:
             return self.roots[root]
         if root in self.given:
-            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")  # of a numpy array,
-            return f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")  # which holds the address of its data
+            return load_data_address(f, f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr"))
         return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
 
     def address(self, view: View) -> Value:

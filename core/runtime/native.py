@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from core.codegen.array_header import check_layout, header_address
 from core.codegen.machine import Library, abreast, load
 from core.codegen.module import Module
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
 from core.codegen.scalar import traceable
-from core.codegen.step import ARRAY_DATA, CONTROL, write_step
+from core.codegen.step import CONTROL, write_step
 from core.codegen.timer import Timer
 from core.ir import Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError
@@ -46,9 +47,6 @@ __all__ = [
     "written",
 ]
 
-assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
-
-
 CALLBACK = CONTROL.index("callback")
 
 CPU = Target(NATIVE_DTYPES, traceable)
@@ -74,6 +72,7 @@ class Region:
     polls: bool = False
 
     def __post_init__(self) -> None:
+        check_layout()
         self._entry = self.library.function("enter", ctypes.c_void_p, returns=ctypes.c_int64)
         self._arenas = Arenas(self.arena_bytes)
         self._stacks = Stacks([s.slot_bytes for s in self.plan.stacks])
@@ -168,12 +167,12 @@ class Given:
 
     def __init__(self, arrays: Sequence[Any], words: tuple[int, ...]) -> None:
         self.arrays = list(arrays)
-        self._table = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
+        self._table = (ctypes.c_void_p * len(arrays))(*map(header_address, arrays))
         self._words = (ctypes.c_void_p * (1 + len(words)))(ctypes.addressof(self._table), *words)
         self.address = ctypes.addressof(self._words)
 
     def put(self, i: int, array: np.ndarray) -> None:
-        self.arrays[i], self._table[i] = array, id(array)
+        self.arrays[i], self._table[i] = array, header_address(array)
 
     def put_arena(self, address: int) -> None:
         self._words[1] = address
