@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.reductions import across, combine, identity, masked
 from core.codegen.vector_slices import mask, parts, picked
+from core.ir.errors import InternalError
 from core.plan.data import Instr, RowKernel
 
 __all__ = ["RUN", "Operands", "Piece"]
@@ -143,7 +144,12 @@ class Operands:
     def put_one(self, number: int, value: Value) -> None:
         """Store where the array has one element for the whole row."""
         instr = self.kernel.code[number]
-        assert self.kernel.operands[instr.operand].inner == 0 or self.kernel.inner == 1, "a store that is not full"
+        operand = self.kernel.operands[instr.operand]
+        if operand.inner != 0 and self.kernel.inner != 1:
+            raise InternalError(
+                f"instruction {number} stores one element of a row of {self.kernel.inner} to operand {instr.operand}, "
+                f"whose elements along the row are {operand.inner} apart; wanted a stride of 0"
+            )
         self.f.store(value, self._bases[instr.operand])
 
     def accumulate_one(self, number: int, value: Value) -> None:

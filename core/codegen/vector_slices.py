@@ -9,6 +9,7 @@ import numpy as np
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
+from core.ir.errors import InternalError
 
 __all__ = [
     "WIDEST",
@@ -135,7 +136,8 @@ def phases(
     Nothing behind the last of them is read.
     """
     if lanes == 1 or stride == 1:
-        assert wanted <= stride
+        if wanted > stride:
+            raise InternalError(f"cannot read {wanted} neighbors of elements that are only {stride} apart")
         return [
             f.load(f.at(address, I64(i), dtype), dtype, lanes, mask(count, lanes) if lanes > 1 else None)
             for i in range(wanted)
