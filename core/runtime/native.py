@@ -19,7 +19,7 @@ from core.codegen.module import Module
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
-from core.codegen.scalar import traceable
+from core.codegen.scalar import refusal
 from core.codegen.step import CONTROL, write_step
 from core.codegen.timer import Timer
 from core.ir import Block, Op, StackType, TensorType
@@ -49,7 +49,7 @@ __all__ = [
 
 CALLBACK = CONTROL.index("callback")
 
-CPU = Target(NATIVE_DTYPES, traceable)
+CPU = Target(NATIVE_DTYPES, refusal)
 
 
 @dataclass(eq=False)
