@@ -1,7 +1,7 @@
 """Numpy array headers: compiled steps read the address of each array's data from the array object itself.
 
 The caller passes the addresses of the array objects (`header_address`), and the step loads the address of the data,
-which every numpy array stores right after the two words of a Python object (`load_data_address`). This depends on
+which every numpy array stores right after the part that all Python objects have (`DATA_OFFSET`). This depends on
 numpy's binary interface; no other module does. There are two reasons to depend on it:
 
 * Speed. A step of eight elements that gets a new feed array on each call takes 1.60 us this way. It takes 2.07 us with
@@ -20,21 +20,15 @@ from functools import cache
 
 import numpy as np
 
-from core.codegen.llvm import I64, Function, Value
 from core.ir.errors import InternalError
 
-__all__ = ["check_layout", "header_address", "load_data_address"]
+__all__ = ["DATA_OFFSET", "check_layout", "header_address"]
 
 DATA_OFFSET = object.__basicsize__
 """Bytes from the begin of an array object to the address of its data: the size of the part that all objects have."""
 
 header_address = id
 """The address of an array object, as CPython's `id` gives it. The array must outlive the call."""
-
-
-def load_data_address(f: Function, header: Value) -> Value:
-    """The address of the data of the array object at `header`, loaded when the step runs."""
-    return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.codegen import kernels
 from core.codegen import parallel as fork
-from core.codegen.array_header import load_data_address
+from core.codegen.array_header import DATA_OFFSET
 from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, scatter_function
 from core.codegen.llvm import I64, Function, Value, literal
@@ -191,7 +191,8 @@ class _Step:
         if root in self.roots:
             return self.roots[root]
         if root in self.given:
-            return load_data_address(f, f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr"))
+            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")
+            return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")
         return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
 
     def address(self, view: View) -> Value:

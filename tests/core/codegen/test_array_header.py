@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from core.codegen import array_header
-from core.codegen.array_header import check_layout, header_address, load_data_address
-from core.codegen.llvm import Function
+from core.codegen.array_header import DATA_OFFSET, check_layout, header_address
+from core.codegen.llvm import I64, Function
 from core.codegen.machine import load
 from core.ir.errors import InternalError
 
 
-def data_address():
+@pytest.fixture(scope="module")
+def read():
+    """Compiled code that loads the address at `DATA_OFFSET` of an array object, as a step does."""
     f = Function("data_address", [("header", "ptr")], "i64")
-    address = f.op(f"ptrtoint {load_data_address(f, f.param('header'))} to i64", "int64")
+    address = f.load(f.at(f.param("header"), I64(DATA_OFFSET), "uint8"), "int64")
     f.do(f"ret {address}")
     library = load(f.text().replace(" #0", ""))
-    return library, library.function("data_address", ctypes.c_void_p, returns=ctypes.c_int64)
+    yield library.function("data_address", ctypes.c_void_p, returns=ctypes.c_int64)
 
 
 ARRAYS = {
@@ -32,14 +34,11 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", list(ARRAYS))
-def test_compiled_code_reads_the_data_address_that_numpy_reports(name):
-    _library, read = data_address()
-
+def test_compiled_code_reads_the_data_address_that_numpy_reports(read, name):
     assert read(header_address(ARRAYS[name])) == ARRAYS[name].ctypes.data
 
 
-def test_compiled_code_follows_an_array_that_was_resized_in_place():
-    _library, read = data_address()
+def test_compiled_code_follows_an_array_that_was_resized_in_place(read):
     array = np.zeros(4)
     array.resize(2**20, refcheck=False)
 
