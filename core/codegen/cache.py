@@ -28,7 +28,7 @@ SUFFIX = ".o"
 ABANDONED = 3600.0
 """Seconds after which a file that is still being written has lost its writer."""
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 class DiskCache:
@@ -111,23 +111,23 @@ class DiskCache:
             self._warned = True
 
 
-class MemoryCache(Generic[Kept]):
+class MemoryCache(Generic[Cached]):
     """Values by key, at most `limit` bytes of them; what was not used for longest goes first. Safe among threads."""
 
-    def __init__(self, limit: int, size: Callable[[Kept], int]) -> None:
+    def __init__(self, limit: int, size: Callable[[Cached], int]) -> None:
         self.limit = limit
         self._size = size
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Cached] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> Kept | None:
+    def get(self, key: str) -> Cached | None:
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found
             return found
 
-    def put(self, key: str, value: Kept) -> None:
+    def put(self, key: str, value: Cached) -> None:
         with self._lock:
             self._kept[key] = value
             total = sum(map(self._size, self._kept.values()))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.codegen.array_header import check_layout, header_address
-from core.codegen.machine import Library, abreast, load
+from core.codegen.machine import Library, load, parallel_modules
 from core.codegen.module import Module
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
@@ -186,11 +186,11 @@ def compile_region(block: Block, timed: bool = False) -> Region:
     """Machine code for a block, which takes the time of each kernel if it is to be `timed`. Raises Unsupported."""
     timer = Timer() if timed else None
     native, module, arena_bytes = written(block, timer)
-    symbols = module.symbols | (_pool_symbols() if module.forks else {})
+    symbols = module.symbols | (_pool_symbols() if module.uses_threads else {})
     kernels = () if timer is None else tuple(timer.kernels)
     if not kernels and timed:
         return compile_region(block)
-    library = load(*module.texts(abreast()), symbols=symbols)
+    library = load(*module.texts(parallel_modules()), symbols=symbols)
     return Region(block, native, library, arena_bytes, timed=kernels, polls=module.polls)
 
 

@@ -116,10 +116,10 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     """Machine code is found again by whoever starts next, in a directory of all workers. Its threads start now, and so
     does the compiler, for which the first compilation would wait.
     """
-    from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
+    from core.codegen.machine import keep_on_disk, use_compiler_process  # LLVM, which not every worker needs
     from core.runtime.native import start_threads, thread_count
 
-    compile_outside(thread_count()).start()
+    use_compiler_process(thread_count()).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
@@ -128,8 +128,8 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 def _end_compiler() -> None:
     """Nothing was compiled for a while: the compiler's process can go. The next compilation starts another."""
     machine = sys.modules.get("core.codegen.machine")
-    if machine is not None and machine.KEPT.outside is not None:
-        machine.KEPT.outside.close()
+    if machine is not None and machine.STATE.process is not None:
+        machine.STATE.process.close()
 
 
 class _Speaker:

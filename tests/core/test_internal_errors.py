@@ -12,7 +12,7 @@ from core.codegen.llvm import I64, Function, Value
 from core.codegen.module import Module
 from core.codegen.operands import Operands
 from core.codegen.product import product_function
-from core.codegen.vector_slices import phases
+from core.codegen.vector_slices import load_phases
 from core.ir.errors import InternalError, Location
 from core.plan.data import Gemm, Instr, Operand, Root, RowKernel, Rows, View
 from core.runtime.memory import LENT, Arenas
@@ -53,7 +53,7 @@ def test_neighbors_beyond_the_stride_are_not_read():
     f = Function("f", [("x", "ptr")])
 
     with pytest.raises(InternalError, match="cannot read 3 neighbors"):
-        phases(f, f.param("x"), "float32", stride=1, lanes=1, count=1, wanted=3)
+        load_phases(f, f.param("x"), "float32", stride=1, lanes=1, count=1, wanted=3)
 
 
 def test_a_store_of_one_element_needs_an_operand_with_one_element_a_row():
