@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.module import Module
+from core.codegen.reductions import reduce_lanes
 from core.codegen.vector_slices import (
     VectorSlice,
-    across,
     even_blocks,
     fill_zeros,
     for_each_block,
@@ -337,4 +337,7 @@ def _filter_row(
                     f.write(f.binary("fadd", f.read(total, dtype, lanes), f.read(slot, dtype, lanes)), total)
     for m, slots in enumerate(sums):
         for t, slot in enumerate(slots):
-            f.store(across(f, f.read(slot, dtype, lanes)), move(f, target, dtype, by=m * spec.depth + begin + t))
+            f.store(
+                reduce_lanes(f, "sum", f.read(slot, dtype, lanes)),
+                move(f, target, dtype, by=m * spec.depth + begin + t),
+            )

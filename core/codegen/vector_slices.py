@@ -14,7 +14,6 @@ from core.ir.errors import InternalError
 __all__ = [
     "WIDEST",
     "VectorSlice",
-    "across",
     "even_blocks",
     "fill_zeros",
     "for_each_block",
@@ -182,16 +181,3 @@ def interleaved(f: Function, vectors: list[Value]) -> Value:
 def _shuffled(f: Function, a: Value, b: Value, places: list[int]) -> Value:
     text = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in places)
     return f.op(f"shufflevector {a}, {b}, <{len(places)} x i32> <{text}>", a.dtype, len(places))
-
-
-def across(f: Function, value: Value) -> Value:
-    """The sum of all lanes, by halves."""
-    while value.lanes > 1:
-        half = value.lanes // 2
-        low, high = (
-            _shuffled(f, value, value, list(range(start, start + half))) if half > 1
-            else f.op(f"extractelement {value}, i64 {start}", value.dtype)
-            for start in (0, half)
-        )  # fmt: skip
-        value = f.binary("fadd", low, high)
-    return value
