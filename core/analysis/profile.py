@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.analysis.place import place
-from core.codegen.machine_peak import Peak, peak
+from core.codegen.machine_peak import MachinePeak, machine_peak
 from core.cost import count_work
 from core.ir import Block, TensorType
 from core.plan.work import Work, work_of
@@ -26,7 +26,7 @@ def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
     outside_ms:    what no kernel took: loops, checks, getting in and out.
     """
     seconds = times.seconds
-    best = peak(thread_count()) if on_cpu else None
+    best = machine_peak(thread_count()) if on_cpu else None
     found = [
         _row(work_of(each), spent, best) | {"of": place(each.location), "compiled": True}
         for each, spent in times.kernels.items()
@@ -50,7 +50,7 @@ def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
     }
 
 
-def _row(work: Work, spent: Spent, best: Peak | None) -> dict[str, Any]:
+def _row(work: Work, spent: Spent, best: MachinePeak | None) -> dict[str, Any]:
     share = None
     if best is not None and spent.seconds > 0:
         share = round(best.seconds(work.flops, work.nbytes, work.dtype) * spent.calls / spent.seconds, 4)
@@ -65,7 +65,7 @@ def _row(work: Work, spent: Spent, best: Peak | None) -> dict[str, Any]:
     }
 
 
-def _shown(best: Peak) -> dict[str, Any]:
+def _shown(best: MachinePeak) -> dict[str, Any]:
     return {
         "threads": best.threads,
         "flops_per_s": {dtype: round(rate) for dtype, rate in best.flops.items()},

@@ -56,7 +56,7 @@ def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value,
     f.write(f.convert(rows, "int32"), m)
     n, k = each.b.shape[-1], each.a.shape[-1]
     if each.c.strides[-1] != 1 and n != 1:  # a result stored by columns: the product transposed
-        left, right, out = _turned(each.b), _turned(each.a), _turned(each.c)
+        left, right, out = _transposed(each.b), _transposed(each.a), _transposed(each.c)
         sizes = (_integer(module, n), m.name)
         a, b = b, a
     else:
@@ -75,7 +75,7 @@ def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value,
     f.do(f"call void @{routine}({', '.join(f'ptr {x}' for x in args)})")
 
 
-def _turned(view: View) -> View:
+def _transposed(view: View) -> View:
     shape, strides = view.shape, view.strides
     return View(view.root, view.dtype, (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 

@@ -27,22 +27,22 @@ from typing import IO
 
 from core.ir.errors import ExecutionError
 
-__all__ = ["Outside"]
+__all__ = ["CompilerProcess"]
 
 LENGTH = struct.Struct("<Q")
 GOOD, BAD, DIED = b"+", b"-", b"!"
 PR_SET_PDEATHSIG = 1
 
 
-class Outside:
+class CompilerProcess:
     """A compiler that is started when it is first needed. Safe among threads, one of which it serves at a time.
 
-    abreast: how many texts it should be given at a time, if there is enough to do.
+    parallel: how many texts it should be given at a time, if there is enough to do.
     It ends with the thread that started it, or with `close`.
     """
 
-    def __init__(self, abreast: int = 1) -> None:
-        self.abreast = abreast
+    def __init__(self, parallel: int = 1) -> None:
+        self.parallel = parallel
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class Outside:
         process = self._process
         return None if process is None else process.pid
 
-    def compiled(self, texts: Sequence[str]) -> list[bytes]:
+    def compile(self, texts: Sequence[str]) -> list[bytes]:
         """The object code of each module.
 
         Raises RuntimeError with LLVM's words if a text is no valid module, ExecutionError (compiler_failed) if the
@@ -60,7 +60,7 @@ class Outside:
         """
         with self._lock:
             if self._process is None:
-                self._process = self._started()
+                self._process = self._start_process()
             process = self._process
             assert process.stdin is not None and process.stdout is not None, "both are pipes"
             try:
@@ -70,9 +70,9 @@ class Outside:
                 kind = _exactly(process.stdout, 1)
                 answers = [_read(process.stdout) for _ in (texts if kind == GOOD else [kind])]
             except (OSError, EOFError):
-                raise ExecutionError(f"the compiler ended: {self._end()}", "compiler_failed") from None
+                raise ExecutionError(f"the compiler ended: {self._stop()}", "compiler_failed") from None
             except BaseException:  # such as an interrupt between question and answer, which must not be mixed up
-                self._end()
+                self._stop()
                 raise
         if kind == BAD:
             raise RuntimeError(answers[0].decode())
@@ -84,20 +84,20 @@ class Outside:
         """Start the process, so that the first compilation need not wait for it."""
         with self._lock:
             if self._process is None:
-                self._process = self._started()
+                self._process = self._start_process()
 
     def close(self) -> None:
         """End the process, if there is one."""
         with self._lock:
-            self._end()
+            self._stop()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         arguments = [sys.executable, "-m", "core.codegen.compiler_process", str(os.getpid())]
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # where we were imported from
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
-    def _end(self) -> str:
+    def _stop(self) -> str:
         """End the process; says how it had ended if it had."""
         process, self._process = self._process, None
         if process is None:
@@ -111,10 +111,10 @@ class Outside:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        return "it did not answer" if status is None else _how(status)
+        return "it did not answer" if status is None else _exit_reason(status)
 
 
-def _how(status: int) -> str:
+def _exit_reason(status: int) -> str:
     """How a process ended, by its exit status."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
@@ -157,7 +157,7 @@ class _Fork:
             try:
                 os.close(reading)
                 _end_with(parent)
-                kind, answer = _compiled(text)
+                kind, answer = _compile(text)
                 with os.fdopen(writing, "wb") as file:
                     file.write(kind + answer)
             finally:
@@ -171,7 +171,7 @@ class _Fork:
             content = self._answer.read()
         _, status = os.waitpid(self._pid, 0)
         if not content:
-            raise _Died(_how(os.waitstatus_to_exitcode(status)))
+            raise _Died(_exit_reason(os.waitstatus_to_exitcode(status)))
         return content[:1], content[1:]
 
 
@@ -182,28 +182,28 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
-def _compiled(text: str) -> tuple[bytes, bytes]:
-    from core.codegen.machine import compiled_here
+def _compile(text: str) -> tuple[bytes, bytes]:
+    from core.codegen.machine import compile_ir
 
     try:
-        return GOOD, compiled_here(text)
+        return GOOD, compile_ir(text)
     except RuntimeError as error:
         return BAD, str(error).encode()
 
 
-def _begun(text: str) -> Callable[[], tuple[bytes, bytes]]:
+def _start(text: str) -> Callable[[], tuple[bytes, bytes]]:
     """Asks for the answer, which a fork works on if there can be one."""
     try:
         return _Fork(text).answer
     except OSError:
-        return partial(_compiled, text)
+        return partial(_compile, text)
 
 
-def _answers(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
+def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
     """The kind of answer, and its pieces."""
     first, *others = texts
-    begun = [_begun(text) for text in others]
-    found = [_compiled(first)]
+    begun = [_start(text) for text in others]
+    found = [_compile(first)]
     died: list[_Died] = []
     for answer in begun:
         try:
@@ -230,7 +230,7 @@ def main(parent_pid: int) -> None:
             texts = [_read(questions).decode() for _ in range(count)]
         except EOFError:
             return
-        kind, pieces = _answers(texts)
+        kind, pieces = _compile_all(texts)
         output.write(kind)
         for piece in pieces:
             _write(output, piece)

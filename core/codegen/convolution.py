@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
 from core.codegen.module import Module
+from core.codegen.reductions import reduce_lanes
 from core.codegen.vector_slices import (
-    Piece,
-    across,
-    along,
-    blocks,
-    cut,
+    VectorSlice,
+    even_blocks,
+    fill_zeros,
+    for_each_block,
+    for_each_slice,
     lanes_for,
     mask,
     move,
-    parts,
-    put,
-    split,
-    zero,
+    slices_of,
+    store_lanes,
+    unravel,
 )
 from core.plan.geometry import Correlation
 
@@ -52,8 +52,8 @@ def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
 
     def time(tile: Tile) -> float:
         total = 0.0
-        for _, m, count in split(channels, tile.channels):
-            for _, n, times in split(vectors // step, tile.vectors // step):
+        for _, m, count in even_blocks(channels, tile.channels):
+            for _, n, times in even_blocks(vectors // step, tile.vectors // step):
                 total += count * times * max(m * n * step / 2, (m + n * step) / 2, LATENCY)
         return total
 
@@ -69,7 +69,7 @@ def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
 
 def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
     """A tile of whole rows where they are short, else of a part of one."""
-    width = len(cut(spec.counts[2], lanes))
+    width = len(slices_of(spec.counts[2], lanes))
     if width <= WHOLE:
         return _tile(channels, width * spec.counts[1], width)
     return _tile(channels, width)
@@ -77,30 +77,30 @@ def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
 
 def _rows(
     f: Function, counts: tuple[int, int, int], lanes: int, vectors: int,
-    body: Callable[[Value, Value, Value, list[tuple[int, Piece]]], None],
+    body: Callable[[Value, Value, Value, list[tuple[int, VectorSlice]]], None],
 ) -> None:  # fmt: skip
     """``body(z, y, x, pieces)`` for tiles of at most `vectors` vectors of pixels.
 
     pieces: (row, piece) pairs; the rows count from y, the pieces start behind x.
     """
     depth, height, width = counts
-    pieces = cut(width, lanes)
+    pieces = slices_of(width, lanes)
     with f.loop(I64(0), I64(depth)) as z:
         if len(pieces) <= vectors:
-            blocks(
+            for_each_block(
                 f, height, vectors // len(pieces),
                 lambda y, n: body(z, y, I64(0), [(row, piece) for row in range(n) for piece in pieces]),
             )  # fmt: skip
             return
         with f.loop(I64(0), I64(height)) as y:
-            *_, (start, size, count) = split(len(pieces), vectors)
+            *_, (start, size, count) = even_blocks(len(pieces), vectors)
             last = start + size * (count - 1)  # the block with the tail
-            for first, n, number in split(len(pieces), vectors):
+            for first, n, number in even_blocks(len(pieces), vectors):
                 number = number - (first == start)
-                full = [(0, Piece(i * lanes, lanes, lanes)) for i in range(n)]
+                full = [(0, VectorSlice(i * lanes, lanes, lanes)) for i in range(n)]
                 with f.loop(I64(first * lanes), I64((first + n * number) * lanes), n * lanes) as x:
                     body(z, y, x, full)
-            rest = cut(width - last * lanes, lanes)
+            rest = slices_of(width - last * lanes, lanes)
             body(z, y, I64(last * lanes), [(0, piece) for piece in rest])
 
 
@@ -122,7 +122,7 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
             mine = move(f, filters, dtype, (first, spec.depth))
             target = move(f, result, dtype, (first, spec.pixels))
 
-            def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]]) -> None:
+            def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]]) -> None:
                 sums = _sums(f, dtype, lanes, number, len(pieces))
                 corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1))
                 with (
@@ -143,11 +143,11 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
                 for m in range(number):
                     for (r, p), slot in zip(pieces, sums[m], strict=True):
                         at = move(f, place, dtype, by=m * spec.pixels + r * spec.counts[2] + p.start)
-                        put(f, f.read(slot, dtype, lanes), at, p.count)
+                        store_lanes(f, f.read(slot, dtype, lanes), at, p.count)
 
             _rows(f, spec.counts, lanes, tile.vectors, pixels)
 
-        blocks(f, spec.out, tile.channels, channels)
+        for_each_block(f, spec.out, tile.channels, channels)
 
 
 def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> list[list[Value]]:
@@ -161,7 +161,7 @@ def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> l
 
 def _add_products(
     f: Function, dtype: str, sums: list[list[Value]],
-    numbers: Sequence[Value], vectors: Sequence[Value], pieces: Sequence[Piece],
+    numbers: Sequence[Value], vectors: Sequence[Value], pieces: Sequence[VectorSlice],
 ) -> None:  # fmt: skip
     """``sums[m][v] += number m * vector v``, both by their addresses."""
     loaded = [f.load(at, dtype, p.lanes, mask(p.count, p.lanes)) for at, p in zip(vectors, pieces, strict=True)]
@@ -188,12 +188,12 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
         image = move(f, f.param("out"), dtype, (unit, spec.channels * spec.plane))
         given = move(f, f.param("ct"), dtype, (unit, spec.out * spec.pixels))
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
-        zero(f, image, spec.channels * spec.plane, dtype)
+        fill_zeros(f, image, spec.channels * spec.plane, dtype)
 
-        def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]], at: _Element) -> None:
+        def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]], at: _Element) -> None:
             place = move(f, given, dtype, (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2]), (x, 1))
             corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1), *at.image)
-            blocks(
+            for_each_block(
                 f, spec.channels, tile.channels,
                 lambda first, number: _add_sums(
                     f, spec, place, move(f, filters, dtype, *at.filters, (first, spec.out)),
@@ -206,7 +206,7 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
                 _rows(f, spec.counts, lanes, tile.vectors, lambda z, y, x, pieces: pixels(z, y, x, pieces, at))
         else:
 
-            def elements(z: Value, y: Value, x: Value, pieces: list[tuple[int, Piece]]) -> None:
+            def elements(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]]) -> None:
                 with _elements(f, spec, offsets) as at:
                     pixels(z, y, x, pieces, at)
 
@@ -238,7 +238,7 @@ def _elements(f: Function, spec: Correlation, offsets: Value) -> Iterator[_Eleme
 
 def _add_sums(
     f: Function, spec: Correlation, ct: Value, filters: Value, image: Value, channels: int,
-    pieces: list[tuple[int, Piece]],
+    pieces: list[tuple[int, VectorSlice]],
 ) -> None:  # fmt: skip
     """Add to some channels of the image what one element of their filters gives, summed over the output channels."""
     dtype, lanes = spec.dtype, pieces[0][1].lanes
@@ -256,7 +256,7 @@ def _add_sums(
         for (r, p), slot in zip(pieces, slots, strict=True):
             at = move(f, image, dtype, by=m * spec.plane + r * spec.moves[1] + p.start)
             held = f.load(at, dtype, lanes, mask(p.count, lanes))
-            put(f, f.binary("fadd", held, f.read(slot, dtype, lanes)), at, p.count)
+            store_lanes(f, f.binary("fadd", held, f.read(slot, dtype, lanes)), at, p.count)
 
 
 # --- to the filter -----------------------------------------------------------------------------------------------
@@ -282,10 +282,10 @@ def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     depth, height, row = spec.kernel
     tile = _filter_tile(spec)
-    classes = split(spec.out, tile.channels)
+    classes = even_blocks(spec.out, tile.channels)
     number = sum(count for *_, count in classes)
     with f.loop(f.param("first"), f.param("end")) as unit:
-        group, block, c, a, b = parts(f, unit, (spec.groups, number, spec.channels, depth, height))
+        group, block, c, a, b = unravel(f, unit, (spec.groups, number, spec.channels, depth, height))
         before = 0
         for start, size, count in classes:
             within = f.op(f"sub nsw {block}, {before}", "int64")
@@ -297,7 +297,7 @@ def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
                              (a, spec.taps[0]), (b, spec.taps[1]))  # fmt: skip
                 target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (channel, spec.depth),
                               (c, spec.size), (a, height * row), (b, row))  # fmt: skip
-                for begin, n, times in split(row, tile.vectors):
+                for begin, n, times in even_blocks(row, tile.vectors):
                     for i in range(times):
                         _filter_row(f, spec, lanes, size, begin + i * n, n, given, image, target)
             before += count
@@ -311,7 +311,7 @@ def _filter_row(
     dtype = spec.dtype
     sums = _sums(f, dtype, lanes, channels, length)
     height, width = spec.counts[1:]
-    long = spec.counts[0] * height * len(cut(width, lanes)) > LONG
+    long = spec.counts[0] * height * len(slices_of(width, lanes)) > LONG
     with f.loop(I64(0), I64(spec.batch)) as n:
         these = _sums(f, dtype, lanes, channels, length) if long else sums
         ct = move(f, given, dtype, (n, spec.groups * spec.out * spec.pixels))
@@ -330,11 +330,14 @@ def _filter_row(
                     for slot, vector in zip(slots, met, strict=True):
                         f.write(f.fma(one, vector, f.read(slot, dtype, lanes)), slot)
 
-            along(f, width, lanes, piece)
+            for_each_slice(f, width, lanes, piece)
         if long:
             for totals, slots in zip(sums, these, strict=True):
                 for total, slot in zip(totals, slots, strict=True):
                     f.write(f.binary("fadd", f.read(total, dtype, lanes), f.read(slot, dtype, lanes)), total)
     for m, slots in enumerate(sums):
         for t, slot in enumerate(slots):
-            f.store(across(f, f.read(slot, dtype, lanes)), move(f, target, dtype, by=m * spec.depth + begin + t))
+            f.store(
+                reduce_lanes(f, "sum", f.read(slot, dtype, lanes)),
+                move(f, target, dtype, by=m * spec.depth + begin + t),
+            )

@@ -89,7 +89,7 @@ def write_loop(step: _Step, each: Loop) -> None:
         if isinstance(stack, Elements):
             _open_element(step, stack, element, at)
     for hoisted in each.hoisted:
-        _open_rooms(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
+        _open_buffers(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
     for ahead, there in zip(each.ahead, made, strict=True):
         _ahead(step, ahead, trip, there)
     slots = {}
@@ -149,14 +149,14 @@ def _ahead(step: _Step, ahead: Ahead, trip: Value, there: Value) -> None:
         at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
         inside = f.compare("icmp ult", at, I64(size))  # else the body says that it is not
         _row_product(step, ahead, ahead.one, f.select(inside, at, I64(0)), slot)
-    _open_rooms(step, ahead, slot)
+    _open_buffers(step, ahead, slot)
 
 
 def _row_product(step: _Step, ahead: Ahead, product: Gemm, index: Value, slot: Value) -> None:
     f = step.f
     outer = dict(step.roots)
     step.roots[ahead.row] = f.at(step.address(ahead.rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
-    _open_rooms(step, ahead, slot)
+    _open_buffers(step, ahead, slot)
     step.sequence(Sequence((product,)))
     step.roots = outer
 
@@ -167,10 +167,10 @@ def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
 
-def _open_rooms(step: _Step, hoisted: Hoisted | Ahead, slot: Value) -> None:
+def _open_buffers(step: _Step, hoisted: Hoisted | Ahead, slot: Value) -> None:
     f = step.f
-    for element, room in hoisted.kept:
-        step.roots[element] = f.at(step.base(room), f.binary("mul", slot, I64(element.nbytes)), "uint8")
+    for element, buffer in hoisted.kept:
+        step.roots[element] = f.at(step.base(buffer), f.binary("mul", slot, I64(element.nbytes)), "uint8")
 
 
 def _many(step: _Step, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
@@ -198,12 +198,12 @@ def _rest(step: _Step, each: Loop, hoisted: Hoisted, trips: Value) -> None:
 
 
 def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
-    """The operands of a product: from element `at` of a stack, or from `slot` of the room made for them."""
+    """The operands of a product: from element `at` of a stack, or from `slot` of the buffer made for them."""
     read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
     for stack, element in (*each.over, *each.records):
         if element in read:
             _open_element(step, stack, element, at)
-    _open_rooms(step, hoisted, slot)
+    _open_buffers(step, hoisted, slot)
 
 
 def _limits(step: _Step, each: Loop, trip: Value) -> None:
@@ -239,7 +239,7 @@ def _open_element(step: _Step, stack: Recording | Elements, element: Root | Reco
 
 
 def _new_slot(step: _Step, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
-    """The address of slot `at` of a recording that is being made, which there is room for."""
+    """The address of slot `at` of a recording that is being made, which there is buffer for."""
     f = step.f
     slot = f.binary("add", start, at)
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
@@ -264,7 +264,7 @@ def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
 
 
 def grow_function(control: tuple[str, ...]) -> Function:
-    """``grow(stack, needed, control)``: room for `needed` bytes in a stack, as `stack_room` says, contents kept.
+    """``grow(stack, needed, control)``: buffer for `needed` bytes in a stack, as `stack_room` says, contents kept.
 
     What cannot be had, or is more than control's `max_bytes`, is an error; the stack stays as it is.
     """

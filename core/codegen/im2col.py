@@ -17,16 +17,16 @@ from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.product import product_function
-from core.codegen.vector_slices import along, blocks, mask, move, parts, put, zero
+from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slice, mask, move, store_lanes, unravel
 from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
 
 __all__ = [
-    "correlate_columns",
-    "filter_adjoint_columns",
+    "correlate_im2col",
+    "filter_adjoint_im2col",
     "filter_units",
     "image_units",
-    "input_adjoint_columns",
+    "input_adjoint_im2col",
     "scratch_bytes",
 ]
 
@@ -70,10 +70,10 @@ def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> Non
         body(_Part(spec, channels, I64(0), I64(0), depth, height))
         return
     with f.loop(I64(0), I64(depth)) as z:
-        blocks(f, height, spec.rows, lambda y, n: body(_Part(spec, channels, z, y, 1, n)))
+        for_each_block(f, height, spec.rows, lambda y, n: body(_Part(spec, channels, z, y, 1, n)))
 
 
-def correlate_columns(module: Module, f: Function, spec: Correlation) -> None:
+def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
     dtype = spec.dtype
     with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
@@ -92,7 +92,7 @@ def correlate_columns(module: Module, f: Function, spec: Correlation) -> None:
         _parts(f, spec, product)
 
 
-def input_adjoint_columns(module: Module, f: Function, spec: Correlation) -> None:
+def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(ct, filter, out)``; a unit is `together` images."""
     dtype = spec.dtype
     with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
@@ -100,28 +100,28 @@ def input_adjoint_columns(module: Module, f: Function, spec: Correlation) -> Non
         image = _image(f, spec, f.param("out"), images, group)
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
         with f.loop(I64(0), I64(spec.together)) as n:
-            zero(f, _image(f, spec, image, n, I64(0)), spec.channels * spec.plane, dtype)
+            fill_zeros(f, _image(f, spec, image, n, I64(0)), spec.channels * spec.plane, dtype)
 
         def product(part: _Part) -> None:
             columns, rows, ct = _memory(f, part, f.param("ct"), images, group)
             if spec.together > 1:
                 _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
-            a = _turned(_matrix(dtype, spec.out, spec.depth))
+            a = _transposed(_matrix(dtype, spec.out, spec.depth))
             _multiply(module, f, Gemm(a, part.result, part.columns), filters, rows, columns)
             _meet(module, f, part, image, columns, lambda near, far, n: _add_row(f, dtype, far, near, n))
 
         _parts(f, spec, product)
 
 
-def filter_adjoint_columns(module: Module, f: Function, spec: Correlation) -> None:
+def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
     dtype, channels = spec.dtype, spec.channels // spec.shares
     share = channels * spec.size
     with f.loop(f.param("first"), f.param("end")) as unit:
-        group, which = parts(f, unit, (spec.groups, spec.shares))
+        group, which = unravel(f, unit, (spec.groups, spec.shares))
         target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (which, share))
         with f.loop(I64(0), I64(spec.out)) as o:
-            zero(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
+            fill_zeros(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
         with f.loop(I64(0), I64(spec.batch), spec.together) as images:
             image = move(f, _image(f, spec, f.param("x"), images, group), dtype, (which, channels * spec.plane))
 
@@ -131,7 +131,7 @@ def filter_adjoint_columns(module: Module, f: Function, spec: Correlation) -> No
                 if spec.together > 1:
                     _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
                 c = _matrix(dtype, spec.out, share, spec.depth)
-                each = Gemm(part.result, _turned(part.columns), c, accumulate=True)
+                each = Gemm(part.result, _transposed(part.columns), c, accumulate=True)
                 _multiply(module, f, each, rows, columns, target)
 
             _parts(f, spec, product)
@@ -177,7 +177,7 @@ def _matrix(dtype: str, rows: int, columns: int, distance: int = 0) -> View:
     return View(Root(0), dtype, (rows, columns), (distance or columns, 1))
 
 
-def _turned(view: View) -> View:
+def _transposed(view: View) -> View:
     return View(view.root, view.dtype, view.shape[::-1], view.strides[::-1])
 
 
@@ -226,9 +226,9 @@ def _copy_row(f: Function, dtype: str, source: Value, target: Value, length: int
 
     def piece(at: Value, count: int) -> None:
         value = f.load(move(f, source, dtype, (at, 1)), dtype, width, mask(count, width))
-        put(f, value, move(f, target, dtype, (at, 1)), count)
+        store_lanes(f, value, move(f, target, dtype, (at, 1)), count)
 
-    along(f, length, width, piece)
+    for_each_slice(f, length, width, piece)
 
 
 def _add_row(f: Function, dtype: str, source: Value, target: Value, length: int) -> None:
@@ -237,6 +237,6 @@ def _add_row(f: Function, dtype: str, source: Value, target: Value, length: int)
     def piece(at: Value, count: int) -> None:
         which, place = mask(count, width), move(f, target, dtype, (at, 1))
         more = f.load(move(f, source, dtype, (at, 1)), dtype, width, which)
-        put(f, f.binary("fadd", f.load(place, dtype, width, which), more), place, count)
+        store_lanes(f, f.binary("fadd", f.load(place, dtype, width, which), more), place, count)
 
-    along(f, length, width, piece)
+    for_each_slice(f, length, width, piece)

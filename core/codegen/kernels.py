@@ -11,10 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.codegen import convolution, pooling
-from core.codegen import im2col as columns
-from core.codegen import padding as rooms
-from core.codegen import transpose as turn
+from core.codegen import convolution, im2col, padding, pooling, transpose
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.plan.data import Kernel
@@ -35,26 +32,26 @@ class Generator:
 
 
 GENERATORS = {
-    "fill_room": Generator(("x", "room"), rooms.fill_room),
-    "leave_room": Generator(("room", "x"), rooms.leave_room),
+    "fill_room": Generator(("x", "room"), padding.pad),
+    "leave_room": Generator(("room", "x"), padding.unpad),
     "correlate": Generator(("x", "filter", "out"), convolution.correlate),
     "input_adjoint": Generator(("ct", "filter", "out"), convolution.input_adjoint),
     "filter_adjoint": Generator(("ct", "x", "out"), convolution.filter_adjoint, convolution.filter_units),
     "correlate_columns": Generator(
-        ("x", "filter", "out"), columns.correlate_columns, columns.image_units, columns.scratch_bytes
+        ("x", "filter", "out"), im2col.correlate_im2col, im2col.image_units, im2col.scratch_bytes
     ),
     "input_adjoint_columns": Generator(
-        ("ct", "filter", "out"), columns.input_adjoint_columns, columns.image_units, columns.scratch_bytes
+        ("ct", "filter", "out"), im2col.input_adjoint_im2col, im2col.image_units, im2col.scratch_bytes
     ),
     "filter_adjoint_columns": Generator(
-        ("ct", "x", "out"), columns.filter_adjoint_columns, columns.filter_units, columns.scratch_bytes
+        ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, im2col.scratch_bytes
     ),
     "pool": Generator(("x", "out", "index"), pooling.pool),
     "tiles": Generator(("ct", "out"), pooling.tiles),
     "chosen_tiles": Generator(("ct", "chosen", "out"), pooling.tiles),
     "unpool": Generator(("x", "index", "out"), pooling.unpool),
     "pick": Generator(("x", "index", "out"), pooling.pick),
-    "turn": Generator(("x", "out"), turn.turn, turn.turn_units),
+    "turn": Generator(("x", "out"), transpose.transpose, transpose.transpose_units),
 }
 
 

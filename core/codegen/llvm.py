@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from core.ir.errors import InternalError
+
 __all__ = ["I64", "Function", "Value", "element_type", "is_number", "literal", "storage_type"]
 
 _REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"}
@@ -133,7 +135,8 @@ class Function:
         """A scalar in every lane; a vector of so many lanes is left as it is."""
         if value.lanes == lanes:
             return value
-        assert value.lanes == 1, f"{value.lanes} lanes cannot become {lanes}"
+        if value.lanes != 1:
+            raise InternalError(f"cannot splat {value} to {lanes} lanes: it has {value.lanes}, wanted 1")
         if not value.name.startswith("%"):
             return Value(f"splat ({value})", value.dtype, lanes)
         vector = f"<{lanes} x {value.type}>"

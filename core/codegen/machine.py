@@ -14,20 +14,20 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache
-from core.codegen.compiler_process import Outside
+from core.codegen.compiler_process import CompilerProcess
 from core.ir.lru import LRU
 
 __all__ = [
-    "KEPT",
+    "STATE",
     "Library",
-    "abreast",
-    "compile_outside",
-    "compiled_here",
+    "compile_ir",
     "cpu",
     "keep_on_disk",
     "key_of",
     "lanes",
     "load",
+    "parallel_modules",
+    "use_compiler_process",
 ]
 
 
@@ -82,33 +82,33 @@ MEMORY_BYTES = 64 * 2**20
 """Of object code whose libraries are kept for modules of the same text."""
 
 
-class _Kept:
+class CompilerState:
     """The caches of this process. compilations: how often there was no way but to compile."""
 
     def __init__(self) -> None:
         self.memory: LRU[Library] = LRU(MEMORY_BYTES, lambda library: library.nbytes)
         self.disk: DiskCache | None = None
-        self.outside: Outside | None = None
+        self.process: CompilerProcess | None = None
         self.compilations = 0
 
 
-KEPT = _Kept()
+STATE = CompilerState()
 
 
 def keep_on_disk(directory: Path, limit: int) -> None:
     """From now on object code is kept in `directory`, at most `limit` bytes; with 0 none is."""
-    KEPT.disk = DiskCache(directory, limit) if limit else None
+    STATE.disk = DiskCache(directory, limit) if limit else None
 
 
-def compile_outside(abreast: int = 1) -> Outside:
+def use_compiler_process(parallel: int = 1) -> CompilerProcess:
     """From now on LLVM runs in a process of its own, which is returned, and so many modules are compiled at a time."""
-    KEPT.outside = Outside(abreast)
-    return KEPT.outside
+    STATE.process = CompilerProcess(parallel)
+    return STATE.process
 
 
-def abreast() -> int:
+def parallel_modules() -> int:
     """How many modules are compiled at the same time."""
-    return KEPT.outside.abreast if KEPT.outside else 1
+    return STATE.process.parallel if STATE.process else 1
 
 
 def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
@@ -120,25 +120,25 @@ def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
     """
     keys = [key_of(text) for text in texts]
     here = "\n".join([*keys, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
-    library = KEPT.memory.get(here)
+    library = STATE.memory.get(here)
     if library is None:
         library = _link(_object_codes(dict(zip(keys, texts, strict=True))), symbols or {}, _target())
-        KEPT.memory.put(here, library)
+        STATE.memory.put(here, library)
     return library
 
 
 def _object_codes(texts: Mapping[str, str]) -> list[bytes]:
     """The object code of each text, given by its key: from the disk, or compiled."""
-    found = {key: KEPT.disk.get(key) if KEPT.disk else None for key in texts}
+    found = {key: STATE.disk.get(key) if STATE.disk else None for key in texts}
     missing = [key for key, code in found.items() if code is None]
     if missing:
         wanted = [texts[key] for key in missing]
-        made = KEPT.outside.compiled(wanted) if KEPT.outside else [compiled_here(text) for text in wanted]
-        KEPT.compilations += 1
+        made = STATE.process.compile(wanted) if STATE.process else [compile_ir(text) for text in wanted]
+        STATE.compilations += 1
         for key, code in zip(missing, made, strict=True):
             found[key] = code
-            if KEPT.disk:
-                KEPT.disk.put(key, code)
+            if STATE.disk:
+                STATE.disk.put(key, code)
     return [code for code in found.values() if code is not None]
 
 
@@ -149,7 +149,7 @@ def key_of(ir: str) -> str:
     return hashlib.sha256(repr([*compiler, host.name, host.features, ir]).encode()).hexdigest()
 
 
-def compiled_here(ir: str) -> bytes:
+def compile_ir(ir: str) -> bytes:
     """The object code of a module's text, made in this process. Raises RuntimeError if it is no valid module."""
     target = _target()
     module = llvm.parse_assembly(ir)

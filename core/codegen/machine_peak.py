@@ -14,9 +14,9 @@ import numpy as np
 from core.codegen.llvm import I64, Function, literal
 from core.codegen.machine import Library, cpu, lanes, load
 
-__all__ = ["Peak", "peak"]
+__all__ = ["MachinePeak", "machine_peak"]
 
-ROOMS = (2**14, 2**18, 2**22, 2**26)
+ARRAY_BYTES = (2**14, 2**18, 2**22, 2**26)
 """Bytes of the arrays that are copied: about what the first, second and last caches hold, and more than any does."""
 
 SECONDS = 0.002
@@ -28,7 +28,7 @@ two of them being `ALIKE`, of more.
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class MachinePeak:
     """flops: by dtype, in a second. bandwidth: (bytes, bytes in a second) for arrays of up to so many bytes."""
 
     threads: int
@@ -42,11 +42,11 @@ class Peak:
 
 
 @cache
-def peak(threads: int) -> Peak:
+def machine_peak(threads: int) -> MachinePeak:
     """Of so many threads at once; measured when first asked for, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
-    return Peak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ROOMS))
+    return MachinePeak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ARRAY_BYTES))
 
 
 CHAINS = 12

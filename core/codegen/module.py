@@ -19,7 +19,7 @@ class Module:
     """The functions of one plan.
 
     symbols: what it needs from elsewhere, by name. scratch: bytes behind the arena for partial results of threads.
-    forks: whether it needs a pool of threads. polls: whether it can be asked to stop.
+    uses_threads: whether it needs a pool of threads. polls: whether it can be asked to stop.
     """
 
     functions: list[Function] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Module:
     globals: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
     scratch: int = 0
-    forks: bool = False
+    uses_threads: bool = False
     polls: bool = False
 
     def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:

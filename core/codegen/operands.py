@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, Value
-from core.codegen.reductions import across, combine, identity, masked
-from core.codegen.vector_slices import mask, parts, picked
+from core.codegen.reductions import combine, identity, masked, reduce_lanes
+from core.codegen.vector_slices import load_strided, mask, unravel
+from core.ir.errors import InternalError
 from core.plan.data import Instr, RowKernel
 
-__all__ = ["RUN", "Operands", "Piece"]
+__all__ = ["MOST_ADDITIONS", "Operands", "RowSlice"]
 
-RUN = 240
+MOST_ADDITIONS = 240
 """Additions after which a sum is put aside. A multiple of every number of pieces that stand side by side, so that the
 bits do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowSlice:
     """A vector of a row's elements. start: the first of them. count: how many of its lanes exist."""
 
     start: Value
@@ -68,7 +69,7 @@ class Operands:
     def enter(self, row: Value) -> None:
         """All that follows is about this row."""
         f = self.f
-        index = parts(f, row, self.kernel.outer)
+        index = unravel(f, row, self.kernel.outer)
         self._bases = []
         for i, operand in enumerate(self.kernel.operands):
             offset: Value | None = None
@@ -86,13 +87,13 @@ class Operands:
         for number in self._of_rows:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self._bases[instr.operand])
-        if self._vectors <= RUN:
-            self._put_aside(row, 1 << ((RUN // self._vectors).bit_length() - 1), 1, self._whole)
+        if self._vectors <= MOST_ADDITIONS:
+            self._put_aside(row, 1 << ((MOST_ADDITIONS // self._vectors).bit_length() - 1), 1, self._whole)
 
     def along(self, at: Value, stride: int, together: int) -> None:
         """So many pieces of the row are done, in a loop over `at` that counts by `stride`."""
-        if self._vectors > RUN:
-            self._put_aside(at, RUN // together, stride, (*self._whole, *self._of_rows))
+        if self._vectors > MOST_ADDITIONS:
+            self._put_aside(at, MOST_ADDITIONS // together, stride, (*self._whole, *self._of_rows))
 
     def _begin(self, numbers: Sequence[int], additions: int) -> None:
         """Sums of so many values each, or vectors of them."""
@@ -100,7 +101,7 @@ class Operands:
         for number in numbers:
             instr = self.kernel.code[number]
             slots = [self._totals]
-            if instr.op == "sum" and instr.dtype.startswith("float") and additions > 2 * RUN:
+            if instr.op == "sum" and instr.dtype.startswith("float") and additions > 2 * MOST_ADDITIONS:
                 slots.append(self._aside)
             for each in slots:
                 if number not in each:
@@ -129,7 +130,7 @@ class Operands:
         return value
 
     def _total(self, number: int) -> Value:
-        return across(self.f, self.kernel.code[number].op, self._in_lanes(number))
+        return reduce_lanes(self.f, self.kernel.code[number].op, self._in_lanes(number))
 
     def _lanes(self, instr: Instr) -> int:
         return self.lanes if instr.full else 1
@@ -143,7 +144,12 @@ class Operands:
     def put_one(self, number: int, value: Value) -> None:
         """Store where the array has one element for the whole row."""
         instr = self.kernel.code[number]
-        assert self.kernel.operands[instr.operand].inner == 0 or self.kernel.inner == 1, "a store that is not full"
+        operand = self.kernel.operands[instr.operand]
+        if operand.inner != 0 and self.kernel.inner != 1:
+            raise InternalError(
+                f"instruction {number} stores one element of a row of {self.kernel.inner} to operand {instr.operand}, "
+                f"whose elements along the row are {operand.inner} apart; wanted a stride of 0"
+            )
         self.f.store(value, self._bases[instr.operand])
 
     def accumulate_one(self, number: int, value: Value) -> None:
@@ -156,15 +162,15 @@ class Operands:
 
     # --- a piece of the row ----------------------------------------------------------------------------------------
 
-    def get(self, number: int, piece: Piece) -> Value:
+    def get(self, number: int, piece: RowSlice) -> Value:
         instr = self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
         address = self._address(instr, piece)
         if operand.inner in (0, 1) or piece.lanes == 1:
             return self.f.load(address, operand.dtype, piece.lanes, piece.mask)
-        return picked(self.f, address, operand.dtype, operand.inner, piece.lanes, piece.count)
+        return load_strided(self.f, address, operand.dtype, operand.inner, piece.lanes, piece.count)
 
-    def put(self, number: int, value: Value, piece: Piece) -> None:
+    def put(self, number: int, value: Value, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
         address = self._address(instr, piece)
@@ -175,7 +181,7 @@ class Operands:
             one = f.op(f"extractelement {value}, i64 {lane}", value.dtype)
             f.store(one, f.at(address, I64(lane * operand.inner), operand.dtype))
 
-    def accumulate(self, number: int, value: Value, piece: Piece) -> None:
+    def accumulate(self, number: int, value: Value, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
         if number in self._totals:
             slot = self._totals[number]
@@ -186,7 +192,7 @@ class Operands:
 
     # --- below them ------------------------------------------------------------------------------------------------
 
-    def _address(self, instr: Instr, piece: Piece) -> Value:
+    def _address(self, instr: Instr, piece: RowSlice) -> Value:
         operand = self.kernel.operands[instr.operand]
         at = piece.start if operand.inner == 1 else self.f.op(f"mul nsw {piece.start}, {operand.inner}", "int64")
         return self.f.at(self._bases[instr.operand], at, operand.dtype)

@@ -1,9 +1,9 @@
-"""Large products of matrices: some columns of the result at a time, for which those of b are packed.
+"""Large products of matrices: some columns of the result at a time, for which the columns of b are packed.
 
-A panel of b, as many columns as a tile has, is copied so that what a tile reads in one step along k follows what it
-read in the step before. In a large matrix it would lie a page apart, where neither caches nor translations of addresses
-keep much of it. A b that is stored by columns is turned in registers on the way. What is packed lies on the stack of
-the thread, in its own cache.
+A panel of b has as many columns as a tile. It is copied so that the row that a tile reads in one step along k follows
+the row of the step before. In a large matrix these rows lie a page apart, and neither the caches nor the TLB keep much
+of them. A b that is stored by columns is transposed in registers on the way. The packed panel lies on the stack of the
+thread, in that core's cache.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function
 from core.codegen.tile import tile, tile_of
-from core.codegen.transpose import turned
-from core.codegen.vector_slices import cut, mask, move, put
+from core.codegen.transpose import transposed_square
+from core.codegen.vector_slices import mask, move, slices_of, store_lanes
 from core.plan.data import Gemm, Instr, RowKernel
 
-__all__ = ["Panels", "panels_function", "panels_of", "sums_bytes"]
+__all__ = ["PackedGemm", "packed_gemm_function", "packed_gemm_of", "sums_bytes"]
 
 DEPTH = 512
 """Steps along k after which the sums go back to the result: so much of a panel stays in the cache."""
@@ -40,7 +40,7 @@ LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Panels:
+class PackedGemm:
     """One shape of product: c [m, n] = a [m, k] b [k, n], strides in elements, c with rows without gaps.
 
     then: what is done with each element of the result; the operands at `own` are the result itself.
@@ -96,7 +96,7 @@ class Panels:
         return min(self.k, math.ceil(self.k / blocks / 16) * 16)
 
 
-def panels_of(each: Gemm) -> Panels | None:
+def packed_gemm_of(each: Gemm) -> PackedGemm | None:
     """The product as one of panels, or None if that would not pay, or it cannot be."""
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
     if not each.is_packed:
@@ -107,10 +107,10 @@ def panels_of(each: Gemm) -> Panels | None:
     if each.then is not None:
         kernel = each.then.kernel
         own = tuple(i for i, v in enumerate(each.then.views) if v.root is each.c.root)
-    return Panels(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept)
+    return PackedGemm(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept)
 
 
-def panels_function(module: Module, name: str, p: Panels) -> Function:
+def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
     """``name(a, b, c, then's operands..., first, end)`` for some of the parts: panel by panel, band by band.
 
     Sums over rows have one array for each band, `sums_bytes` apart.
@@ -119,8 +119,8 @@ def panels_function(module: Module, name: str, p: Panels) -> Function:
     pointers = [(x, "ptr") for x in ("a", "b", "c", *operands)]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
     columns = p.tile[1]
-    packed = room(f, p.depth * columns, p.dtype)
-    result = room(f, p.tile[0] * columns, p.dtype) if p.in_tile else None
+    packed = scratch_memory(f, p.depth * columns, p.dtype)
+    result = scratch_memory(f, p.tile[0] * columns, p.dtype) if p.in_tile else None
     with f.loop(f.param("first"), f.param("end")) as part:
         band, panel = f.op(f"udiv {part}, {p.panels}", "int64"), f.op(f"urem {part}, {p.panels}", "int64")
         first = f.op(f"mul nsw {band}, {p.height}", "int64")
@@ -137,9 +137,9 @@ def panels_function(module: Module, name: str, p: Panels) -> Function:
     return f
 
 
-def room(f: Function, count: int, dtype: str) -> Value:
+def scratch_memory(f: Function, count: int, dtype: str) -> Value:
     """Memory of the thread's own."""
-    name = f.fresh("room")
+    name = f.fresh("tile")
     f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
     return Value(name, "ptr")
 
@@ -155,7 +155,7 @@ class _Panel:
 
     module: Module
     f: Function
-    p: Panels
+    p: PackedGemm
     packed: Value
     result: Value | None
     band: Value
@@ -241,9 +241,9 @@ class _Panel:
     def _fill(self, address: Value, number: Value) -> None:
         """One number in all columns of a row."""
         width = lanes(number.dtype)
-        for piece in cut(self.columns, width):
+        for piece in slices_of(self.columns, width):
             here = self.f.at(address, I64(piece.start), number.dtype)
-            put(self.f, self.f.splat(number, width), here, piece.count)
+            store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
     def _fetcher(self, operands: list[Value], rows: int) -> Callable[[Value], None]:
         """Asks for what the elements of a tile will meet while they are computed, line after line of each array."""
@@ -270,38 +270,38 @@ class _Panel:
         if p.b[1] == 1:
             with f.loop(I64(0), count) as step:
                 source = move(f, b, p.dtype, (step, p.b[0]))
-                for piece in cut(self.columns, width):
+                for piece in slices_of(self.columns, width):
                     value = f.load(f.at(source, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
                     place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
-                    put(f, value, place, piece.count)
+                    store_lanes(f, value, place, piece.count)
             return
         whole, rest = divmod(self.columns, width)
         if whole:
             with f.loop(I64(0), I64(whole * width), width) as start:
-                self._pack_turned(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
+                self._pack_columns(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
         if rest:
-            self._pack_turned(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
+            self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
 
-    def _pack_turned(self, source: Value, count: Value, start: Value, columns: int) -> None:
+    def _pack_columns(self, source: Value, count: Value, start: Value, columns: int) -> None:
         """Up to a vector of columns, from `start` on, that are rows in memory."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
         if p.k >= width:
             with f.loop(I64(0), whole, width) as step:
-                self._turn(source, step, width, start, columns)
+                self._pack_square(source, step, width, start, columns)
         if p.k % width:  # only the last block ends in less than a vector
             with f.when(f.compare("icmp slt", whole, count)):
-                self._turn(source, whole, p.k % width, start, columns)
+                self._pack_square(source, whole, p.k % width, start, columns)
 
-    def _turn(self, source: Value, step: Value, steps: int, start: Value, columns: int) -> None:
+    def _pack_square(self, source: Value, step: Value, steps: int, start: Value, columns: int) -> None:
         """A square of them, for so many steps."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         here = f.at(source, step, p.dtype)
         which = mask(steps, width)
         read = [f.load(f.at(here, I64(i * p.b[1]), p.dtype), p.dtype, width, which) for i in range(columns)]
         place = move(f, self.packed, p.dtype, (step, p.tile[1]), (start, 1))
-        for i, row in enumerate(turned(f, read)[:steps]):
-            put(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
+        for i, row in enumerate(transposed_square(f, read)[:steps]):
+            store_lanes(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
 
     def _at(self, name: str, *steps: tuple[Value, int]) -> Value:
         return move(self.f, self.f.param(name), self.p.dtype, *steps)

@@ -7,13 +7,22 @@ import math
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.vector_slices import WIDEST, along, interleaved, mask, move, phases, put, zero
+from core.codegen.vector_slices import (
+    WIDEST,
+    fill_zeros,
+    for_each_slice,
+    interleaved,
+    load_phases,
+    mask,
+    move,
+    store_lanes,
+)
 from core.plan.geometry import Room
 
-__all__ = ["fill_room", "leave_room"]
+__all__ = ["pad", "unpad"]
 
 
-def fill_room(_: Module, f: Function, spec: Room) -> None:
+def pad(_: Module, f: Function, spec: Room) -> None:
     """``(x, room)``; a unit is a plane."""
     dtype, width = spec.dtype, lanes(spec.dtype)
     with f.loop(f.param("first"), f.param("end")) as unit:
@@ -31,22 +40,22 @@ def fill_room(_: Module, f: Function, spec: Room) -> None:
 
                 def piece(at: Value, count: int, start: int = start, to: int = phase * spec.length + first) -> None:
                     there = move(f, row, dtype, (at, spec.phases), by=start)
-                    (value,) = phases(f, there, dtype, spec.phases, width, count)
-                    put(f, value, move(f, place, dtype, (at, 1), by=to), count)
+                    (value,) = load_phases(f, there, dtype, spec.phases, width, count)
+                    store_lanes(f, value, move(f, place, dtype, (at, 1), by=to), count)
 
                 if first < last:
-                    along(f, last - first, width, piece)
+                    for_each_slice(f, last - first, width, piece)
 
 
-def leave_room(_: Module, f: Function, spec: Room) -> None:
-    """``(room, x)``, the transpose of `fill_room`; a unit is a plane."""
+def unpad(_: Module, f: Function, spec: Room) -> None:
+    """``(room, x)``, the transpose of `pad`; a unit is a plane."""
     dtype, width, stride = spec.dtype, lanes(spec.dtype), spec.phases
     inside = tuple(_inside(spec, axis) for axis in range(3))
     with f.loop(f.param("first"), f.param("end")) as unit:
         source = move(f, f.param("room"), dtype, (unit, spec.plane))
         target = move(f, f.param("x"), dtype, (unit, math.prod(spec.size)))
         if inside != spec.size:
-            zero(f, target, math.prod(spec.size), dtype)
+            fill_zeros(f, target, math.prod(spec.size), dtype)
         with f.loop(I64(0), I64(inside[0])) as z, f.loop(I64(0), I64(inside[1])) as y:
             place = move(f, target, dtype, (z, spec.size[1] * spec.size[2]), (y, spec.size[2]))
             row = _row(f, spec, source, z, y)
@@ -58,10 +67,10 @@ def leave_room(_: Module, f: Function, spec: Room) -> None:
                     f.load(move(f, row, dtype, (at, 1), by=offset), dtype, width, mask(count, width))
                     for offset in where
                 ]
-                put(f, interleaved(f, met), move(f, place, dtype, (at, stride)), count * stride)
+                store_lanes(f, interleaved(f, met), move(f, place, dtype, (at, stride)), count * stride)
 
             if whole:
-                along(f, whole, width, piece)
+                for_each_slice(f, whole, width, piece)
             for i, offset in enumerate(where):  # what is left, one by one
                 with f.loop(I64(whole), I64(-(-(inside[2] - i) // stride))) as at:
                     value = f.load(move(f, row, dtype, (at, 1), by=offset), dtype)
@@ -87,8 +96,8 @@ def _row(f: Function, spec: Room, room: Value, z: Value, y: Value) -> Value:
 
 def _fill(f: Function, address: Value, count: int, number: float, dtype: str) -> None:
     if number == 0:
-        zero(f, address, count, dtype)
+        fill_zeros(f, address, count, dtype)
         return
     width = lanes(dtype)
     value = f.splat(literal(number, dtype), width)
-    along(f, count, width, lambda at, n: put(f, value, move(f, address, dtype, (at, 1)), n))
+    for_each_slice(f, count, width, lambda at, n: store_lanes(f, value, move(f, address, dtype, (at, 1)), n))

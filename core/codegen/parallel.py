@@ -15,7 +15,7 @@ from core.codegen.module import Module
 from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
-from core.codegen.sweeps import DEAR
+from core.codegen.sweeps import EXPENSIVE
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
 
 __all__ = [
@@ -40,7 +40,7 @@ LONG_PRODUCT = 1_000_000
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:
     """Into how many chunks a row kernel is cut."""
-    cost = sum(10 if i.op in DEAR else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
+    cost = sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
     if threads == 1 or kernel.rows == 1 or kernel.rows * kernel.inner * cost < LONG:
         return 1
     return min(kernel.rows, 4 * threads)
@@ -69,7 +69,7 @@ def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: 
     """Run all chunks of `task` on the pool, with these addresses as their context."""
     f.declarations |= {"declare void @parallel_for(ptr, ptr, ptr, i64)"}
     module.globals["@backpass_pool"] = "@backpass_pool = external global i8"
-    module.forks = True
+    module.uses_threads = True
     context = f.fresh("context")
     f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
     for i, address in enumerate(addresses):

@@ -11,7 +11,16 @@ import numpy as np
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.module import Module
-from core.codegen.vector_slices import along, interleaved, lanes_for, mask, move, phases, put, zero
+from core.codegen.vector_slices import (
+    fill_zeros,
+    for_each_slice,
+    interleaved,
+    lanes_for,
+    load_phases,
+    mask,
+    move,
+    store_lanes,
+)
 from core.plan.geometry import Pool, Scattered, Tiles
 
 __all__ = ["pick", "pool", "tiles", "unpool"]
@@ -48,12 +57,14 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
             if spec.index:
                 f.write(_first(f, spec, at, lanes), found)
             _elements(f, spec, corner, lanes, count, lambda value, number: _take(f, spec, best, found, value, number))
-            put(f, f.read(best, dtype, lanes), move(f, f.param("out"), dtype, *place, (x, 1)), count)
+            store_lanes(f, f.read(best, dtype, lanes), move(f, f.param("out"), dtype, *place, (x, 1)), count)
             if spec.index:
                 number = f.binary("add", f.read(found, NUMBER, lanes), _corner(f, spec, at, lanes))
-                put(f, f.convert(number, spec.index), move(f, f.param("index"), spec.index, *place, (x, 1)), count)
+                store_lanes(
+                    f, f.convert(number, spec.index), move(f, f.param("index"), spec.index, *place, (x, 1)), count
+                )
 
-        along(f, width, lanes, piece, 4 if math.prod(spec.kernel) <= UNROLLED else 1)
+        for_each_slice(f, width, lanes, piece, 4 if math.prod(spec.kernel) <= UNROLLED else 1)
 
 
 def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, number: Value) -> None:
@@ -83,13 +94,13 @@ def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, vi
                 if row <= UNROLLED:
                     for t in range(0, row, stride):
                         wanted = min(stride, row - t)
-                        met = phases(f, move(f, here, spec.dtype, by=t), spec.dtype, stride, lanes, count, wanted)
+                        met = load_phases(f, move(f, here, spec.dtype, by=t), spec.dtype, stride, lanes, count, wanted)
                         for i, value in enumerate(met):
                             visit(value, _number(f, spec, (a, b, I64(t + i))))
                 else:
                     with f.loop(I64(0), I64(row)) as t_:
                         there = move(f, here, spec.dtype, (t_, 1))
-                        (value,) = phases(f, there, spec.dtype, stride, lanes, count, 1)
+                        (value,) = load_phases(f, there, spec.dtype, stride, lanes, count, 1)
                         visit(value, _number(f, spec, (a, b, t_)))
 
 
@@ -160,7 +171,7 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
     with f.loop(f.param("first"), f.param("end")) as unit:
         plane = move(f, f.param("out"), dtype, (unit, math.prod(spec.size)))
         if spec.size != tuple(n * k for n, k in zip(spec.counts, spec.kernel, strict=True)):
-            zero(f, plane, math.prod(spec.size), dtype)
+            fill_zeros(f, plane, math.prod(spec.size), dtype)
         with f.loop(I64(0), I64(spec.counts[0])) as z, f.loop(I64(0), I64(spec.counts[1])) as y:
             place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2])]
             corner = move(f, plane, dtype, (z, spec.kernel[0] * height * width), (y, spec.kernel[1] * width))
@@ -181,16 +192,16 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
                             ))  # fmt: skip
                             number += 1
                         there = move(f, corner, dtype, (x, spec.kernel[2]), by=(a * height + b) * width)
-                        put(f, interleaved(f, row), there, count * spec.kernel[2])
+                        store_lanes(f, interleaved(f, row), there, count * spec.kernel[2])
 
-            along(f, spec.counts[2], lanes, piece)
+            for_each_slice(f, spec.counts[2], lanes, piece)
 
 
 def unpool(_: Module, f: Function, spec: Scattered) -> None:
     """``(x, index, out)``: zeros, and x added at the positions; a unit is a plane."""
     with f.loop(f.param("first"), f.param("end")) as unit:
         target = move(f, f.param("out"), spec.dtype, (unit, spec.size))
-        zero(f, target, spec.size, spec.dtype)
+        fill_zeros(f, target, spec.size, spec.dtype)
         with f.loop(I64(0), I64(spec.count)) as i:
             place = [(unit, spec.count), (i, 1)]
             at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)

@@ -8,7 +8,8 @@ from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.llvm import Function, Value
 from core.codegen.module import Module
-from core.codegen.packed_gemm import panels_function, panels_of
+from core.codegen.packed_gemm import packed_gemm_function, packed_gemm_of
+from core.ir.errors import InternalError
 from core.plan.data import Gemm, View
 
 __all__ = ["ProductFunction", "batch_addresses", "product_function"]
@@ -30,11 +31,12 @@ class ProductFunction:
 def product_function(module: Module, each: Gemm) -> ProductFunction:
     """The parts are rows of the result, or panels of it."""
     rows = each.c.shape[-2]
-    panels = panels_of(each)
-    if panels is not None:
-        name = module.function(panels, "panels", lambda name: panels_function(module, name, panels))
-        return ProductFunction(name, panels.parts, 1, panels.bands)
-    assert each.then is None, "only a product with panels does more"
+    packed = packed_gemm_of(each)
+    if packed is not None:
+        name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
+        return ProductFunction(name, packed.parts, 1, packed.bands)
+    if each.then is not None:
+        raise InternalError(f"only a packed product has an epilogue, and a product into {each.c} is not packed")
     product = product_of(each)
     if product is not None:
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))

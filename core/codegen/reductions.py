@@ -11,7 +11,7 @@ from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import Function, Value, literal
 from core.codegen.scalar import apply
 
-__all__ = ["across", "combine", "identity", "masked", "repeated"]
+__all__ = ["combine", "identity", "masked", "reduce_lanes", "repeated"]
 
 COMBINE: dict[str, str] = {
     "sum": "add",
@@ -41,7 +41,7 @@ def combine(f: Function, op: str, a: Value, b: Value) -> Value:
     return FUNCTIONS[COMBINE[op]](f, a, b)
 
 
-def across(f: Function, op: str, value: Value) -> Value:
+def reduce_lanes(f: Function, op: str, value: Value) -> Value:
     """One value from all lanes, by halves."""
     while value.lanes > 2:
         lanes = value.lanes // 2

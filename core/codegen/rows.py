@@ -13,8 +13,8 @@ import numpy as np
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
-from core.codegen.operands import Operands, Piece
-from core.codegen.reductions import across, combine, identity, masked, repeated
+from core.codegen.operands import Operands, RowSlice
+from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import RowKernel
@@ -76,7 +76,7 @@ class _Writer:
 
     def _straight(self) -> None:
         """Every instruction once, for all pieces of the row."""
-        pieces = [Piece(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
+        pieces = [RowSlice(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
         if self.rest:
             pieces.append(self._tail())
         made: list[dict[int, Value]] = [{} for _ in pieces]
@@ -89,15 +89,15 @@ class _Writer:
             else:
                 self._row(number)
 
-    def _reduced(self, op: str, values: list[Value], pieces: list[Piece]) -> Value:
+    def _reduced(self, op: str, values: list[Value], pieces: list[RowSlice]) -> Value:
         kept = [masked(self.f, op, v, p.mask) for v, p in zip(values, pieces, strict=True)]
         while len(kept) > 1:  # in pairs: shorter chains, smaller errors
             pairs = [combine(self.f, op, a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
             kept = pairs + kept[len(pairs) * 2 :]
-        return across(self.f, op, kept[0])
+        return reduce_lanes(self.f, op, kept[0])
 
-    def _tail(self) -> Piece:
-        return Piece(I64(self.steps * self.lanes), self.lanes, self.rest)
+    def _tail(self) -> RowSlice:
+        return RowSlice(I64(self.steps * self.lanes), self.lanes, self.rest)
 
     # --- a row in sweeps -------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class _Writer:
         for n, slot in totals.items():
             f.write(f.splat(identity(code[n].op, code[n].dtype), self.lanes), slot)
 
-        def one(n: int, piece: Piece, made: dict[int, Value]) -> None:
+        def one(n: int, piece: RowSlice, made: dict[int, Value]) -> None:
             instr = code[n]
             if n in totals:
                 value = masked(f, instr.op, made[instr.args[0]], piece.mask)
@@ -121,7 +121,7 @@ class _Writer:
                 if n in self.scratch:
                     f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
 
-        def body(*pieces: Piece) -> None:
+        def body(*pieces: RowSlice) -> None:
             made: list[dict[int, Value]] = [{} for _ in pieces]
             for n in sweep.along:
                 uses = f.uses
@@ -130,21 +130,21 @@ class _Writer:
                     one(n, piece, each)
 
         if sweep.along:
-            self._along(body, sweep.abreast)
+            self._along(body, sweep.unroll)
         for n, slot in totals.items():
-            self.values[n] = across(f, code[n].op, f.read(slot, code[n].dtype, self.lanes))
+            self.values[n] = reduce_lanes(f, code[n].op, f.read(slot, code[n].dtype, self.lanes))
 
-    def _along(self, body: Callable[..., None], abreast: int) -> None:
+    def _along(self, body: Callable[..., None], unroll: int) -> None:
         """`body` for all pieces of the row, in order, so many of them at a time."""
         f, done, whole = self.f, 0, self.steps * self.lanes
-        for together in sorted({abreast, 1}, reverse=True):
+        for together in sorted({unroll, 1}, reverse=True):
             stride = together * self.lanes
             end = done + (whole - done) // stride * stride
             if end > done:
                 with f.loop(I64(done), I64(end), stride) as at:
                     starts = [at, *(f.binary("add", at, I64(i * self.lanes)) for i in range(1, together))]
-                    body(*(Piece(start, self.lanes, self.lanes) for start in starts))
-                    if together == abreast:
+                    body(*(RowSlice(start, self.lanes, self.lanes) for start in starts))
+                    if together == unroll:
                         self.operands.along(at, stride, together)
             done = end
         if self.rest:
@@ -175,7 +175,7 @@ class _Writer:
         elif instr.kind == "check":
             self._check(number, values[instr.args[0]])
 
-    def _full(self, number: int, piece: Piece, made: dict[int, Value]) -> None:
+    def _full(self, number: int, piece: RowSlice, made: dict[int, Value]) -> None:
         """An instruction for a piece of the row. made: values of the piece, to which its own is added."""
         f, instr = self.f, self.code[number]
         args = [made[a] if a in made else self.values[a] for a in instr.args]

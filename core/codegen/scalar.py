@@ -1,7 +1,12 @@
-"""Elementwise kernels, traced: what an op computes for one element, as LLVM instructions for a vector of them.
+"""Elementwise kernels, traced: the LLVM instructions of an op for one element, or for a vector of elements.
 
-A kernel is called as always, ``kernel(xp, *inputs, **attrs)``, with `Elements` as `xp` and `Element`s as inputs. So an
-op's code here is its declaration, and a new elementwise op needs nothing more.
+A kernel is called as the reference executor calls it, ``kernel(xp, *inputs, **attrs)``, with `Elements` as `xp` and
+`Element`s as inputs. So the declaration of an op is also the source of its machine code, and a new elementwise op needs
+nothing more.
+
+Two things can go wrong, and they are kept apart. A kernel may use a function or an operator of numpy that has no
+translation: that raises NotTraceable with its name, and the reference executor runs the op. Any other error in a kernel
+is a defect: that raises InternalError, because a step that silently runs slowly hides it.
 """
 
 from __future__ import annotations
@@ -14,49 +19,67 @@ import numpy as np
 
 from core.codegen.functions import FUNCTIONS, NotTraceable
 from core.codegen.llvm import Function, Value, literal
+from core.ir.errors import CoreError, InternalError
 from core.ir.registry import lookup
 
-__all__ = ["NATIVE", "apply", "traceable"]
+__all__ = ["NATIVE", "apply", "refusal"]
 
 NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"})
 """Dtypes that machine code computes in; the half-precision ones are left to the reference executor."""
 
 BY_OP: dict[str, Callable[..., Value]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
-"""Ops, by name, whose kernel leaves numpy for another library or takes more steps than are needed here."""
+"""Ops, by name, whose kernel calls a library other than numpy or takes more steps than machine code needs."""
 
 
 def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[Value]) -> Value:
-    """The output of elementwise op `op`, appended to `f`. Raises NotTraceable."""
+    """The output of elementwise op `op`, appended to `f`.
+
+    Raises NotTraceable if the kernel uses something that has no translation, InternalError if the kernel fails.
+    """
     if op in BY_OP:
         return BY_OP[op](f, *inputs)
     try:
         result = lookup(op).body(Elements(f), *[Element(f, v) for v in inputs], **attrs)
-    except (TypeError, AttributeError, KeyError) as error:
-        raise NotTraceable(f"{op}: {error}") from error
+    except (NotTraceable, CoreError, InternalError):
+        raise
+    except Exception as error:
+        given = ", ".join([*(v.dtype for v in inputs), *(f"{name}={value!r}" for name, value in attrs.items())])
+        reason = f"{type(error).__name__}: {error}"
+        raise InternalError(f"the kernel of {op} fails when it is traced on {given}: {reason}") from error
     if not isinstance(result, Element):
-        raise NotTraceable(f"{op} gives no element")
+        raise NotTraceable(f"a result of type {type(result).__name__}")
     return result.value
 
 
-@functools.lru_cache(4096)  # the sign of a zero, which its keys leave out, changes no dtype
-def _traceable(op: str, attrs: tuple[tuple[str, Any], ...], dtypes: tuple[str, ...], out: str) -> bool:
+@functools.lru_cache(4096)  # the sign of a zero, which its keys ignore, changes no dtype
+def _refusal(op: str, attrs: tuple[tuple[str, Any], ...], dtypes: tuple[str, ...], out: str) -> str | None:
     f = Function("trial", [(f"x{i}", dtype) for i, dtype in enumerate(dtypes)])
     try:
-        return apply(f, op, dict(attrs), [f.param(f"x{i}") for i in range(len(dtypes))]).dtype == out
-    except NotTraceable:
-        return False
+        found = apply(f, op, dict(attrs), [f.param(f"x{i}") for i in range(len(dtypes))]).dtype
+    except NotTraceable as error:
+        return f"no translation of {error}"
+    return None if found == out else f"the traced kernel gives {found}, wanted {out}"
 
 
-def traceable(op: str, attrs: Mapping[str, Any], dtypes: Sequence[str], out: str) -> bool:
-    """Whether machine code exists for this elementwise op on these dtypes."""
-    return NATIVE.issuperset((*dtypes, out)) and _traceable(op, tuple(sorted(attrs.items())), tuple(dtypes), out)
+def refusal(op: str, attrs: Mapping[str, Any], dtypes: Sequence[str], out: str) -> str | None:
+    """Why this elementwise op on these dtypes has no machine code; None if it has. Raises InternalError as `apply`."""
+    for dtype in (*dtypes, out):
+        if dtype not in NATIVE:
+            return f"no machine code for {dtype}"
+    return _refusal(op, tuple(sorted(attrs.items())), tuple(dtypes), out)
+
+
+def _untranslated(operator: str) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise NotTraceable(f"the operator {operator}")
+
+    return refuse
 
 
 class Element:
-    """One element (or a vector of them), to a kernel an array: it has a dtype and can be computed with."""
+    """One element, or a vector of elements, that a kernel takes for an array: it has a dtype and operators."""
 
     __slots__ = ("f", "value")
-    __array_ufunc__ = None  # numpy scalars leave their operators to this class
 
     def __init__(self, f: Function, value: Value) -> None:
         self.f, self.value = f, value
@@ -70,7 +93,7 @@ class Element:
     def astype(self, dtype: Any, copy: bool = True) -> Element:
         name = np.dtype(dtype).name
         if name not in NATIVE:
-            raise NotTraceable(f"no native {name}")
+            raise NotTraceable(f"a conversion to {name}")
         return Element(self.f, self.f.convert(self.value, name))
 
     def _with(self, name: str, *others: Any) -> Element:
@@ -133,7 +156,44 @@ class Element:
         return self._with("invert", self)
 
     def __bool__(self) -> bool:
-        raise NotTraceable("a kernel decides by the value of an element")
+        raise NotTraceable("a decision by the value of an element")
+
+    # --- what arrays have and elements have no translation of -------------------------------------------------------
+
+    __pow__ = __rpow__ = _untranslated("**")
+    __mod__ = __rmod__ = _untranslated("%")
+    __floordiv__ = __rfloordiv__ = _untranslated("//")
+    __divmod__ = __rdivmod__ = _untranslated("divmod")
+    __lshift__ = __rlshift__ = _untranslated("<<")
+    __rshift__ = __rrshift__ = _untranslated(">>")
+    __xor__ = __rxor__ = _untranslated("^")
+    __matmul__ = __rmatmul__ = _untranslated("@")
+    __pos__ = _untranslated("unary +")
+    __abs__ = _untranslated("abs")
+    __getitem__ = __setitem__ = _untranslated("[]")
+    __len__ = __iter__ = __contains__ = _untranslated("len or in")
+    __int__ = __float__ = __complex__ = __index__ = __round__ = _untranslated("int or float")
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(np.ndarray, name) and not name.startswith(
+            "__"
+        ):  # numpy itself looks for those, then for `__array__`
+            raise NotTraceable(f"the array attribute {name!r}")
+        raise AttributeError(f"arrays have no attribute {name!r}")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Element:
+        """Called for ``numpy scalar * element``, and for functions of scipy, which take no `xp`."""
+        if method != "__call__" or options:
+            raise NotTraceable(f"the ufunc {ufunc.__name__} with options")
+        if ufunc.__name__ not in FUNCTIONS:
+            raise NotTraceable(f"the ufunc {ufunc.__name__}")
+        return self._with(ufunc.__name__, *inputs)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        raise NotTraceable(f"numpy.{function.__name__}, called without `xp`")
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise NotTraceable("a conversion to an array")
 
 
 class Elements:
@@ -145,15 +205,40 @@ class Elements:
         self.f = f
 
     def __getattr__(self, name: str) -> Callable[..., Element]:
-        if name not in FUNCTIONS:
-            raise NotTraceable(f"xp.{name}")
-        return functools.partial(self._call, FUNCTIONS[name])
+        if name in FUNCTIONS:
+            return functools.partial(self._call, name)
+        if hasattr(np, name):
+            raise NotTraceable(f"numpy.{name}")
+        raise AttributeError(f"numpy has no function {name!r}")
 
-    def _call(self, function: Callable[..., Value], *args: Any) -> Element:
-        return Element(self.f, function(self.f, *self._alike(args)))
+    def _call(self, name: str, *args: Any, **options: Any) -> Element:
+        if options:
+            raise NotTraceable(f"numpy.{name} with {', '.join(options)}")
+        return Element(self.f, FUNCTIONS[name](self.f, *self._alike(name, args)))
 
-    def _alike(self, args: Sequence[Any]) -> list[Value]:
-        """Numbers become literals of the dtype of the elements beside them, as numpy has it."""
+    def _alike(self, name: str, args: Sequence[Any]) -> list[Value]:
+        """The arguments as values: numbers become literals of the dtype of the elements next to them, as in numpy."""
         dtypes = [a.value.dtype for a in args if isinstance(a, Element)]
         dtype = next((d for d in dtypes if d != "bool"), "bool")
-        return [a.value if isinstance(a, Element) else literal(a, dtype) for a in args]
+        return [a.value if isinstance(a, Element) else self._literal(name, a, dtype) for a in args]
+
+    def _literal(self, name: str, number: Any, dtype: str) -> Value:
+        if isinstance(number, np.ndarray) and number.ndim:
+            raise NotTraceable(f"numpy.{name} of an array that the kernel makes")
+        if isinstance(number, np.ndarray):
+            number = number[()]
+        if not isinstance(number, bool | int | float | np.generic):
+            raise TypeError(f"numpy.{name} of {type(number).__name__}")
+        if not _holds(dtype, number):  # numpy computes in a wider dtype here
+            raise NotTraceable(f"numpy.{name} of {dtype} and {number!r}")
+        return literal(number, dtype)
+
+
+def _holds(dtype: str, number: bool | int | float | np.generic) -> bool:
+    """Whether numpy takes a number to the dtype of the elements next to it."""
+    if dtype == "bool":
+        return isinstance(number, bool | np.bool_)
+    if dtype.startswith("float"):
+        return True
+    limits = np.iinfo(dtype)
+    return isinstance(number, int | np.integer) and bool(limits.min <= number <= limits.max)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.codegen import kernels
-from core.codegen import parallel as fork
+from core.codegen import kernels, parallel
+from core.codegen.array_header import DATA_OFFSET
 from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, scatter_function
 from core.codegen.llvm import I64, Function, Value, literal
@@ -37,15 +37,12 @@ from core.plan.data import (
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.work import work_of
 
-__all__ = ["ARRAY_DATA", "CONTROL", "write_step"]
+__all__ = ["CONTROL", "write_step"]
 
-ARRAY_DATA = 16
-"""Where a numpy array's header holds the address of its data: behind the two words that every Python object has."""
-
-PATIENCE = 300_000_000
+POLL_WORK = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
 
-PIECE = 64
+OUTLINED_KERNELS = 64
 """Kernels of straight code that are a function of their own where there are many: the time that LLVM takes for a
 function grows with the square of its length."""
 
@@ -104,21 +101,21 @@ class _Step:
         """All instructions of `body`. Behind some milliseconds of them the step asks whether it should stop."""
         spent = 0
         waiting: list[Instruction] = []
-        many = len(body.instructions) > 2 * PIECE
+        many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
             if isinstance(each, Loop | Branch):
                 self.straight(waiting)
                 self.instruction(each)
                 continue
-            if spent > PATIENCE:
+            if spent > POLL_WORK:
                 self.straight(waiting)
                 self.poll()
                 spent = 0
             work = work_of(each)
             spent += work.flops + work.nbytes
             waiting.append(each)
-            if many and len(waiting) == PIECE:
-                self.piece(waiting)
+            if many and len(waiting) == OUTLINED_KERNELS:
+                self.outlined(waiting)
         self.straight(waiting)
 
     def straight(self, waiting: list[Instruction]) -> None:
@@ -131,7 +128,7 @@ class _Step:
                     self.instruction(each)
         waiting.clear()
 
-    def piece(self, waiting: list[Instruction]) -> None:
+    def outlined(self, waiting: list[Instruction]) -> None:
         """The same in a function of its own: its parameters are those of the step, and addresses that only we know."""
         outer, roots = self.f, self.roots
         error = self.plan.error.root
@@ -139,7 +136,7 @@ class _Step:
         used.pop(error, None)
         arguments = [*outer.params, *(roots[root] for root in used)]
         names = [p.name.removeprefix("%") for p in outer.params] + [f"root{i}" for i in range(len(used))]
-        name = f"piece{len(self.module.functions)}"
+        name = f"group{len(self.module.functions)}"
         self.f = f = Function(name, [(each, "ptr") for each in names], noalias=False)
         self.roots = dict(zip(used, f.params[len(outer.params) :], strict=True)) | {error: f.param("control")}
         self.straight(waiting)
@@ -193,8 +190,8 @@ class _Step:
         if root in self.roots:
             return self.roots[root]
         if root in self.given:
-            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")  # of a numpy array,
-            return f.load(f.at(header, I64(ARRAY_DATA), "uint8"), "ptr")  # which holds the address of its data
+            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")
+            return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")
         return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
 
     def address(self, view: View) -> Value:
@@ -222,23 +219,23 @@ class _Step:
         name = self.row_function(each.kernel)
         addresses = [self.address(v) for v in each.views]
         sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
-        chunks = fork.row_chunks(each.kernel, self.threads)
+        chunks = parallel.row_chunks(each.kernel, self.threads)
         for operand, instr in sums.items():
             self.fill(each.views[operand], identity(instr.op, instr.dtype))
         if chunks == 1:
             arguments = ", ".join([*map(str, addresses), "i64 0", f"i64 {each.kernel.rows}"])
             self.f.do(f"call void @{name}({arguments})")
             return
-        task = fork.row_task(self.module, name, each, chunks)
+        task = parallel.row_task(self.module, name, each, chunks)
         partials = []
         offset = self.arena.size
         for operand in sums:
             partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
-            offset += chunks * fork.partial_bytes(each.views[operand])
+            offset += chunks * parallel.partial_bytes(each.views[operand])
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
-        fork.run(self.module, self.f, task, [*addresses, *partials], chunks)
+        parallel.run(self.module, self.f, task, [*addresses, *partials], chunks)
         for partial, (operand, instr) in zip(partials, sums.items(), strict=True):
-            fork.combine_partials(
+            parallel.combine_partials(
                 self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks
             )
 
@@ -265,11 +262,11 @@ class _Step:
         addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
         sums = self.sums_of_bands(each, function.bands, addresses)
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
-        chunks = fork.product_chunks(each, function, self.threads)
+        chunks = parallel.product_chunks(each, function, self.threads)
         f, all_parts = self.f, f"i64 0, i64 {function.parts}"
         if chunks > 1:
-            make = fork.product_task if batch == 1 else fork.batch_task
-            fork.run(self.module, f, make(self.module, function, each, chunks), addresses, chunks)
+            make = parallel.product_task if batch == 1 else parallel.batch_task
+            parallel.run(self.module, f, make(self.module, function, each, chunks), addresses, chunks)
         elif batch == 1:
             f.do(f"call void @{function.name}({', '.join(map(str, addresses))}, {all_parts})")
         else:
@@ -277,7 +274,7 @@ class _Step:
                 moved = batch_addresses(f, each, addresses, i)
                 f.do(f"call void @{function.name}({', '.join(map(str, moved))}, {all_parts})")
         for view, op, target, partials in sums:
-            fork.combine_partials(self.module, f, view, op, target, partials, function.bands)
+            parallel.combine_partials(self.module, f, view, op, target, partials, function.bands)
 
     def sums_of_bands(self, each: Gemm, bands: int, addresses: list[Value]) -> list[tuple[View, str, Value, Value]]:
         """What is to be combined when a product is done: array, op, where it goes, and the sums of each of the bands.
@@ -294,7 +291,7 @@ class _Step:
             view, at = each.then.views[instr.operand], 3 + instr.operand
             self.fill(view, identity(instr.op, instr.dtype))
             partials = self.f.at(self.f.param("arena"), I64(offset), "uint8")
-            offset += bands * fork.partial_bytes(view)
+            offset += bands * parallel.partial_bytes(view)
             found.append((view, instr.op, addresses[at], partials))
             addresses[at] = partials
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
@@ -332,12 +329,12 @@ class _Step:
         )
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
         total, room = kernels.units(each), kernels.scratch_bytes(each)
-        chunks = fork.kernel_chunks(each, self.threads)
+        chunks = parallel.kernel_chunks(each, self.threads)
         if room:
             addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8"))
             self.module.scratch = max(self.module.scratch, chunks * room)
         if chunks > 1:
-            task = fork.kernel_task(self.module, name, each, chunks)
-            fork.run(self.module, self.f, task, addresses, chunks)
+            task = parallel.kernel_task(self.module, name, each, chunks)
+            parallel.run(self.module, self.f, task, addresses, chunks)
         else:
             self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {total})")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from core.plan.data import Instr
 
-__all__ = ["DEAR", "STRAIGHT", "Sweep", "kept_values", "sweeps"]
+__all__ = ["EXPENSIVE", "STRAIGHT", "Sweep", "kept_values", "sweeps"]
 
 STRAIGHT = 1500
 """Vector instructions up to which a row is straight code."""
 
-DEAR = frozenset(
+EXPENSIVE = frozenset(
     [
         "acos",
         "acosh",
@@ -51,13 +51,13 @@ DEAR = frozenset(
 )
 """Ops whose values are kept for later sweeps rather than computed again."""
 
-CYCLES, DEAR_CYCLES = 3, 40
-"""From the operands of an op to its result, of one in `DEAR` also."""
+CYCLES, EXPENSIVE_CYCLES = 3, 40
+"""From the operands of an op to its result, of one in `EXPENSIVE` also."""
 
 REACH = 100
 """Cycles of such waiting that a processor fills by itself: it looks ahead some 300 instructions."""
 
-MOST_ABREAST = 4
+MOST_UNROLLED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Sweep:
     before:  those whose value is the same along the row.
     along:   those that are done for each piece of the row; its reductions among them give their values at the end.
     read:    those of `along` whose values an earlier sweep has kept.
-    abreast: how many pieces are computed side by side.
+    unroll: how many pieces are computed side by side.
     """
 
     before: tuple[int, ...]
     along: tuple[int, ...]
     read: frozenset[int]
-    abreast: int
+    unroll: int
 
 
 def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
     kept = []
     for number in reversed(range(len(code))):
         instr = code[number]
-        if instr.full and instr.kind == "apply" and instr.op in DEAR and last[number] > stages[number]:
+        if instr.full and instr.kind == "apply" and instr.op in EXPENSIVE and last[number] > stages[number]:
             kept.append(number)
             last[number] = stages[number]
         if instr.full:
@@ -108,7 +108,7 @@ def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[S
         ]
         read = frozenset(n for n in kept if stages[n] < stage)
         along = _needed(code, ends, read)
-        found.append(Sweep(before, along, read.intersection(along), _abreast(code, along, read, pieces)))
+        found.append(Sweep(before, along, read.intersection(along), _unroll(code, along, read, pieces)))
     return tuple(found)
 
 
@@ -135,7 +135,7 @@ def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -
     return tuple(sorted(needed))
 
 
-def _abreast(code: Sequence[Instr], along: Sequence[int], read: Collection[int], pieces: int) -> int:
+def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], pieces: int) -> int:
     """How many pieces of the row to compute side by side: more where each result waits for another."""
     ready: dict[int, int] = {}
     for n in along:
@@ -143,6 +143,6 @@ def _abreast(code: Sequence[Instr], along: Sequence[int], read: Collection[int],
             ready[n] = CYCLES
         else:
             waits = max((ready.get(a, 0) for a in code[n].args), default=0)
-            ready[n] = waits + (DEAR_CYCLES if code[n].op in DEAR else CYCLES)
+            ready[n] = waits + (EXPENSIVE_CYCLES if code[n].op in EXPENSIVE else CYCLES)
     wanted = 1 + max(ready.values(), default=0) // REACH
-    return max(1, min(wanted, MOST_ABREAST, STRAIGHT // max(len(along), 1), pieces))
+    return max(1, min(wanted, MOST_UNROLLED, STRAIGHT // max(len(along), 1), pieces))

@@ -1,4 +1,4 @@
-"""A matrix with its rows as columns: square blocks, turned in registers."""
+"""A matrix with its rows as columns: square blocks, transposed_square in registers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from core.codegen.module import Module
 from core.codegen.vector_slices import mask
 from core.plan.geometry import Turned
 
-__all__ = ["turn", "turn_units", "turned"]
+__all__ = ["transpose", "transpose_units", "transposed_square"]
 
 
-def turn_units(spec: Turned) -> int:
+def transpose_units(spec: Turned) -> int:
     """A unit is as many rows of the result as a vector has lanes."""
     return -(-spec.columns // lanes(spec.dtype))
 
 
-def turn(_: Module, f: Function, spec: Turned) -> None:
+def transpose(_: Module, f: Function, spec: Turned) -> None:
     """``(x, out)``: out [columns, rows] from x [rows, columns]."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.columns, width)
@@ -45,13 +45,13 @@ def _block(f: Function, spec: Turned, row: Value, rows: int, start: Value, colum
     width, dtype = lanes(spec.dtype), spec.dtype
     x = f.at(f.at(f.param("x"), f.op(f"mul nsw {row}, {spec.step}", "int64"), dtype), start, dtype)
     vectors = [f.load(f.at(x, I64(i * spec.step), dtype), dtype, width, mask(columns, width)) for i in range(rows)]
-    vectors = turned(f, vectors)
+    vectors = transposed_square(f, vectors)
     out = f.at(f.at(f.param("out"), f.op(f"mul nsw {start}, {spec.rows}", "int64"), dtype), row, dtype)
     for i in range(columns):
         f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
 
 
-def turned(f: Function, rows: list[Value]) -> list[Value]:
+def transposed_square(f: Function, rows: list[Value]) -> list[Value]:
     """The columns of a square whose rows are vectors; rows that are left out are anything."""
     width = rows[0].lanes
     vectors = [*rows, *[Value("poison", rows[0].dtype, width)] * (width - len(rows))]

@@ -9,25 +9,25 @@ import numpy as np
 
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import cpu
+from core.ir.errors import InternalError
 
 __all__ = [
     "WIDEST",
-    "Piece",
-    "across",
-    "along",
-    "blocks",
-    "cut",
+    "VectorSlice",
+    "even_blocks",
+    "fill_zeros",
+    "for_each_block",
+    "for_each_slice",
     "interleaved",
     "lanes_for",
+    "load_phases",
+    "load_strided",
     "mask",
     "move",
-    "parts",
     "passes",
-    "phases",
-    "picked",
-    "put",
-    "split",
-    "zero",
+    "slices_of",
+    "store_lanes",
+    "unravel",
 ]
 
 WIDEST = 4
@@ -35,7 +35,7 @@ WIDEST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class VectorSlice:
     """`count` elements of a row from `start`, in a vector of `lanes`."""
 
     start: int
@@ -55,8 +55,8 @@ def lanes_for(dtype: str, length: int) -> int:
     return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
 
 
-def cut(length: int, lanes: int) -> list[Piece]:
-    return [Piece(at, lanes, min(lanes, length - at)) for at in range(0, length, lanes)]
+def slices_of(length: int, lanes: int) -> list[VectorSlice]:
+    return [VectorSlice(at, lanes, min(lanes, length - at)) for at in range(0, length, lanes)]
 
 
 def mask(count: int, lanes: int) -> Value | None:
@@ -66,7 +66,7 @@ def mask(count: int, lanes: int) -> Value | None:
     return Value(f"<{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>", "bool", lanes)
 
 
-def split(total: int, most: int) -> list[tuple[int, int, int]]:
+def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
     """Blocks of at most `most` and of nearly equal size: (start, size, how many) of the larger and of the others."""
     number = -(-total // most)
     small, larger = divmod(total, number)
@@ -74,9 +74,9 @@ def split(total: int, most: int) -> list[tuple[int, int, int]]:
     return [each for each in found if each[2]]
 
 
-def blocks(f: Function, total: int, most: int, body: Callable[[Value, int], None]) -> None:
+def for_each_block(f: Function, total: int, most: int, body: Callable[[Value, int], None]) -> None:
     """``body(start, size)`` for each block of `split`."""
-    for start, size, number in split(total, most):
+    for start, size, number in even_blocks(total, most):
         if number == 1:
             body(I64(start), size)
         else:
@@ -84,9 +84,9 @@ def blocks(f: Function, total: int, most: int, body: Callable[[Value, int], None
                 body(at, size)
 
 
-def along(f: Function, length: int, lanes: int, body: Callable[[Value, int], None], unrolled: int = 4) -> None:
+def for_each_slice(f: Function, length: int, lanes: int, body: Callable[[Value, int], None], unrolled: int = 4) -> None:
     """``body(start, count)`` for the pieces of a row: few as straight code, many as a loop and a tail."""
-    pieces = cut(length, lanes)
+    pieces = slices_of(length, lanes)
     if len(pieces) <= unrolled:
         for piece in pieces:
             body(I64(piece.start), piece.count)
@@ -106,7 +106,7 @@ def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by:
     return f.at(address, I64(by), dtype) if by else address
 
 
-def parts(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
+def unravel(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
     """A position in row-major order as one on each axis."""
     found: list[Value] = []
     for size in reversed(sizes[1:]):
@@ -115,19 +115,19 @@ def parts(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
     return [number, *found]
 
 
-def zero(f: Function, address: Value, count: int, dtype: str) -> None:
+def fill_zeros(f: Function, address: Value, count: int, dtype: str) -> None:
     """Set `count` elements to 0."""
     f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     nbytes = count * np.dtype(dtype).itemsize
     f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
 
 
-def put(f: Function, value: Value, address: Value, count: int) -> None:
+def store_lanes(f: Function, value: Value, address: Value, count: int) -> None:
     """Store the first `count` lanes."""
     f.store(value, address, mask(count, value.lanes) if value.lanes > 1 else None)
 
 
-def phases(
+def load_phases(
     f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int, wanted: int = 1
 ) -> list[Value]:
     """For each of the first `wanted` positions, the `count` elements `stride` apart from there on, in `lanes` lanes.
@@ -135,20 +135,21 @@ def phases(
     Nothing behind the last of them is read.
     """
     if lanes == 1 or stride == 1:
-        assert wanted <= stride
+        if wanted > stride:
+            raise InternalError(f"cannot read {wanted} neighbors of elements that are only {stride} apart")
         return [
             f.load(f.at(address, I64(i), dtype), dtype, lanes, mask(count, lanes) if lanes > 1 else None)
             for i in range(wanted)
         ]
     if stride > WIDEST:
-        return [picked(f, f.at(address, I64(i), dtype), dtype, stride, lanes, count) for i in range(wanted)]
+        return [load_strided(f, f.at(address, I64(i), dtype), dtype, stride, lanes, count) for i in range(wanted)]
     width = stride * lanes
     read = stride * (count - 1) + wanted
     block = f.load(address, dtype, width, mask(read, width))
     return [_every(f, block, stride, i, lanes) for i in range(wanted)]
 
 
-def picked(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
+def load_strided(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
     """`count` elements `stride` apart, loaded one by one."""
     result = f.splat(literal(0, dtype), lanes)
     for lane in range(count):
@@ -180,16 +181,3 @@ def interleaved(f: Function, vectors: list[Value]) -> Value:
 def _shuffled(f: Function, a: Value, b: Value, places: list[int]) -> Value:
     text = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in places)
     return f.op(f"shufflevector {a}, {b}, <{len(places)} x i32> <{text}>", a.dtype, len(places))
-
-
-def across(f: Function, value: Value) -> Value:
-    """The sum of all lanes, by halves."""
-    while value.lanes > 1:
-        half = value.lanes // 2
-        low, high = (
-            _shuffled(f, value, value, list(range(start, start + half))) if half > 1
-            else f.op(f"extractelement {value}, i64 {start}", value.dtype)
-            for start in (0, half)
-        )  # fmt: skip
-        value = f.binary("fadd", low, high)
-    return value

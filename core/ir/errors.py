@@ -6,6 +6,7 @@
     - TypeMismatch          shapes or dtypes do not fit together
     - NotDifferentiable     a gradient was asked for where none exists
   + ExecutionError        the program is right; this run of it failed
+* InternalError           the core itself is wrong: a defect to report, not an answer for a client
 
 Code that finds a problem raises it without a location. Code that knows where it is catches it and calls
 `error.at(...)`, which fills the location in, once: the innermost place wins.
@@ -20,6 +21,7 @@ from typing import Any, Self
 __all__ = [
     "CoreError",
     "ExecutionError",
+    "InternalError",
     "InvalidProgram",
     "Location",
     "NotDifferentiable",
@@ -172,6 +174,28 @@ class ExecutionError(CoreError):
     """The program is right; this run of it failed."""
 
     default_code = "execution_failed"
+
+
+class InternalError(Exception):
+    """An invariant of the core does not hold: a defect of the core, not of the program.
+
+    It is raised before compiled code touches memory that the broken invariant guards. It is no CoreError, so that
+    nobody takes it for a mistake of the client: a service answers 500 and logs the traceback.
+    """
+
+    def __init__(self, message: str, *, location: Location | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.location = location
+
+    def __str__(self) -> str:
+        return self.message if self.location is None else f"{self.location}: {self.message}"
+
+    def at(self, location: Location | None) -> Self:
+        """This error, with `location` filled in unless a closer one is there."""
+        if self.location is None:
+            self.location = location
+        return self
 
 
 class InvalidProgram(ProgramError):

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
+from core.ir.errors import InternalError
 from core.ops.linalg.einsum import terms_of
 from core.plan.data import Gemm, Root, View, contiguous
 from core.plan.linear import matrix, target_of
@@ -49,7 +50,8 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     else:
         room, added = low.room(tuple(sizes[each] for each in order), a.dtype), False
         c, target = reshaped_view(room, (*lead, m, n)), _ordered(room, "".join(order), list(result))
-    assert c is not None
+    if c is None:
+        raise InternalError(f"no strides describe the result of einsum {equation} as matrices {[*lead, m, n]}")
     low.add(Gemm(a, b, c, accumulate=added, location=op.location))
     low.define(op.outputs[0], target)
 
@@ -69,5 +71,6 @@ def _says(shape: tuple[int, ...], letters: str, order: list[str], wanted: tuple[
 def _grouped(low: Lowering, view: View, shape: tuple[int, ...]) -> View:
     """`view` as matrices; a copy where strides cannot say it."""
     found = reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
-    assert found is not None
+    if found is None:
+        raise InternalError(f"cannot view a dense array of shape {list(view.shape)} as matrices {list(shape)}")
     return found

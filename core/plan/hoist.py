@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from core.ir.errors import InternalError
 from core.plan.data import (
     Gather,
     Gemm,
@@ -152,7 +153,8 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)
-    assert names.keys().isdisjoint((*each.reads(), *each.writes())), each
+    if not names.keys().isdisjoint((*each.reads(), *each.writes())):
+        raise InternalError(f"cannot rename the buffers of {type(each).__name__}: it would use memory of another loop")
     return each
 
 

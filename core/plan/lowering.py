@@ -67,12 +67,12 @@ def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is made for. dtypes: that it has. computes: whether it has code for an elementwise op, by its name,
-    its attributes, the dtypes of its inputs and that of its output.
+    """What a plan is made for. dtypes: that it has. refusal: why it has no code for an elementwise op, None if it has;
+    by the op's name, its attributes, the dtypes of its inputs and that of its output.
     """
 
     dtypes: frozenset[str]
-    computes: Callable[[str, Mapping[str, Any], Sequence[str], str], bool]
+    refusal: Callable[[str, Mapping[str, Any], Sequence[str], str], str | None]
 
 
 @dataclass(slots=True)
@@ -363,8 +363,9 @@ class Lowering:
             except ExecutionError as error:  # of the run, if it comes to that
                 raise Unsupported(str(error)) from None
             return Uniform(result[()], type.dtype, type.shape)
-        if not self.shared.target.computes(op, attrs, dtypes, type.dtype):
-            raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code")
+        refused = self.shared.target.refusal(op, attrs, dtypes, type.dtype)
+        if refused is not None:
+            raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code: {refused}")
         group, axes = self.join(type.shape, entries)
         args = [self.argument(group, e, type.shape, axes) for e in entries]
         group.ops.append(op)

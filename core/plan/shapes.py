@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.ir import Op
+from core.ir.errors import InternalError
 from core.ops.indexing.gather import cut
 from core.plan.data import View
 from core.plan.fusion import Member
@@ -44,7 +45,8 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
         return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(steps) for n in shape))
     view = low.stored(entry)
     found = reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
-    assert found is not None, "a dense array can have any shape"
+    if found is None:
+        raise InternalError(f"cannot view a dense array of shape {list(view.shape)} as {list(shape)}")
     return found
 
 

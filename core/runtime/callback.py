@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.codegen.step import CONTROL
-from core.ir.errors import ExecutionError
+from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import Interpreted, View, bytes_of
 from core.runtime.reference import Run, plan
 
@@ -62,6 +62,7 @@ class Callback:
 
 def _array(address: int | None, view: View) -> np.ndarray:
     """The memory at `address` as the dense array that `view` describes."""
-    assert address is not None
+    if address is None:
+        raise InternalError(f"compiled code passed no address for an array {view.dtype}{list(view.shape)}")
     memory = (ctypes.c_char * bytes_of(view.shape, view.dtype)).from_address(address)
     return np.frombuffer(memoryview(memory), view.dtype).reshape(view.shape)

@@ -18,7 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
-from core.ir.errors import ExecutionError
+from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import stack_room
 
 __all__ = ["LINE", "Arena", "Arenas", "Rooms", "Stacks", "keeps_result"]
@@ -82,7 +82,8 @@ class Arenas:
     @property
     def small(self) -> Arena:
         """The arena of a small size, which is not lent."""
-        assert self._own is not None, "there is one of its own only if it is small"
+        if self._own is None:
+            raise InternalError(f"an arena of {self._size} bytes is lent, not owned: the limit is {LENT}")
         return self._own
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from core.codegen.machine import Library, abreast, load
+from core.codegen.array_header import check_layout, header_address
+from core.codegen.machine import Library, load, parallel_modules
 from core.codegen.module import Module
 from core.codegen.pool import Pool
 from core.codegen.pool import symbols as pool_symbols
 from core.codegen.scalar import NATIVE as NATIVE_DTYPES
-from core.codegen.scalar import traceable
-from core.codegen.step import ARRAY_DATA, CONTROL, write_step
+from core.codegen.scalar import refusal
+from core.codegen.step import CONTROL, write_step
 from core.codegen.timer import Timer
 from core.ir import Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError
@@ -46,12 +47,9 @@ __all__ = [
     "written",
 ]
 
-assert ctypes.c_void_p.from_address(id(PROBE := np.zeros(3)) + ARRAY_DATA).value == PROBE.ctypes.data, "numpy's layout"
-
-
 CALLBACK = CONTROL.index("callback")
 
-CPU = Target(NATIVE_DTYPES, traceable)
+CPU = Target(NATIVE_DTYPES, refusal)
 
 
 @dataclass(eq=False)
@@ -74,6 +72,7 @@ class Region:
     polls: bool = False
 
     def __post_init__(self) -> None:
+        check_layout()
         self._entry = self.library.function("enter", ctypes.c_void_p, returns=ctypes.c_int64)
         self._arenas = Arenas(self.arena_bytes)
         self._stacks = Stacks([s.slot_bytes for s in self.plan.stacks])
@@ -168,12 +167,12 @@ class Given:
 
     def __init__(self, arrays: Sequence[Any], words: tuple[int, ...]) -> None:
         self.arrays = list(arrays)
-        self._table = (ctypes.c_void_p * len(arrays))(*map(id, arrays))
+        self._table = (ctypes.c_void_p * len(arrays))(*map(header_address, arrays))
         self._words = (ctypes.c_void_p * (1 + len(words)))(ctypes.addressof(self._table), *words)
         self.address = ctypes.addressof(self._words)
 
     def put(self, i: int, array: np.ndarray) -> None:
-        self.arrays[i], self._table[i] = array, id(array)
+        self.arrays[i], self._table[i] = array, header_address(array)
 
     def put_arena(self, address: int) -> None:
         self._words[1] = address
@@ -187,11 +186,11 @@ def compile_region(block: Block, timed: bool = False) -> Region:
     """Machine code for a block, which takes the time of each kernel if it is to be `timed`. Raises Unsupported."""
     timer = Timer() if timed else None
     native, module, arena_bytes = written(block, timer)
-    symbols = module.symbols | (_pool_symbols() if module.forks else {})
+    symbols = module.symbols | (_pool_symbols() if module.uses_threads else {})
     kernels = () if timer is None else tuple(timer.kernels)
     if not kernels and timed:
         return compile_region(block)
-    library = load(*module.texts(abreast()), symbols=symbols)
+    library = load(*module.texts(parallel_modules()), symbols=symbols)
     return Region(block, native, library, arena_bytes, timed=kernels, polls=module.polls)
 
 

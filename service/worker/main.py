@@ -127,10 +127,10 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
-    from core.codegen.machine import compile_outside, keep_on_disk  # imported here, because it loads LLVM
+    from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.runtime.native import start_threads, thread_count
 
-    compile_outside(thread_count()).start()
+    use_compiler_process(thread_count()).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
@@ -139,8 +139,8 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 def _end_compiler() -> None:
     """End the idle compiler process. The next compilation starts another one."""
     machine = sys.modules.get("core.codegen.machine")
-    if machine is not None and machine.KEPT.outside is not None:
-        machine.KEPT.outside.close()
+    if machine is not None and machine.STATE.process is not None:
+        machine.STATE.process.close()
 
 
 class _Sender:

@@ -73,6 +73,15 @@ def collecting() -> Sketch:
     return s
 
 
+def dividing() -> Sketch:
+    """A kernel that uses a function of numpy without a translation."""
+    s = Sketch()
+    s.param("w", [0.5, 7.2])
+    s.param("v", [0.5, 0.7])
+    s.total(s.op("mul", s.op("floor_div", "w", "v"), "v"))
+    return s
+
+
 def selecting() -> Sketch:
     """As many elements as are positive."""
     s = Sketch()
@@ -148,6 +157,7 @@ def test_a_loop_that_is_no_machine_code_says_which_op_in_it_is_none():
         (rounding(), "cast", "no machine code for float16"),
         (emptying(), "mul", "empty arrays"),
         (sorting_between(), "argsort", "argsort has no machine code"),
+        (dividing(), "floor_div", "has no machine code: no translation of numpy.floor_divide"),
         (selecting(), "nonzero", "is known only when it runs"),
         (collecting(), "create_array", "tensor arrays that grow"),
         (collecting(), "loop", "shares a stack with an op that has no machine code"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.analysis.profile import as_text, profile_of
-from core.codegen.machine_peak import Peak, _rate, peak
+from core.codegen.machine_peak import MachinePeak, _rate, machine_peak
 from core.compiler.compile import GradientQuery, compile_gradient, compile_training
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
@@ -109,7 +109,7 @@ def test_code_that_takes_times_gives_the_same_bytes():
 
 
 def test_the_least_time_is_by_arithmetic_or_by_memory_as_far_away_as_it_is():
-    machine = Peak(1, {"float32": 100.0, "float64": 50.0}, ((10, 1000.0), (100, 10.0)))
+    machine = MachinePeak(1, {"float32": 100.0, "float64": 50.0}, ((10, 1000.0), (100, 10.0)))
 
     assert machine.seconds(200, 10, "float32") == 2.0
     assert machine.seconds(200, 10, "float64") == 4.0
@@ -135,7 +135,7 @@ def test_the_peak_does_not_sink_where_the_measurement_is_held_up(monkeypatch, he
 
 
 def test_the_machine_can_do_something():
-    machine = peak(1)
+    machine = machine_peak(1)
 
     assert all(rate > 1e7 for rate in machine.flops.values())
     assert all(rate > 1e6 for _, rate in machine.bandwidth)

@@ -32,14 +32,14 @@ def call(library: machine.Library, x: int) -> int:
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """The caches of a fresh process, on disk in the directory that this is."""
-    monkeypatch.setattr(machine, "KEPT", machine._Kept())
+    monkeypatch.setattr(machine, "STATE", machine.CompilerState())
     machine.keep_on_disk(tmp_path / "code", LIMIT)
     return tmp_path / "code"
 
 
 def forget() -> None:
     """As if the process were another one."""
-    machine.KEPT.memory.clear()
+    machine.STATE.memory.clear()
 
 
 def only_file(directory: Path) -> Path:
@@ -52,7 +52,7 @@ def test_the_same_module_is_compiled_once_and_shared(kept):
 
     assert again is first
     assert (call(first, 5), call(other, 5)) == (6, 7)
-    assert machine.KEPT.compilations == 2
+    assert machine.STATE.compilations == 2
 
 
 def test_symbols_at_other_addresses_make_another_library(kept):
@@ -65,7 +65,7 @@ def test_symbols_at_other_addresses_make_another_library(kept):
         found.append(call(library, 5))
 
     assert found == [6, 4]
-    assert machine.KEPT.compilations == 1
+    assert machine.STATE.compilations == 1
 
 
 WORKER = """
@@ -83,7 +83,7 @@ machine.keep_on_disk(Path(sys.argv[1]), 2**20)
 values = {**w.feeds, **w.parameters}
 wanted, found = ex.step(values), ex.compiled().step(values)
 np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-5)
-print(machine.KEPT.compilations)
+print(machine.STATE.compilations)
 """
 
 
@@ -119,7 +119,7 @@ def test_a_spoilt_file_is_not_used_and_is_replaced(kept, spoil):
 
     assert call(machine.load(adding(3)), 1) == 4
 
-    assert machine.KEPT.compilations == 2
+    assert machine.STATE.compilations == 2
     assert file.read_bytes() == whole
 
 
@@ -137,7 +137,7 @@ def test_a_file_that_others_may_write_is_not_used(kept):
     forget()
 
     assert call(machine.load(adding(3)), 1) == 4
-    assert machine.KEPT.compilations == 2
+    assert machine.STATE.compilations == 2
 
 
 def test_a_link_is_not_followed(kept, tmp_path):
@@ -149,7 +149,7 @@ def test_a_link_is_not_followed(kept, tmp_path):
 
     machine.load(adding(3))
 
-    assert machine.KEPT.compilations == 2
+    assert machine.STATE.compilations == 2
 
 
 def test_the_key_tells_text_cpu_features_passes_and_versions(monkeypatch):
@@ -240,7 +240,7 @@ def test_several_processes_write_the_same_entries(tmp_path):
 
 
 def test_a_directory_that_cannot_be_used_is_warned_of_once(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(machine, "KEPT", machine._Kept())
+    monkeypatch.setattr(machine, "STATE", machine.CompilerState())
     (tmp_path / "file").write_text("in the way")
     machine.keep_on_disk(tmp_path / "file" / "code", LIMIT)
 

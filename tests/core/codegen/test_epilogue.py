@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.workloads import mlp
 from core.autodiff.adjoint import vjp
-from core.codegen import parallel as fork
+from core.codegen import parallel
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
@@ -30,8 +30,8 @@ from tests.strategies import programs
 
 @pytest.fixture(params=[1, 3], ids=["alone", "shared"])
 def threads(request, monkeypatch):
-    monkeypatch.setattr(fork, "LONG", 1)
-    monkeypatch.setattr(fork, "LONG_PRODUCT", 1)
+    monkeypatch.setattr(parallel, "LONG", 1)
+    monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
     monkeypatch.setattr(native, "thread_count", lambda: request.param)
 
 
@@ -80,7 +80,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     args = values(block)
     found = []
     for count in (1, 2, 5):
-        monkeypatch.setattr(fork, "LONG_PRODUCT", 1)
+        monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
         monkeypatch.setattr(native, "thread_count", lambda count=count: count)
         found.append(native_plan(block)(Run(), *args))
 

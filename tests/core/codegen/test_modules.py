@@ -28,7 +28,7 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
     original = native.load
     monkeypatch.setattr(native, "load", load)
     one = executable.compiled().step(values)
-    monkeypatch.setattr(native, "abreast", lambda: 5)
+    monkeypatch.setattr(native, "parallel_modules", lambda: 5)
     monkeypatch.setattr(module, "SHARE", 1)
     several = executable.compiled().step(values)
 
@@ -46,7 +46,7 @@ def test_pieces_of_straight_code_give_the_bits_of_the_whole(name, timed, monkeyp
     whole = Times()
     wanted = executable.compiled(timed).step(values, times=whole).gradients
     for length in (1, 3):
-        monkeypatch.setattr(step, "PIECE", length)
+        monkeypatch.setattr(step, "OUTLINED_KERNELS", length)
         pieces = Times()
         found = executable.compiled(timed).step(values, times=pieces).gradients
         for each in wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 import threading
 import time
@@ -11,9 +12,11 @@ import warnings
 
 import numpy as np
 import pytest
+from llvmlite import binding
 
 from core.codegen import machine
 from core.codegen.pool import Pool, symbols
+from core.codegen.pool_code import pool_module
 
 IR = """
 declare void @parallel_for(ptr, ptr, ptr, i64)
@@ -268,6 +271,25 @@ def test_a_forked_child_has_a_pool_of_one():
 
         assert status == 0
         assert_each_ran(100, counted(pool, 8, 100))
+
+
+@pytest.mark.parametrize(
+    ("system", "host", "words"),
+    [
+        ("linux", "x86_64", ("@syscall(i64 202,", "@llvm.x86.sse2.pause()")),
+        ("linux", "aarch64", ("@syscall(i64 98,", "@llvm.aarch64.isb(i32 15)")),
+        ("darwin", "arm64", ()),
+    ],
+)
+def test_the_native_code_is_valid_for_each_kind_of_host(monkeypatch, system, host, words):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: host)
+
+    text = pool_module().text()
+
+    binding.parse_assembly(text).verify()
+    assert all(word in text for word in words)
+    assert ("syscall" in text) == (system == "linux")
 
 
 def test_a_pool_needs_a_thread():

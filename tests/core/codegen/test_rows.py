@@ -51,7 +51,7 @@ def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, r
     block = chain(vectors * lanes("float32") + rest, "float32")
     args = values(block)
     many = native_plan(block)(Run(), *args)
-    monkeypatch.setattr(sweeps, "MOST_ABREAST", 1)
+    monkeypatch.setattr(sweeps, "MOST_UNROLLED", 1)
 
     one = native_plan(block)(Run(), *args)
 
@@ -61,13 +61,13 @@ def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, r
 
 def test_a_chain_is_computed_side_by_side_and_a_single_function_is_not(monkeypatch):
     found = []
-    abreast = sweeps._abreast
-    monkeypatch.setattr(sweeps, "_abreast", lambda *given: found.append(abreast(*given)) or found[-1])
+    unroll = sweeps._unroll
+    monkeypatch.setattr(sweeps, "_unroll", lambda *given: found.append(unroll(*given)) or found[-1])
     b = BlockBuilder()
 
     native_plan(chain(64 * lanes("float32"), "float32"))
 
-    assert max(found) == sweeps.MOST_ABREAST
+    assert max(found) == sweeps.MOST_UNROLLED
     found.clear()
     native_plan(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]))
     assert found == [1]

@@ -44,7 +44,7 @@ def stops() -> Run:
 
 
 def test_straight_code_stops_between_kernels(monkeypatch):
-    monkeypatch.setattr(step, "PATIENCE", 100_000)
+    monkeypatch.setattr(step, "POLL_WORK", 100_000)
     region = compile_region(products(8))
     asked(monkeypatch)
     given = np.eye(32)
@@ -64,7 +64,7 @@ def test_a_short_step_does_not_ask(monkeypatch):
 
 @pytest.mark.parametrize("side", [True, False])
 def test_a_branch_is_left_too(monkeypatch, side):
-    monkeypatch.setattr(step, "PATIENCE", 100_000)
+    monkeypatch.setattr(step, "POLL_WORK", 100_000)
     b = BlockBuilder()
     flag, x = b.param(TensorType((), "bool")), b.param(TensorType((32, 32), "float64"))
     region = compile_region(b.build(b.emit("if_else", flag, x, true_block=products(3), false_block=products(3))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.codegen.operands import RUN
+from core.codegen.operands import MOST_ADDITIONS
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
@@ -38,4 +38,4 @@ def test_equal_numbers_add_up_to_their_number_of_times(shape, axes, chain):
     (found,) = native_plan(block)(Run(), np.full(shape, number))
 
     count = shape[-1] if axes else np.prod(shape)
-    np.testing.assert_allclose(found, float(number) * count, rtol=2 * RUN * 2**-24)
+    np.testing.assert_allclose(found, float(number) * count, rtol=2 * MOST_ADDITIONS * 2**-24)

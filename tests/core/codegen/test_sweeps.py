@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.codegen.sweeps import DEAR, kept_values, sweeps
+from core.codegen.sweeps import EXPENSIVE, kept_values, sweeps
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.plan import Unsupported, plan_block
@@ -37,7 +37,7 @@ def row_kernels(block: Block) -> list[RowKernel]:
 def sweep_through(code: tuple[Instr, ...]) -> None:
     """Go through the sweeps and see that each value is there when it is asked for."""
     kept = kept_values(code)
-    assert all(code[n].op in DEAR for n in kept)
+    assert all(code[n].op in EXPENSIVE for n in kept)
     there: set[int] = set()  # values that are the same along the row
     scratch: set[int] = set()
     done: list[int] = []
@@ -56,7 +56,7 @@ def sweep_through(code: tuple[Instr, ...]) -> None:
             made.add(n)
         totals = {n for n in sweep.along if code[n].kind == "reduce"}
         there |= totals
-        computed += [n for n in sweep.along if code[n].op in DEAR and n not in sweep.read]
+        computed += [n for n in sweep.along if code[n].op in EXPENSIVE and n not in sweep.read]
         scratch |= made.intersection(kept)
         done += [n for n in sweep.along if n in totals or code[n].kind in ("store", "accumulate", "check")]
     ends = [n for n, i in enumerate(code) if i.kind in ("store", "accumulate", "check", "reduce") or not i.full]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.compiler_process import GOOD, Outside, _answers
+from core.codegen.compiler_process import GOOD, CompilerProcess, _compile_all
 from core.ir.errors import ExecutionError
 
 DOUBLE = """
@@ -26,77 +26,77 @@ define i64 @double(i64 %x) {
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    with contextlib.closing(Outside()) as compiler:
+def compiler() -> Iterator[CompilerProcess]:
+    with contextlib.closing(CompilerProcess()) as compiler:
         yield compiler
 
 
 @pytest.fixture
-def kept(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
-    monkeypatch.setattr(machine.KEPT, "outside", outside)
-    monkeypatch.setattr(machine.KEPT, "disk", None)
-    machine.KEPT.memory.clear()
-    yield outside
-    machine.KEPT.memory.clear()
+def kept(compiler: CompilerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompilerProcess]:
+    monkeypatch.setattr(machine.STATE, "process", compiler)
+    monkeypatch.setattr(machine.STATE, "disk", None)
+    machine.STATE.memory.clear()
+    yield compiler
+    machine.STATE.memory.clear()
 
 
-def test_it_makes_the_code_that_this_process_would_make(outside: Outside):
-    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
-    first = outside.pid
+def test_it_makes_the_code_that_this_process_would_make(compiler: CompilerProcess):
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
+    first = compiler.pid
     square = DOUBLE.replace("add", "mul")
-    assert outside.compiled([square]) == [machine.compiled_here(square)]
-    assert outside.pid == first
+    assert compiler.compile([square]) == [machine.compile_ir(square)]
+    assert compiler.pid == first
 
 
-def test_what_it_compiled_runs_here(kept: Outside):
+def test_what_it_compiled_runs_here(kept: CompilerProcess):
     double = machine.load(DOUBLE).function("double", ctypes.c_int64, returns=ctypes.c_int64)
     assert double(21) == 42
     assert kept.pid is not None
 
 
-def test_llvms_words_about_a_wrong_text_come_back_and_the_process_stays(outside: Outside):
+def test_llvms_words_about_a_wrong_text_come_back_and_the_process_stays(compiler: CompilerProcess):
     with pytest.raises(RuntimeError, match="expected"):
-        outside.compiled(["define nonsense"])
-    first = outside.pid
-    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
-    assert outside.pid == first
+        compiler.compile(["define nonsense"])
+    first = compiler.pid
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
+    assert compiler.pid == first
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_crash_costs_one_compilation(outside: Outside, sent: signal.Signals):
-    outside.compiled([DOUBLE])
-    assert outside.pid is not None
-    os.kill(outside.pid, signal.SIGSTOP)  # so that it dies with the question unanswered
-    threading.Timer(0.2, os.kill, (outside.pid, sent)).start()
+def test_a_crash_costs_one_compilation(compiler: CompilerProcess, sent: signal.Signals):
+    compiler.compile([DOUBLE])
+    assert compiler.pid is not None
+    os.kill(compiler.pid, signal.SIGSTOP)  # so that it dies with the question unanswered
+    threading.Timer(0.2, os.kill, (compiler.pid, sent)).start()
     if sent != signal.SIGKILL:
-        threading.Timer(0.4, os.kill, (outside.pid, signal.SIGCONT)).start()
+        threading.Timer(0.4, os.kill, (compiler.pid, signal.SIGCONT)).start()
 
     with pytest.raises(ExecutionError) as caught:
-        outside.compiled([DOUBLE])
+        compiler.compile([DOUBLE])
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
         f"the compiler ended: killed by {sent.name}",
     )
-    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
 
-def test_closing_ends_the_process_and_the_next_question_starts_another(outside: Outside):
-    outside.compiled([DOUBLE])
-    first = outside.pid
-    outside.close()
-    assert outside.pid is None
+def test_closing_ends_the_process_and_the_next_question_starts_another(compiler: CompilerProcess):
+    compiler.compile([DOUBLE])
+    first = compiler.pid
+    compiler.close()
+    assert compiler.pid is None
     assert not Path(f"/proc/{first}").exists()
-    outside.close()
-    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
+    compiler.close()
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
 
 def test_it_ends_with_the_process_that_wanted_it():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        compiler = Outside()
-        compiler.compiled([DOUBLE])
+        compiler = CompilerProcess()
+        compiler.compile([DOUBLE])
         os.write(write, str(compiler.pid).encode())
         signal.pause()
     pid = int(os.read(read, 100))
@@ -120,15 +120,15 @@ define i64 @six_times(i64 %x) {
 """
 
 
-def test_several_texts_are_compiled_at_a_time_each_as_it_is_alone(outside: Outside):
+def test_several_texts_are_compiled_at_a_time_each_as_it_is_alone(compiler: CompilerProcess):
     texts = [DOUBLE, SIX_TIMES, TRIPLE]
 
-    assert outside.compiled(texts) == [machine.compiled_here(text) for text in texts]
-    assert outside.compiled(texts) == [machine.compiled_here(text) for text in texts]
+    assert compiler.compile(texts) == [machine.compile_ir(text) for text in texts]
+    assert compiler.compile(texts) == [machine.compile_ir(text) for text in texts]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_modules_that_call_each_other_are_one_library(kept: Outside, count: int):
+def test_modules_that_call_each_other_are_one_library(kept: CompilerProcess, count: int):
     texts = [SIX_TIMES, DOUBLE, TRIPLE]
     whole = ["\n".join(["", *[line for text in texts for line in text.splitlines() if "declare" not in line]])]
     library = machine.load(*(texts if count == 3 else whole))
@@ -137,20 +137,20 @@ def test_modules_that_call_each_other_are_one_library(kept: Outside, count: int)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_a_wrong_text_among_several_is_told_of(outside: Outside, wrong: int):
+def test_a_wrong_text_among_several_is_told_of(compiler: CompilerProcess, wrong: int):
     texts = [DOUBLE, SIX_TIMES, TRIPLE]
     texts[wrong] = "define nonsense"
 
     with pytest.raises(RuntimeError, match="expected"):
-        outside.compiled(texts)
+        compiler.compile(texts)
 
-    assert outside.compiled([DOUBLE]) == [machine.compiled_here(DOUBLE)]
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
 
-def test_a_fork_that_crashes_costs_one_compilation(outside: Outside):
-    outside.compiled([DOUBLE])
-    assert outside.pid is not None
-    first = outside.pid
+def test_a_fork_that_crashes_costs_one_compilation(compiler: CompilerProcess):
+    compiler.compile([DOUBLE])
+    assert compiler.pid is not None
+    first = compiler.pid
     long = "\n".join(DOUBLE.replace("double", f"double{i}") for i in range(20_000))
     killed: list[int] = []
 
@@ -165,15 +165,15 @@ def test_a_fork_that_crashes_costs_one_compilation(outside: Outside):
     killer = threading.Thread(target=kill_a_fork)
     killer.start()
     with pytest.raises(ExecutionError) as caught:
-        outside.compiled([DOUBLE, long])
+        compiler.compile([DOUBLE, long])
     killer.join()
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
         "a part of the compiler ended: killed by SIGSEGV",
     )
-    assert outside.compiled([DOUBLE, TRIPLE]) == [machine.compiled_here(DOUBLE), machine.compiled_here(TRIPLE)]
-    assert outside.pid == first
+    assert compiler.compile([DOUBLE, TRIPLE]) == [machine.compile_ir(DOUBLE), machine.compile_ir(TRIPLE)]
+    assert compiler.pid == first
 
 
 def test_where_no_process_can_be_made_one_compiles_all(monkeypatch: pytest.MonkeyPatch):
@@ -181,6 +181,6 @@ def test_where_no_process_can_be_made_one_compiles_all(monkeypatch: pytest.Monke
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(os, "fork", fork)
-    kind, pieces = _answers([DOUBLE, TRIPLE])
+    kind, pieces = _compile_all([DOUBLE, TRIPLE])
 
-    assert (kind, pieces) == (GOOD, [machine.compiled_here(DOUBLE), machine.compiled_here(TRIPLE)])
+    assert (kind, pieces) == (GOOD, [machine.compile_ir(DOUBLE), machine.compile_ir(TRIPLE)])

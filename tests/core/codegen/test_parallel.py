@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.codegen import parallel as fork
+from core.codegen import parallel
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.runtime import native
 from core.runtime.native import native_plan
@@ -18,8 +18,8 @@ from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
 @pytest.fixture(autouse=True)
 def _everything_is_shared(monkeypatch):
-    monkeypatch.setattr(fork, "LONG", 1)
-    monkeypatch.setattr(fork, "LONG_PRODUCT", 1)
+    monkeypatch.setattr(parallel, "LONG", 1)
+    monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
     monkeypatch.setattr(native, "thread_count", lambda: 3)
 
 
