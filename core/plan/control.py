@@ -8,7 +8,9 @@ from core.ir import Block, Op, StackType, TensorType
 from core.plan.data import Instruction, Root, Sequence, Stack, View, bytes_of, contiguous
 from core.plan.flow import Branch, Elements, Loop, Recording, State
 from core.plan.hoist import hoist_products, hoist_rows
-from core.plan.lowering import Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Lowering, Uniform, lowers
+from core.plan.unsupported import Unsupported
+from core.plan.walk import lower_ops
 
 __all__ = ["RECORD_BYTES"]
 
@@ -54,7 +56,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
     length = _common_length([stack for stack, _ in over])
     slots = [_slot(inner, name) for name in body.results[n:]]
 
-    inner.run()
+    lower_ops(inner)
     records = [
         _record(low, inner, output, name, root, length)
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
@@ -77,7 +79,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
         location=op.location,
     )
     counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
-    low.add(hoist_rows(hoist_products(loop), counters, inner.own))
+    terms = low.shared.target.products.terms
+    low.add(hoist_rows(hoist_products(loop, terms), counters, inner.own, terms))
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i in fixed:
@@ -213,7 +216,7 @@ def lower_if_else(low: Lowering, op: Op) -> None:
             inner.define(name, operand)
         for name, target in zip(block.results, targets, strict=True):
             inner.want(name, target)
-        inner.run()
+        lower_ops(inner)
         sides.append(Sequence(inner.finish()))
         own |= inner.own
     results = tuple(t.root for t in targets)

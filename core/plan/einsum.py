@@ -9,8 +9,9 @@ from core.ir import Op
 from core.ops.linalg.einsum import terms_of
 from core.plan.data import Gemm, Root, View, contiguous
 from core.plan.linear import matrix, target_of
-from core.plan.lowering import Lowering, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped_view
+from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 

@@ -15,17 +15,12 @@ from typing import Any
 
 from core.ir.errors import Location
 from core.plan.data import Instr, Operand, RowKernel, Rows, View
+from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Group", "Member"]
 
 Axes = tuple[int | None, ...]
 """For each axis of a value that of the domain, or None where it does not vary."""
-
-LONGEST_ROW = 16384
-"""Elements of a row over which a reduction may be used inside its own group: they stay in the nearest cache."""
-
-SPLIT_ROW = 8192
-"""A domain without axes to walk along is cut into rows of at most so many elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +55,7 @@ class Group:
 
     shape: tuple[int, ...]
     position: int
+    limits: RowLimits
     row: int | None = None
     drafts: list[Draft] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
@@ -108,7 +104,7 @@ class Group:
         if self.row is not None:
             return self._trimmed(self.row) == self._trimmed(row)
         size, total = math.prod(self.shape[first:]), math.prod(self.shape)
-        if size > LONGEST_ROW or (size == total and total > 4096):
+        if size > self.limits.longest_row or (size == total and total > self.limits.longest_total):
             return False
         return _mergeable(self.shape, [d.strides for d in self.drafts if d.view], first)
 
@@ -190,7 +186,7 @@ class Group:
         iotas = [d for d in self.drafts if d.instr.kind == "iota"]
         merged, columns = _merged(self.shape, arrays, first)
         if first is None and len(merged) == 1 and not iotas:
-            merged, columns = _cut(merged, columns)
+            merged, columns = _cut(merged, columns, self.limits)
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
         views: list[View] = []
@@ -249,12 +245,13 @@ def _merged(
     return sizes, columns
 
 
-def _cut(sizes: list[int], columns: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+def _cut(sizes: list[int], columns: list[list[int]], limits: RowLimits) -> tuple[list[int], list[list[int]]]:
     """One long axis as rows of a length that divides it."""
     size = sizes[0]
-    if size <= SPLIT_ROW:
+    most, fewest, step = limits.split_rows
+    if size <= most:
         return sizes, columns
-    row = next((n for n in range(SPLIT_ROW, 255, -16) if size % n == 0), None)
+    row = next((n for n in range(most, fewest - 1, -step) if size % n == 0), None)
     if row is None:
         return sizes, columns
     return [size // row, row], [[c[0] * row, c[0]] for c in columns]

@@ -8,9 +8,10 @@ from core.ir import Op, TensorType
 from core.plan.data import Gather, ScatterAdd, View
 from core.plan.fusion import Group, Member
 from core.plan.interpreted import interpret
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Entry, Lowering, Uniform, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import reshaped
+from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 
@@ -104,7 +105,7 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
 
 def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
     """As `_hits`. Raises Unsupported."""
-    if not Group(shape, 0).can_reduce(frozenset({len(shape) - 1})):
+    if not Group(shape, 0, low.shared.target.rows).can_reduce(frozenset({len(shape) - 1})):
         raise Unsupported(f"picking from rows of {shape[-1]}")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])

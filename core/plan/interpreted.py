@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.ir import HOLE, Block, Op
 from core.plan.data import Interpreted
-
-if TYPE_CHECKING:
-    from core.plan.lowering import Lowering
+from core.plan.lowering import Lowering
+from core.plan.unsupported import Unsupported
 
 __all__ = ["interpret"]
 
 
 def interpret(low: Lowering, op: Op, reason: str) -> None:
     """Let the reference executor run `op`. Raises Unsupported where an array has no known size or native dtype."""
+    if not low.shared.target.interprets:
+        raise Unsupported(reason)
     names = tuple(dict.fromkeys(n for n in op.inputs if n != HOLE))
     for name in (*names, *op.outputs):
         low.type(name)

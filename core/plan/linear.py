@@ -6,15 +6,13 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.plan.data import Gemm, Kernel, View, is_packed
+from core.plan.data import Gemm, Kernel, View
 from core.plan.geometry import Turned
-from core.plan.lowering import Lowering, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped_view
+from core.plan.unsupported import Unsupported
 
 __all__ = ["matrix", "target_of"]
-
-TURNING = 16
-"""Rows of the first operand from which on it pays to lay the second one out anew."""
 
 
 @lowers("matmul")
@@ -36,9 +34,10 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         b = _turned(b)
     a, b = matrix(low, a), matrix(low, b)
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
-        if low.outer is not None and b.root not in low.own:
-            b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
-        elif (height := math.prod(a.shape[:-1])) >= TURNING and not is_packed(height, b.shape[-1]):
+        rules = low.shared.target.products
+        if low.outer is not None and b.root not in low.own:  # a weight that every trip reads
+            b = low.once(b, _laid_out) if rules.transposes_invariant else b
+        elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1]):
             b = _laid_out(low, b)
     out, added = target_of(low, op.outputs[0])
     c = out

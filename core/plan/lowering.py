@@ -13,33 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks
+from core.ir import HOLE, Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
-from core.plan.data import Check, Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
+from core.plan.data import Instruction, Interpreted, Root, Stack, View, bytes_of, contiguous
 from core.plan.fusion import Axes, Group, Member
-from core.plan.interpreted import interpret
+from core.plan.plan import Check
 from core.plan.schedule import Schedule
+from core.plan.target import Target
+from core.plan.unsupported import Unsupported
 
-__all__ = ["LOWERINGS", "Lowering", "Shared", "Target", "Uniform", "Unsupported", "lowers"]
-
-
-class Unsupported(Exception):
-    """An op that machine code does not take; the reference executor runs it.
-
-    index: its position in the block.
-    place: the client's op that the reason is about; inside of that at `index`, if that is a loop or a branch.
-    """
-
-    def __init__(self, reason: str, index: int | None = None, place: Location | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.index = index
-        self.place = place
-
-    def why(self, op: Op) -> str:
-        """The reason, as one why `op` is not taken."""
-        return self.reason if self.place in (None, op.location) else f"{self.place}: {self.reason}"
+__all__ = ["LOWERINGS", "Lowering", "Shared", "Uniform", "lowers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +47,6 @@ def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[
         return function
 
     return register
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a plan is made for. dtypes: that it has. computes: whether it has code for an elementwise op, by its name,
-    its attributes, the dtypes of its inputs and that of its output.
-    """
-
-    dtypes: frozenset[str]
-    computes: Callable[[str, Mapping[str, Any], Sequence[str], str], bool]
 
 
 @dataclass(slots=True)
@@ -116,7 +90,7 @@ class Lowering:
         self.added: dict[str, View] = {}
         self._once: dict[View, View] = {}
         self.env: dict[str, Any] = {}
-        self.schedule = Schedule()
+        self.schedule = Schedule(shared.target.rows)
         self.producers = {name: op for op in block.ops for name in op.outputs}
         self._saved: dict[tuple[Group, int, Axes, tuple[int, ...]], View] = {}
         self._homes: dict[tuple[Group, int, Axes], tuple[str, View]] = {}
@@ -129,40 +103,6 @@ class Lowering:
             self.also.append((name, view))
         else:
             self.wanted[name] = view
-
-    # --- the walk ------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        """Lower every op of the block. Raises Unsupported, naming the op's position."""
-        for index, op in enumerate(self.block.ops):
-            self.op = op
-            try:
-                self._lower(op)
-            except Unsupported as refusal:
-                raise Unsupported(refusal.reason, index, refusal.place or op.location) from None
-
-    def _lower(self, op: Op) -> None:
-        placed, interpreted = set(self.placed), len(self.shared.interpreted)
-        try:
-            self._lower_natively(op)
-        except Unsupported as refusal:
-            self.placed = placed
-            del self.shared.interpreted[interpreted:]
-            try:
-                interpret(self, op, refusal.why(op))
-            except Unsupported as uncallable:  # for a loop it tells no more than that there is something inside
-                raise refusal if any(inner_blocks(op)) else uncallable from None
-
-    def _lower_natively(self, op: Op) -> None:
-        lowering = LOWERINGS.get(op.type)
-        if op.type in ("sum", "add") and op.inputs[-1] in self.added:  # it was added where it was computed
-            self.define(op.outputs[0], self.added[op.inputs[-1]])
-        elif lowering:
-            lowering(self, op)
-        elif lookup(op.type).elementwise:
-            self.elementwise(op)
-        else:
-            raise Unsupported(f"{op.type} has no machine code")
 
     def finish(self) -> tuple[Instruction, ...]:
         """Leave the wanted values where they are wanted, and close all groups."""

@@ -11,7 +11,9 @@ from core.ops.common.windows import few_windows
 from core.plan.convolution import correlation, to_input
 from core.plan.data import Kernel, View, contiguous
 from core.plan.geometry import Pool, Scattered, Tiles
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Entry, Lowering, Uniform, lowers
+from core.plan.target import PoolLimits
+from core.plan.unsupported import Unsupported
 from core.plan.windows import Windows, in_room, triple, windows_of
 
 __all__: list[str] = []
@@ -46,13 +48,9 @@ class Chosen:
     windows: Windows
 
 
-LARGEST_TILE = 64
-"""Elements of a window that straight code visits."""
-
-
-def _tiling(windows: Windows) -> bool:
-    """Whether the windows lie side by side within the planes."""
-    small = math.prod(windows.kernel) <= LARGEST_TILE and windows.kernel[2] <= 4
+def _tiling(windows: Windows, limits: PoolLimits) -> bool:
+    """Whether the windows lie side by side within the planes, and are small enough to unroll."""
+    small = math.prod(windows.kernel) <= limits.window and windows.kernel[2] <= limits.window_row
     return small and windows.inside and windows.strides == windows.kernel
 
 
@@ -62,8 +60,8 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
     type = low.type(out)
     low.type(index)
     (x,) = op.inputs
-    if math.prod(low.type(x).shape[2:]) >= 2**31:
-        raise Unsupported("positions beyond 32 bits")
+    if math.prod(low.type(x).shape[2:]) >= low.shared.target.pools.positions:
+        raise Unsupported("planes of too many positions")
     windows = _pooling(low, op, x, out)
     kernel, counts = windows.kernel, windows.counts
     shape = low.type(x).shape
@@ -79,7 +77,7 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
         return
     unpools = all(r and r.type == "unpool_like" and r.inputs[1] == index and index not in (r.inputs[0], r.inputs[2]) and
                   low.type(r.inputs[2]).shape == shape for r in readers)  # fmt: skip
-    if unpools and _tiling(windows):
+    if unpools and _tiling(windows, low.shared.target.pools):
         numbers = low.room(type.shape, "uint8")
         steps = (kernel[1] * kernel[2], kernel[2], 1)
         _pool(low, op, windows, replace(pool, numbers=steps, index="uint8"), -math.inf, [target, numbers])
@@ -157,7 +155,7 @@ def lower_window_sum_adjoint(low: Lowering, op: Op) -> None:
     windows = _pooling(low, op, like, ct)
     planes = math.prod(type.shape[:2])
     given = low.dense(low.entry(ct))
-    if _tiling(windows):
+    if _tiling(windows, low.shared.target.pools):
         target = low.place(name)
         tiles = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, False)
         low.add(Kernel("tiles", tiles, (given, target), location=op.location))

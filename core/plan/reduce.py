@@ -7,7 +7,8 @@ import numpy as np
 from core.ir import Op, TensorType
 from core.ir.registry import lookup
 from core.plan.fusion import Member
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Entry, Lowering, Uniform, lowers
+from core.plan.unsupported import Unsupported
 
 __all__ = ["reduced"]
 

@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from core.ir.errors import Location
 from core.plan.data import Instruction, Root, View
 from core.plan.fusion import Axes, Group, Member
+from core.plan.target import RowLimits
 
 __all__ = ["Schedule"]
-
-LARGEST_GROUP = 8000
-"""Instructions of one group; compiling a function takes longer than linear in its length."""
 
 LOOKBACK = 24
 """How many of the last groups an op without a producer in any of them is offered to."""
@@ -25,7 +23,8 @@ LOOKBACK = 24
 class Schedule:
     """Positions are those of instructions and groups among all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RowLimits) -> None:
+        self._limits = limits
         self._all: list[Group | Instruction] = []
         self._ready: dict[Root, int] = {}  # the last position that writes to it
 
@@ -41,7 +40,7 @@ class Schedule:
 
     def begin(self, shape: tuple[int, ...], location: Location | None) -> Group:
         """A new group over `shape`, behind everything."""
-        group = Group(shape, len(self._all), location=location)
+        group = Group(shape, len(self._all), self._limits, location=location)
         self._all.append(group)
         return group
 
@@ -82,7 +81,7 @@ class Schedule:
         stored: Callable[[Member], View],
     ) -> Axes | None:
         """The domain's axes of a result of `shape`, if `group` can compute it."""
-        if len(group.drafts) > LARGEST_GROUP:
+        if len(group.drafts) > self._limits.instructions:
             return None
         axes = group.aligned(shape, [e for e in operands if isinstance(e, Member) and e.group is group])
         if axes is None:

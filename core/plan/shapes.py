@@ -8,7 +8,8 @@ from core.ir import Op
 from core.ops.indexing.gather import cut
 from core.plan.data import View
 from core.plan.fusion import Member
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Entry, Lowering, Uniform, lowers
+from core.plan.unsupported import Unsupported
 
 __all__ = ["reshaped", "reshaped_view", "transposed"]
 

@@ -117,7 +117,7 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     does the compiler, for which the first compilation would wait.
     """
     from core.codegen.machine import compile_outside, keep_on_disk  # LLVM, which not every worker needs
-    from core.runtime.native import start_threads, thread_count
+    from core.codegen.threads import start_threads, thread_count
 
     compile_outside(thread_count()).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")

@@ -126,7 +126,7 @@ class Known:
         executable = compiled.executable
         if executable.machine is None:
             return compiled
-        key = ("timed", id(executable.plan))  # which the entry keeps alive
+        key = ("timed", id(executable.interpreter))  # which the entry keeps alive
         found = _recall(self._executables, key)
         if found is None:
             found = self._beside(key, lambda: executable.compiled(timed=True))
@@ -165,7 +165,7 @@ class Known:
         return Compiled(executable, fresh=True)
 
     def _put(self, key: Hashable, executable: Executable) -> None:
-        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.interpreter.block))
 
     @property
     def _is_short(self) -> bool:
@@ -191,7 +191,7 @@ class Known:
             return False
         if not all(v.type.is_static for v in executable.inputs):  # it only shows whether the question is in order
             return False
-        return self.machine == "always" or repeated or _is_long(executable.plan.block)
+        return self.machine == "always" or repeated or _is_long(executable.interpreter.block)
 
 
 def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
@@ -263,11 +263,12 @@ def op_count(root: Block) -> int:
 
 def _reading_only(executable: Executable) -> Executable:
     """`executable` without the inputs that nothing in it reads: an accuracy needs no dropout key, a logit no label."""
-    block = executable.plan.block
-    read = set(block.results).union(*(each.inputs for each in executable.plan.instructions))
+    block = executable.interpreter.block
+    read = set(block.results).union(*(each.inputs for each in executable.interpreter.calls))
     kept = [i for i, name in enumerate(block.params) if name in read]
-    plan = replace(executable.plan, block=replace(block, params=tuple(block.params[i] for i in kept)))
-    return replace(executable, plan=plan, inputs=tuple(executable.inputs[i] for i in kept))
+    narrowed = replace(block, params=tuple(block.params[i] for i in kept))
+    interpreter = replace(executable.interpreter, block=narrowed)
+    return replace(executable, interpreter=interpreter, inputs=tuple(executable.inputs[i] for i in kept))
 
 
 def _is_long(block: Block) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.compiler_process import GOOD, Outside, _answers
+from core.codegen.compiler_main import _answers
+from core.codegen.compiler_process import GOOD, Outside
 from core.ir.errors import ExecutionError
 
 DOUBLE = """
