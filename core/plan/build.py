@@ -1,9 +1,9 @@
-"""A whole block as a plan."""
+"""The plan of a whole block."""
 
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import control, convolution, einsum, indexing, linear, pooling, reduce, shapes
+from core.plan import branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared
@@ -14,7 +14,7 @@ from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
 
-_ = (control, convolution, einsum, indexing, linear, pooling, reduce, shapes)  # they register their lowerings
+_ = (branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks)  # register lowerings
 
 
 def plan_block(block: Block, target: Target) -> Plan:

@@ -22,7 +22,7 @@ def lower_correlate(low: Lowering, op: Op) -> None:
     x, filter = op.inputs
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
     image, weights = in_room(low, op, low.entry(x), _image_room(windows, spec)), low.dense(low.entry(filter))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "correlate", spec, image, weights, out)
     low.define(op.outputs[0], out)
 
@@ -33,13 +33,13 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
     ct, filter, like = op.inputs
     windows, spec = _convolution(low, op, like, filter, ct)
     given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
-    back, limits = _turned_round(windows), low.shared.target.convolutions
+    back, limits = _turned_round(windows), low.target.convolutions
     if back is None or _vectors(back, limits) > _vectors(windows, limits) * (1 + limits.addition_cost / spec.out):
         to_input(low, op, windows, spec, given, weights)
         return
     spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
     image = in_room(low, op, given, _image_room(back, spec))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "correlate", spec, image, _filters_turned_round(low, spec, weights), out)
     low.define(op.outputs[0], out)
 
@@ -49,7 +49,7 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     ct, x, like = op.inputs
     windows, spec = _convolution(low, op, x, like, ct)
     given, image = low.dense(low.entry(ct)), in_room(low, op, low.entry(x), _image_room(windows, spec))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "filter_adjoint", spec, given, image, out)
     low.define(op.outputs[0], out)
 
@@ -57,10 +57,10 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
 def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
     """The adjoint of a convolution to its input, left in a room where the input needs one, and then brought out."""
     name, room = op.outputs[0], _image_room(windows, spec)
-    if not _by_columns("input_adjoint", spec, low.shared.target.convolutions):
+    if not _by_columns("input_adjoint", spec, low.target.convolutions):
         weights = _by_element(low, spec, weights)
-    target = low.place(name)
-    inside = low.room((room.planes, room.plane), room.dtype) if room else target
+    target = low.destination(name)
+    inside = low.allocate((room.planes, room.plane), room.dtype) if room else target
     _correlated(low, op, "input_adjoint", spec, given, weights, inside)
     if room:
         low.add(Kernel("leave_room", room, (inside, target), location=op.location))
@@ -69,7 +69,7 @@ def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: 
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
     """One kernel, of one of the two forms."""
-    limits = low.shared.target.convolutions
+    limits = low.target.convolutions
     if _by_columns(kind, spec, limits):
         spec, kind = _parted(spec, kind, limits), f"{kind}_columns"
     low.add(Kernel(kind, spec, (first, second, out), location=op.location))

@@ -14,7 +14,7 @@ __all__ = ["lower_ops"]
 def lower_ops(low: Lowering) -> None:
     """Lower every op of the block of `low`, in order. Raises Unsupported with the position of the op."""
     for index, op in enumerate(low.block.ops):
-        low.op = op
+        low.location = op.location
         try:
             _lower(low, op)
         except Unsupported as refusal:
@@ -22,11 +22,11 @@ def lower_ops(low: Lowering) -> None:
 
 
 def _lower(low: Lowering, op: Op) -> None:
-    placed, interpreted = set(low.placed), len(low.shared.interpreted)
+    taken, interpreted = set(low.destinations.taken), len(low.shared.interpreted)
     try:
         _lower_natively(low, op)
     except Unsupported as refusal:
-        low.placed = placed
+        low.destinations.taken = taken
         del low.shared.interpreted[interpreted:]
         try:
             interpret(low, op, refusal.why(op))
@@ -36,8 +36,9 @@ def _lower(low: Lowering, op: Op) -> None:
 
 def _lower_natively(low: Lowering, op: Op) -> None:
     lowering = LOWERINGS.get(op.type)
-    if op.type in ("sum", "add") and op.inputs[-1] in low.added:  # the product was added where it was computed
-        low.define(op.outputs[0], low.added[op.inputs[-1]])
+    sums = low.destinations.sums
+    if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
+        low.define(op.outputs[0], sums[op.inputs[-1]])
     elif lowering:
         lowering(low, op)
     elif lookup(op.type).elementwise:

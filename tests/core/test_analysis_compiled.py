@@ -109,7 +109,7 @@ def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
     assert (sort["type"], sort["count"]) == ("argsort", 1)
     assert "argsort" in sort["reason"]
     counts = report["ops"]
-    assert counts["compiled"] + counts["interpreted"] == len(regions[0].block.ops)
+    assert counts["compiled"] + counts["interpreted"] == len(regions[0].plan.block.ops)
     assert counts["compiled"] == sum(each["ops"] for each in report["regions"])
     assert counts["interpreted"] == sum(each["ops"] for each in report["interpreted"])
 
