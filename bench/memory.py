@@ -28,7 +28,7 @@ from bench.workloads import WORKLOADS
 from core.analysis import analyse
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.executable import Executable
-from core.runtime.native import Region
+from core.runtime.region import NativeRegion
 from core.wire import read
 
 __all__ = ["allocated", "main", "predictions", "resident"]
@@ -110,7 +110,7 @@ def allocated(executable: Executable, values: Mapping[str, np.ndarray]) -> tuple
     traces = tracemalloc.take_snapshot().filter_traces([arrays]).traces
     tracemalloc.stop()
     assert first.machine is not None
-    regions = [each.call for each in first.machine.instructions if isinstance(each.call, Region)]
+    regions = [each.call for each in first.machine.calls if isinstance(each.call, NativeRegion)]
     used = sum(each.size for each in traces) + sum(each.stack_bytes for each in regions)
     del first, regions, outputs  # whose memory would be lent
     second = executable.compiled()  # its code is there already

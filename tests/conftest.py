@@ -43,9 +43,9 @@ def _executor(request: Any, monkeypatch: Any) -> None:
 
     def step(self: Executable, *args: Any, **more: Any) -> Any:
         if self.machine is None and more.get("times") is None:
-            if id(self.plan) not in machines:
-                machines[id(self.plan)] = self.compiled()  # which keeps the plan alive
-            self = replace(self, machine=machines[id(self.plan)].machine)
+            if id(self.interpreter) not in machines:
+                machines[id(self.interpreter)] = self.compiled()  # which keeps the interpreter alive
+            self = replace(self, machine=machines[id(self.interpreter)].machine)
         return interpreted(self, *args, **more)
 
     monkeypatch.setattr(Executable, "step", step)

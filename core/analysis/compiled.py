@@ -7,11 +7,13 @@ from typing import Any
 
 from core.analysis.place import place
 from core.analysis.records import record_bytes
+from core.codegen.backend import CPU
 from core.cost.memory import lives
 from core.ir import Block, Op, inner_blocks
 from core.ops.common.types import byte_size
+from core.plan import plan_block
+from core.plan.partition import SHARES, parts_of, refusals
 from core.runtime.memory import LINE, keeps_result
-from core.runtime.native import SHARES, parts_of, refusals, written
 from core.runtime.reference import NATIVE
 
 __all__ = ["machine_code"]
@@ -27,7 +29,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     ops without machine code need for themselves. Ops that have no machine code, be they between regions or called from
     inside one, are counted by type, reason and the client's op they come from. Ops in loops and branches count too.
     """
-    refused = refusals(step)
+    refused = refusals(step, CPU.target)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
@@ -40,7 +42,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
             inside[key] += _ops(part)
             parts.append(part)
             continue
-        plan, _, arena_bytes = written(part)
+        plan = plan_block(part, CPU.target)
         called = 0
         for each in plan.interpreted:
             (op,) = each.block.ops
@@ -51,7 +53,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         records = record_bytes(plan, trips)
         region = {
             "ops": sum(map(_ops, part.ops)) - called,
-            "arena_bytes": arena_bytes,
+            "arena_bytes": CPU.arena_bytes(plan),
             "stacks": len(plan.stacks),
             "record_bytes": records,
         }

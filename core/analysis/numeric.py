@@ -11,7 +11,7 @@ import numpy as np
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.ir import Program
 from core.ir.errors import ProgramError
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.runtime.sparse_rows import RowArray
 
 __all__ = ["Comparison", "check_gradients", "random_values"]

@@ -9,10 +9,10 @@ from typing import Any
 
 from core.analysis.place import place
 from core.codegen.machine_peak import MachinePeak, machine_peak
+from core.codegen.threads import thread_count
 from core.cost import count_work
 from core.ir import Block, TensorType
 from core.plan.work import Work, work_of
-from core.runtime.native import thread_count
 from core.runtime.times import Spent, Times
 
 __all__ = ["as_text", "profile_of"]

@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 from core.cost import nested_runs
 from core.ir.errors import Location, Place
-from core.plan.data import Plan, Sequence, Stack, stack_room
+from core.plan.data import Sequence, Stack
 from core.plan.flow import Branch, Loop, Recording
+from core.plan.plan import Plan
 
 __all__ = ["record_bytes"]
 
@@ -44,7 +45,7 @@ def record_bytes(plan: Plan, trips: int) -> int:
     slots = dict.fromkeys(plan.stacks, 1)  # there is room for one from the beginning
     for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
         slots[stack] = max(slots[stack], count)
-    return sum(stack_room(stack.slot_bytes * count) for stack, count in slots.items())
+    return sum(plan.target.stack_bytes(stack.slot_bytes * count) for stack, count in slots.items())
 
 
 def _recorded(

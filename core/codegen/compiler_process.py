@@ -1,37 +1,41 @@
-"""LLVM in a process of its own: the texts of modules go in, object code comes out.
+"""LLVM in a process of its own: texts of modules go in, object code comes out. This is the calling side.
 
-    python -m core.codegen.compiler_process
+A crash of the compiler then costs one compilation and not the calling process. Other threads of that process do not
+wait for llvmlite's global lock. `compiler_main` is the other side.
 
-A crash of the compiler then costs one compilation and not the process that wanted it; nor do other threads of that
-process wait for the one lock that all of llvmlite has. Of several texts all but one are compiled by forks of that
-process, which has one thread and LLVM at hand.
-
-A question is the number of texts, in eight bytes, and each of them with its length before it. An answer is one byte,
-whether object code follows or words about what went wrong, and as many pieces with their lengths.
+A request is the number of texts, in eight bytes, and each text with its length in front. An answer is one byte, whether
+object code or an error message follows, and as many pieces with their lengths.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from core.ir.errors import ExecutionError
 
-__all__ = ["CompilerProcess"]
+__all__ = [
+    "BAD",
+    "DIED",
+    "GOOD",
+    "LENGTH",
+    "CompilerProcess",
+    "exit_reason",
+    "read_exactly",
+    "read_piece",
+    "write_piece",
+]
 
 LENGTH = struct.Struct("<Q")
 GOOD, BAD, DIED = b"+", b"-", b"!"
-PR_SET_PDEATHSIG = 1
 
 
 class CompilerProcess:
@@ -66,9 +70,9 @@ class CompilerProcess:
             try:
                 process.stdin.write(LENGTH.pack(len(texts)))
                 for text in texts:
-                    _write(process.stdin, text.encode())
-                kind = _exactly(process.stdout, 1)
-                answers = [_read(process.stdout) for _ in (texts if kind == GOOD else [kind])]
+                    write_piece(process.stdin, text.encode())
+                kind = read_exactly(process.stdout, 1)
+                answers = [read_piece(process.stdout) for _ in (texts if kind == GOOD else [kind])]
             except (OSError, EOFError):
                 raise ExecutionError(f"the compiler ended: {self._stop()}", "compiler_failed") from None
             except BaseException:  # such as an interrupt between question and answer, which must not be mixed up
@@ -92,7 +96,7 @@ class CompilerProcess:
             self._stop()
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-m", "core.codegen.compiler_process", str(os.getpid())]
+        arguments = [sys.executable, "-m", "core.codegen.compiler_main", str(os.getpid())]
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # where we were imported from
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -111,130 +115,27 @@ class CompilerProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        return "it did not answer" if status is None else _exit_reason(status)
+        return "it did not answer" if status is None else exit_reason(status)
 
 
-def _exit_reason(status: int) -> str:
+def exit_reason(status: int) -> str:
     """How a process ended, by its exit status."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def _write(file: IO[bytes], content: bytes) -> None:
+def write_piece(file: IO[bytes], content: bytes) -> None:
     file.write(LENGTH.pack(len(content)) + content)
     file.flush()
 
 
-def _read(file: IO[bytes]) -> bytes:
-    """Raises EOFError when the other side is gone."""
-    (length,) = LENGTH.unpack(_exactly(file, LENGTH.size))
-    return _exactly(file, length)
+def read_piece(file: IO[bytes]) -> bytes:
+    """The next piece. Raises EOFError when the other side is gone."""
+    (length,) = LENGTH.unpack(read_exactly(file, LENGTH.size))
+    return read_exactly(file, length)
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
+def read_exactly(file: IO[bytes], size: int) -> bytes:
     content = file.read(size)
     if len(content) < size:
         raise EOFError("the other side is gone")
     return content
-
-
-class _Died(Exception):
-    """A fork ended without an answer."""
-
-
-class _Fork:
-    """A text that is compiled by a fork of this process. Raises OSError if there can be none."""
-
-    def __init__(self, text: str) -> None:
-        reading, writing = os.pipe()
-        parent = os.getpid()
-        try:
-            self._pid = os.fork()
-        except OSError:
-            os.close(reading)
-            os.close(writing)
-            raise
-        if self._pid == 0:
-            try:
-                os.close(reading)
-                _end_with(parent)
-                kind, answer = _compile(text)
-                with os.fdopen(writing, "wb") as file:
-                    file.write(kind + answer)
-            finally:
-                os._exit(0)
-        os.close(writing)
-        self._answer = os.fdopen(reading, "rb")
-
-    def answer(self) -> tuple[bytes, bytes]:
-        """The kind of answer, and the answer; to be asked for once. Raises _Died."""
-        with self._answer:
-            content = self._answer.read()
-        _, status = os.waitpid(self._pid, 0)
-        if not content:
-            raise _Died(_exit_reason(os.waitstatus_to_exitcode(status)))
-        return content[:1], content[1:]
-
-
-def _end_with(parent: int) -> None:
-    """From now on this process is ended if its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above took effect
-        os._exit(0)
-
-
-def _compile(text: str) -> tuple[bytes, bytes]:
-    from core.codegen.machine import compile_ir
-
-    try:
-        return GOOD, compile_ir(text)
-    except RuntimeError as error:
-        return BAD, str(error).encode()
-
-
-def _start(text: str) -> Callable[[], tuple[bytes, bytes]]:
-    """Asks for the answer, which a fork works on if there can be one."""
-    try:
-        return _Fork(text).answer
-    except OSError:
-        return partial(_compile, text)
-
-
-def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
-    """The kind of answer, and its pieces."""
-    first, *others = texts
-    begun = [_start(text) for text in others]
-    found = [_compile(first)]
-    died: list[_Died] = []
-    for answer in begun:
-        try:
-            found.append(answer())
-        except _Died as error:  # the others are waited for nevertheless
-            died.append(error)
-    if died:
-        return DIED, [str(died[0]).encode()]
-    bad = [answer for kind, answer in found if kind == BAD]
-    return (BAD, bad[:1]) if bad else (GOOD, [answer for _, answer in found])
-
-
-def main(parent_pid: int) -> None:
-    """Compile what comes on standard input until that ends."""
-    _end_with(parent_pid)
-    import core.codegen.machine  # noqa: F401 (a question should not wait for it, nor each fork import it)
-
-    output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what LLVM may print is no answer
-    questions = sys.stdin.buffer
-    while True:
-        try:
-            (count,) = LENGTH.unpack(_exactly(questions, LENGTH.size))
-            texts = [_read(questions).decode() for _ in range(count)]
-        except EOFError:
-            return
-        kind, pieces = _compile_all(texts)
-        output.write(kind)
-        for piece in pieces:
-            _write(output, piece)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -6,25 +6,16 @@ to step, so that only the first ones allocate. A recording is two numbers, its f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.codegen.llvm import I64, Function, Value
-from core.plan.data import PAGE, Gemm, Root, Sequence, Stack
+from core.codegen.step_writer import StepWriter
+from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording
+from core.runtime.control_words import CONTROL, STOPPED, TOO_LARGE
 
-if TYPE_CHECKING:
-    from core.codegen.step import _Step
-
-__all__ = ["STOPPED", "grow_function", "write_branch", "write_loop"]
-
-STOPPED = -1
-"""In the error word: the step was asked to stop."""
-
-TOO_LARGE = -2
-"""In the error word: a recording outgrew the memory it may have."""
+__all__ = ["grow_function", "write_branch", "write_loop"]
 
 
-def write_branch(step: _Step, each: Branch) -> None:
+def write_branch(step: StepWriter, each: Branch) -> None:
     f = step.f
     holds = f.load(step.address(each.condition), "bool")
     yes, no, after = f.label("then"), f.label("else"), f.label("joined")
@@ -36,7 +27,7 @@ def write_branch(step: _Step, each: Branch) -> None:
     f.begin(after)
 
 
-def write_loop(step: _Step, each: Loop) -> None:
+def write_loop(step: StepWriter, each: Loop) -> None:
     """The trips. The addresses of the states swap after each; the error word ends all loops."""
     f = step.f
     now, following = {}, {}
@@ -129,7 +120,7 @@ def write_loop(step: _Step, each: Loop) -> None:
         copy(f, step.address(state.final), step.roots[state.now], state.nbytes)
 
 
-def _ahead(step: _Step, ahead: Ahead, trip: Value, there: Value) -> None:
+def _ahead(step: StepWriter, ahead: Ahead, trip: Value, there: Value) -> None:
     """What trips multiply with their row of an array: some products ahead, as long as there are so many rows.
 
     there: whether those of this trip and its neighbours were made ahead.
@@ -152,7 +143,7 @@ def _ahead(step: _Step, ahead: Ahead, trip: Value, there: Value) -> None:
     _open_buffers(step, ahead, slot)
 
 
-def _row_product(step: _Step, ahead: Ahead, product: Gemm, index: Value, slot: Value) -> None:
+def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: Value, slot: Value) -> None:
     f = step.f
     outer = dict(step.roots)
     step.roots[ahead.row] = f.at(step.address(ahead.rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
@@ -167,13 +158,13 @@ def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
 
-def _open_buffers(step: _Step, hoisted: Hoisted | Ahead, slot: Value) -> None:
+def _open_buffers(step: StepWriter, hoisted: Hoisted | Ahead, slot: Value) -> None:
     f = step.f
     for element, buffer in hoisted.kept:
         step.roots[element] = f.at(step.base(buffer), f.binary("mul", slot, I64(element.nbytes)), "uint8")
 
 
-def _many(step: _Step, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
+def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
     """Behind the last of so many trips, their products at once."""
     f = step.f
     last = I64(hoisted.trips - 1)
@@ -185,7 +176,7 @@ def _many(step: _Step, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> 
         step.roots = outer
 
 
-def _rest(step: _Step, each: Loop, hoisted: Hoisted, trips: Value) -> None:
+def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: Value) -> None:
     """Behind all trips, the products of those that were not enough to be made at once."""
     f = step.f
     rest = f.binary("and", trips, I64(hoisted.trips - 1))
@@ -197,7 +188,7 @@ def _rest(step: _Step, each: Loop, hoisted: Hoisted, trips: Value) -> None:
         step.sequence(Sequence((hoisted.one,)))
 
 
-def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
+def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
     """The operands of a product: from element `at` of a stack, or from `slot` of the buffer made for them."""
     read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
     for stack, element in (*each.over, *each.records):
@@ -206,7 +197,7 @@ def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: V
     _open_buffers(step, hoisted, slot)
 
 
-def _limits(step: _Step, each: Loop, trip: Value) -> None:
+def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
     """Too many trips or ops, or a wish that the step should stop: an error, and the trip is not made."""
     f = step.f
     step.module.polls = True
@@ -222,7 +213,7 @@ def _limits(step: _Step, each: Loop, trip: Value) -> None:
         f.store(I64(STOPPED), step.control("error"))
 
 
-def _open_element(step: _Step, stack: Recording | Elements, element: Root | Recording, at: Value) -> None:
+def _open_element(step: StepWriter, stack: Recording | Elements, element: Root | Recording, at: Value) -> None:
     """Element `at` of a stack, as the body calls it."""
     f = step.f
     if isinstance(stack, Elements):
@@ -238,8 +229,8 @@ def _open_element(step: _Step, stack: Recording | Elements, element: Root | Reco
         step.recordings[element] = (first, f.load(f.at(address, I64(8), "uint8"), "int64"))
 
 
-def _new_slot(step: _Step, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
-    """The address of slot `at` of a recording that is being made, which there is buffer for."""
+def _new_slot(step: StepWriter, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
+    """The address of slot `at` of a recording that is being made, which has memory for it."""
     f = step.f
     slot = f.binary("add", start, at)
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
@@ -252,7 +243,7 @@ def _new_slot(step: _Step, recording: Recording, start: Value, at: Value, length
     return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
 
-def _slot_address(step: _Step, stack: Stack, slot: Value) -> Value:
+def _slot_address(step: StepWriter, stack: Stack, slot: Value) -> Value:
     f = step.f
     base = f.load(step.stack_entry(stack), "ptr")
     return f.at(base, f.binary("mul", slot, I64(stack.slot_bytes)), "uint8")
@@ -263,8 +254,10 @@ def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
     f.do(f"call void @llvm.memmove.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
 
 
-def grow_function(control: tuple[str, ...]) -> Function:
-    """``grow(stack, needed, control)``: buffer for `needed` bytes in a stack, as `stack_room` says, contents kept.
+def grow_function(least: int) -> Function:
+    """``grow(stack, needed, control)``: room for `needed` bytes in a stack, contents kept.
+
+    The room is that of `Target.stack_bytes`: a power of two, at least `least` bytes.
 
     What cannot be had, or is more than control's `max_bytes`, is an error; the stack stays as it is.
     """
@@ -279,8 +272,8 @@ def grow_function(control: tuple[str, ...]) -> Function:
     old = f.load(size, "int64")
     zeros = f.op(f"call i64 @llvm.ctlz.i64({f.binary('sub', f.param('needed'), I64(1))}, i1 false)", "int64")
     power = f.binary("shl", I64(1), f.binary("sub", I64(64), zeros))
-    rounded = f.select(f.compare("icmp sgt", power, I64(PAGE)), power, I64(PAGE))
-    limit = f.load(f.at(f.param("control"), I64(control.index("max_bytes")), "int64"), "int64")
+    rounded = f.select(f.compare("icmp sgt", power, I64(least)), power, I64(least))
+    limit = f.load(f.at(f.param("control"), I64(CONTROL.index("max_bytes")), "int64"), "int64")
     allowed = f.compare("icmp sle", f.param("needed"), limit)
     fresh = f.slot("ptr")
     f.write(Value("null", "ptr"), fresh)
@@ -291,7 +284,7 @@ def grow_function(control: tuple[str, ...]) -> Function:
     refused, granted, out = f.label("refused"), f.label("granted"), f.label("out")
     f.branch(missing, refused, granted)
     f.begin(refused)
-    f.store(I64(TOO_LARGE), f.at(f.param("control"), I64(control.index("error")), "int64"))
+    f.store(I64(TOO_LARGE), f.at(f.param("control"), I64(CONTROL.index("error")), "int64"))
     f.jump(out)
     f.begin(granted)
     before = f.load(f.param("stack"), "ptr")

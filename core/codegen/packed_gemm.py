@@ -24,7 +24,7 @@ from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import mask, move, slices_of, store_lanes
 from core.plan.data import Gemm, Instr, RowKernel
 
-__all__ = ["PackedGemm", "packed_gemm_function", "packed_gemm_of", "sums_bytes"]
+__all__ = ["PackedGemm", "is_packed", "packed_gemm_function", "packed_gemm_of", "packs", "sums_bytes"]
 
 DEPTH = 512
 """Steps along k after which the sums go back to the result: so much of a panel stays in the cache."""
@@ -96,10 +96,24 @@ class PackedGemm:
         return min(self.k, math.ceil(self.k / blocks / 16) * 16)
 
 
+PACKED = 64
+"""Fewest rows and columns of a product whose second operand is copied panel by panel: each number is used often."""
+
+
+def is_packed(rows: int, columns: int) -> bool:
+    """Whether a product of so many rows and columns copies its second operand, which may be stored either way then."""
+    return min(rows, columns) >= PACKED
+
+
+def packs(each: Gemm) -> bool:
+    """Whether the second operand of this product is copied panel by panel; only such products take an epilogue."""
+    return is_packed(*each.c.shape[-2:]) and each.c.strides[-1] == 1 and 1 in each.b.strides[-2:]
+
+
 def packed_gemm_of(each: Gemm) -> PackedGemm | None:
     """The product as one of panels, or None if that would not pay, or it cannot be."""
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
-    if not each.is_packed:
+    if not packs(each):
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
     kernel: RowKernel | None = None

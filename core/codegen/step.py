@@ -9,35 +9,34 @@ from __future__ import annotations
 import numpy as np
 
 from core.codegen import kernels, parallel
-from core.codegen.array_header import DATA_OFFSET
-from core.codegen.flow import STOPPED, grow_function, write_branch, write_loop
+from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, scatter_function
 from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.module import Module
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function
+from core.codegen.step_writer import StepWriter
 from core.codegen.timer import Timer
-from core.plan.arena import Arena
+from core.plan.arena import ArenaMap
 from core.plan.data import (
     Gather,
     Gemm,
     Instruction,
     Interpreted,
     Kernel,
-    Plan,
-    Root,
     RowKernel,
     Rows,
     ScatterAdd,
     Sequence,
-    Stack,
     View,
 )
-from core.plan.flow import Branch, Loop, Recording
+from core.plan.flow import Branch, Loop
+from core.plan.plan import Plan
 from core.plan.work import work_of
+from core.runtime.control_words import CONTROL, STOPPED
 
-__all__ = ["CONTROL", "write_step"]
+__all__ = ["write_step"]
 
 POLL_WORK = 300_000_000
 """Operations and bytes between two questions whether the step should stop: some milliseconds."""
@@ -46,16 +45,8 @@ OUTLINED_KERNELS = 64
 """Kernels of straight code that are a function of their own where there are many: the time that LLVM takes for a
 function grows with the square of its length."""
 
-CONTROL = ("error", "stop", "max_trips", "ops_left", "max_bytes", "callback")
-"""The words of `control`, int64 each.
 
-error: number of the check that failed, or below 0 see `flow`. stop: not 0 asks the step to end. max_trips: of each
-loop. ops_left: how many ops of loops may still run. max_bytes: of what one loop records of one value. callback: the
-address of the function ``(number, addresses of arrays)`` for ops that are interpreted.
-"""
-
-
-def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None = None) -> Module:
+def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | None = None) -> Module:
     """The module with the function `step` of `plan`, whose long kernels run on so many threads.
 
     With a timer, which learns what is timed, `step` has one more parameter, the table of times. A caller for whom each
@@ -70,7 +61,7 @@ def write_step(plan: Plan, arena: Arena, threads: int = 1, timer: Timer | None =
     writer.finish()
     module.functions += [f, _enter(params)]
     if plan.stacks:
-        module.functions.append(grow_function(CONTROL))
+        module.functions.append(grow_function(plan.target.min_stack_bytes))
     return module
 
 
@@ -85,17 +76,10 @@ def _enter(params: list[str]) -> Function:
     return f
 
 
-class _Step:
-    def __init__(
-        self, module: Module, f: Function, plan: Plan, arena: Arena, threads: int, timer: Timer | None
-    ) -> None:
-        self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
-        self.timer = timer
-        self._exit: str | None = None
-        self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
-        self.recordings: dict[Recording, tuple[Value, Value]] = {}
-        self.cursors: dict[Stack, Value] = {}
-        self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
+class _Step(StepWriter):
+    """Writes every kind of instruction into the step."""
+
+    _exit: str | None = None
 
     def sequence(self, body: Sequence) -> None:
         """All instructions of `body`. Behind some milliseconds of them the step asks whether it should stop."""
@@ -182,36 +166,6 @@ class _Step:
             write_branch(self, each)
         else:
             raise TypeError(each)
-
-    # --- addresses -----------------------------------------------------------------------------------------------
-
-    def base(self, root: Root) -> Value:
-        f = self.f
-        if root in self.roots:
-            return self.roots[root]
-        if root in self.given:
-            header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")
-            return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")
-        return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
-
-    def address(self, view: View) -> Value:
-        base = self.base(view.root)
-        return self.f.at(base, I64(view.offset), view.dtype) if view.offset else base
-
-    def control(self, word: str) -> Value:
-        """The address of a word of `control`."""
-        return self.f.at(self.f.param("control"), I64(CONTROL.index(word)), "int64")
-
-    def stack_entry(self, stack: Stack) -> Value:
-        """The address of a stack's (address, bytes) in the table."""
-        return self.f.at(self.f.param("stacks"), I64(16 * self.plan.stacks.index(stack)), "uint8")
-
-    def cursor(self, stack: Stack) -> Value:
-        """Where the number of the first free slot of a stack is kept."""
-        if stack not in self.cursors:
-            self.cursors[stack] = slot = self.f.slot("int64")
-            self.f.top.append(f"  store i64 0, {slot}")
-        return self.cursors[stack]
 
     # --- kernels -------------------------------------------------------------------------------------------------
 

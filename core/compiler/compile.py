@@ -11,6 +11,7 @@ from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.backward.options import Options
 from core.backward.query import GradientQuery
+from core.codegen.backend import CPU
 from core.compiler.differentiate import Answered, differentiate_scaled
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
@@ -26,7 +27,7 @@ from core.passes import optimize
 from core.passes.bind import bind
 from core.runtime.executable import Executable, Outputs, Update, key_of
 from core.runtime.outputs import Result, Wanted, states_of, step_block, wanted_by
-from core.runtime.reference import plan
+from core.runtime.reference import interpreter_of
 
 __all__ = [
     "Backward",
@@ -203,7 +204,8 @@ def _executable(
     block = step_block(program, wanted)
     params = tuple(by_name[p] for p in block.params)
     named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
-    return Executable(plan(block), named, tuple(result for result, _ in wanted), missing, densified)
+    layout = tuple(result for result, _ in wanted)
+    return Executable(interpreter_of(block), CPU, named, layout, missing, densified)
 
 
 def _kept(finite: Value, new: str, old: str) -> str:

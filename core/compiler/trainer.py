@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import Executable, Outputs
-from core.runtime.bound_step import KEPT, bound
-from core.runtime.reference import Run, RunLimits
+from core.runtime.bound_step import KEPT, bind_step
+from core.runtime.run import Run, RunLimits
 
 __all__ = ["Trainer"]
 
@@ -31,7 +31,7 @@ class Trainer:
         self._executable, self._seed = executable, seed
         self._values = {name: np.array(value) for name, value in {**executable.initial_state(), **values}.items()}
         self._run = Run(np, RunLimits())
-        self._bound = bound(executable, self._values)
+        self._bound = bind_step(executable, self._values)
         self._last = Outputs()
 
     def step(self, feeds: Mapping[str, Any]) -> float:
@@ -50,7 +50,7 @@ class Trainer:
             values = {name: value for name, value in {**held, **feeds}.items() if name in known or name not in held}
             self._last = self._executable.step(values, self._seed, self.steps)
             self._values = self.values()
-            self._bound = bound(self._executable, self._values)
+            self._bound = bind_step(self._executable, self._values)
         self.steps += 1
         return self._last.loss.item()
 

@@ -1,4 +1,4 @@
-"""Where everything lies: offsets for the arena's roots, from when each is first written and last read."""
+"""The arena map: an offset for every intermediate array, from the instructions that first write and last read it."""
 
 from __future__ import annotations
 
@@ -8,53 +8,60 @@ from heapq import heappop, heappush
 
 from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
+from core.plan.plan import Plan
+from core.plan.target import Target
 
-__all__ = ["Arena", "arrange"]
-
-ALIGNMENT = 64
+__all__ = ["ArenaMap", "arrange"]
 
 MANY = 1000
-"""Roots up to which each is compared with all others; beyond, what was freed is only taken again by the same size."""
+"""Most roots that are compared with each other. Above that, freed memory is reused only by roots of the same size:
+comparing all pairs would take quadratic time."""
+
+Lives = Mapping[Root, list[int]]
+"""Root -> the positions of the first and the last instruction that touch it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
-    """offsets: of each root, in bytes. size: of the whole, in bytes: the predicted peak is exact."""
+class ArenaMap:
+    """offsets: of each root, in bytes. size: of the arena, in bytes; this is the exact peak of intermediate arrays."""
 
     offsets: Mapping[Root, int]
     size: int
 
 
-def arrange(body: Sequence) -> Arena:
-    """An offset for every arena root in `body`, such that no two that are alive together overlap."""
+def arrange(plan: Plan) -> ArenaMap:
+    """The arena map of `plan`. Roots that are live at the same time never overlap."""
     offsets: dict[Root, int] = {}
-    size = _place(body, 0, offsets)
-    return Arena(offsets, size)
+    size = _place(plan.body, 0, offsets, plan.target)
+    return ArenaMap(offsets, size)
 
 
-def _place(body: Sequence, base: int, offsets: dict[Root, int]) -> int:
-    """Give offsets from `base` on to what `body` uses and nothing outside it has placed; the end of it all."""
-    spans: dict[Root, list[int]] = {}
+def _place(body: Sequence, base: int, offsets: dict[Root, int], target: Target) -> int:
+    """Place the roots of `body` that have no offset yet, from offset `base` on; return the end of the last one.
+
+    Roots that only the instructions inside a loop or branch touch are placed behind all roots that are live there.
+    """
+    lives: dict[Root, list[int]] = {}
     for at, each in enumerate(body.instructions):
         for root in _touched(each):
             if root.place == "arena" and root not in offsets:
-                spans.setdefault(root, [at, at])[1] = at
-    end = _fit(spans, base, offsets)
-    for each in body.instructions:
+                lives.setdefault(root, [at, at])[1] = at
+    end = _fit(lives, base, offsets, target)
+    for at, each in enumerate(body.instructions):
         for inner in _inside(each):
-            end = max(end, _place(inner, _free_from(each, body, spans, offsets, base), offsets))
+            end = max(end, _place(inner, _free_from(at, lives, offsets, base, target), offsets, target))
     return end
 
 
-def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -> int:
-    """First fit, the largest first: good packings come from placing what is hard to place early."""
-    if len(spans) > MANY:
-        return _fit_in_order(spans, base, offsets)
+def _fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:
+    """First fit, largest root first: large roots are the hardest to place, so they are placed early."""
+    if len(lives) > MANY:
+        return _fit_in_order(lives, base, offsets, target)
     placed: list[tuple[int, int, int, int]] = []  # first, last, start, end
     end = base
-    for root in sorted(spans, key=lambda r: (-r.nbytes, spans[r])):
-        first, last = spans[root]
-        size = max(-(-root.nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+    for root in sorted(lives, key=lambda r: (-r.nbytes, lives[r])):
+        first, last = lives[root]
+        size = target.aligned(root.nbytes)
         start = base
         for lower, upper in sorted((s, e) for begin, finish, s, e in placed if begin <= last and first <= finish):
             if start + size <= lower:
@@ -66,36 +73,29 @@ def _fit(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -
     return end
 
 
-def _fit_in_order(spans: Mapping[Root, list[int]], base: int, offsets: dict[Root, int]) -> int:
-    """One after the other as they come to life: where a dead one of the same size lay, or behind all others."""
+def _fit_in_order(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:
+    """In the order of first use: each root reuses the memory of a dead root of its size, or goes behind all others."""
     free: dict[int, list[int]] = {}
-    alive: list[tuple[int, int, int]] = []  # last use, size, start
+    live: list[tuple[int, int, int]] = []  # last use, size, start
     end = base
-    for root in sorted(spans, key=lambda r: spans[r][0]):
-        first, last = spans[root]
-        while alive and alive[0][0] < first:
-            _, size, start = heappop(alive)
+    for root in sorted(lives, key=lambda r: lives[r][0]):
+        first, last = lives[root]
+        while live and live[0][0] < first:
+            _, size, start = heappop(live)
             free.setdefault(size, []).append(start)
-        size = max(-(-root.nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+        size = target.aligned(root.nbytes)
         if free.get(size):
             start = free[size].pop()
         else:
             start, end = end, end + size
         offsets[root] = start
-        heappush(alive, (last, size, start))
+        heappush(live, (last, size, start))
     return end
 
 
-def _free_from(
-    each: Instruction, body: Sequence, spans: Mapping[Root, list[int]], offsets: Mapping[Root, int], base: int
-) -> int:
-    """Where nothing lies any more that is alive while `each` runs."""
-    at = body.instructions.index(each)
-    ends = [
-        offsets[root] + -(-root.nbytes // ALIGNMENT) * ALIGNMENT
-        for root, (first, last) in spans.items()
-        if first <= at <= last
-    ]
+def _free_from(at: int, lives: Lives, offsets: Mapping[Root, int], base: int, target: Target) -> int:
+    """The first offset behind all roots that are live at instruction `at`."""
+    ends = [offsets[root] + target.aligned(root.nbytes) for root, (first, last) in lives.items() if first <= at <= last]
     return max([base, *ends])
 
 

@@ -1,16 +1,20 @@
-"""A whole block as a plan."""
+"""The plan of a whole block."""
 
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import control, convolution, einsum, indexing, linear, pooling, reduce, shapes
-from core.plan.data import Plan, Root, Sequence, View, bytes_of, contiguous
+from core.plan import branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks
+from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.epilogue import fuse_epilogues
-from core.plan.lowering import Lowering, Shared, Target, Unsupported
+from core.plan.lowering import Lowering, Shared
+from core.plan.plan import Plan
+from core.plan.target import Target
+from core.plan.unsupported import Unsupported
+from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
 
-_ = (control, convolution, einsum, indexing, linear, pooling, reduce, shapes)  # they register their lowerings
+_ = (branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks)  # register lowerings
 
 
 def plan_block(block: Block, target: Target) -> Plan:
@@ -21,10 +25,10 @@ def plan_block(block: Block, target: Target) -> Plan:
     low = Lowering(block, shared, list(zip(block.results, results, strict=True)))
     for name, view in zip(block.params, params, strict=True):
         low.define(name, view)
-    low.run()
-    body = Sequence(fuse_epilogues(low.finish()))
+    lower_ops(low)
+    body = Sequence(fuse_epilogues(low.finish(), target.products.takes_epilogue))
     found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
-    return Plan(body, params, results, shared.error, *found)
+    return Plan(block, target, body, params, results, shared.error, *found)
 
 
 def _given(block: Block, name: str) -> View:

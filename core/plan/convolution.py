@@ -11,6 +11,7 @@ from core.ir import Op
 from core.plan.data import Kernel, View, contiguous
 from core.plan.geometry import Correlation, Room
 from core.plan.lowering import Lowering, lowers
+from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, in_room, triple, windows_of
 
 __all__ = ["correlation", "to_input"]
@@ -21,7 +22,7 @@ def lower_correlate(low: Lowering, op: Op) -> None:
     x, filter = op.inputs
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
     image, weights = in_room(low, op, low.entry(x), _image_room(windows, spec)), low.dense(low.entry(filter))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "correlate", spec, image, weights, out)
     low.define(op.outputs[0], out)
 
@@ -32,13 +33,13 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
     ct, filter, like = op.inputs
     windows, spec = _convolution(low, op, like, filter, ct)
     given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
-    back = _turned_round(windows)
-    if back is None or _vectors(back) > _vectors(windows) * (1 + ADDING / spec.out):
+    back, limits = _turned_round(windows), low.target.convolutions
+    if back is None or _vectors(back, limits) > _vectors(windows, limits) * (1 + limits.addition_cost / spec.out):
         to_input(low, op, windows, spec, given, weights)
         return
     spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
     image = in_room(low, op, given, _image_room(back, spec))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "correlate", spec, image, _filters_turned_round(low, spec, weights), out)
     low.define(op.outputs[0], out)
 
@@ -48,7 +49,7 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     ct, x, like = op.inputs
     windows, spec = _convolution(low, op, x, like, ct)
     given, image = low.dense(low.entry(ct)), in_room(low, op, low.entry(x), _image_room(windows, spec))
-    out = low.place(op.outputs[0])
+    out = low.destination(op.outputs[0])
     _correlated(low, op, "filter_adjoint", spec, given, image, out)
     low.define(op.outputs[0], out)
 
@@ -56,10 +57,10 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
 def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
     """The adjoint of a convolution to its input, left in a room where the input needs one, and then brought out."""
     name, room = op.outputs[0], _image_room(windows, spec)
-    if not _by_columns("input_adjoint", spec):
+    if not _by_columns("input_adjoint", spec, low.target.convolutions):
         weights = _by_element(low, spec, weights)
-    target = low.place(name)
-    inside = low.room((room.planes, room.plane), room.dtype) if room else target
+    target = low.destination(name)
+    inside = low.allocate((room.planes, room.plane), room.dtype) if room else target
     _correlated(low, op, "input_adjoint", spec, given, weights, inside)
     if room:
         low.add(Kernel("leave_room", room, (inside, target), location=op.location))
@@ -68,8 +69,9 @@ def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: 
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
     """One kernel, of one of the two forms."""
-    if _by_columns(kind, spec):
-        spec, kind = _parted(spec, kind), f"{kind}_columns"
+    limits = low.target.convolutions
+    if _by_columns(kind, spec, limits):
+        spec, kind = _parted(spec, kind, limits), f"{kind}_columns"
     low.add(Kernel(kind, spec, (first, second, out), location=op.location))
 
 
@@ -118,14 +120,10 @@ def _image_room(windows: Windows, spec: Correlation) -> Room | None:
     return _room(windows, spec.dtype, spec.batch * spec.groups * spec.channels)
 
 
-ADDING = 4
-"""Multiplications that take as long as adding a sum to what memory holds."""
-
-
-def _vectors(windows: Windows) -> int:
+def _vectors(windows: Windows, limits: ConvolutionLimits) -> int:
     """A measure of the time that the elements of a result take in registers."""
     *rows, width = windows.counts
-    return math.prod(rows) * -(-width // 8)
+    return math.prod(rows) * -(-width // limits.lanes)
 
 
 def _turned_round(windows: Windows) -> Windows | None:
@@ -154,46 +152,30 @@ def _by_element(low: Lowering, spec: Correlation, weights: View) -> View:
 # --- direct, or by products of matrices --------------------------------------------------------------------------
 
 
-MANY = {"correlate": 2**12, "input_adjoint": 2**12, "filter_adjoint": 2**15}
-"""Channels in times channels out from which products of matrices are faster."""
-
-LONGEST = 16
-"""Elements of a filter's row that are straight code."""
-
-
-def _by_columns(kind: str, spec: Correlation) -> bool:
-    """Whether products of matrices are faster than the direct form: measured, with rows of 1 to 7 elements."""
+def _by_columns(kind: str, spec: Correlation, limits: ConvolutionLimits) -> bool:
+    """Whether products of matrices are faster than the direct form."""
     row = spec.counts[2] * np.dtype(spec.dtype).itemsize
     channels = spec.out * spec.channels
     return (
-        channels >= MANY[kind]
-        or (channels >= 64 and row <= 16)  # a register would be half empty
-        or (channels >= 256 and kind == "filter_adjoint" and spec.kernel[2] == 1)  # nothing loaded is used twice
-        or (spec.kernel[2] > LONGEST and kind != "input_adjoint")
+        channels >= limits.channels[kind]
+        or (channels >= limits.short_row_channels and row <= limits.short_row_bytes)
+        # with filter rows of one element, the direct form uses nothing that it loads twice
+        or (channels >= limits.single_tap_channels and kind == "filter_adjoint" and spec.kernel[2] == 1)
+        or (spec.kernel[2] > limits.longest_filter_row and kind != "input_adjoint")
     )
 
 
-WIDE = {"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256}
-"""Pixels that a product of matrices has at least, where there are so many."""
-
-SHARE = 256
-"""Elements of a filter that a share of them has at least."""
-
-NEAR = 2**18
-"""Elements of columns made at once, where that leaves so many pixels."""
-
-
-def _parted(spec: Correlation, kind: str) -> Correlation:
+def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:
     """`spec` with the windows, and the filters, that one product takes."""
-    wide = WIDE[kind]
+    wide = limits.pixels[kind]
     if kind == "filter_adjoint":
-        shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * SHARE)
+        shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * limits.share)
         spec = replace(spec, shares=next(shares, 1))
     if spec.pixels < wide:
         wanted = -(-wide // spec.pixels)
         fitting = (n for n in range(wanted, spec.batch) if spec.batch % n == 0)
         return replace(spec, together=next(fitting, spec.batch))
-    count = max(wide, NEAR // spec.depth)
+    count = max(wide, limits.column_elements // spec.depth)
     if count >= spec.pixels:
         return spec
     return replace(spec, rows=min(spec.counts[1], -(-count // spec.counts[2])))

@@ -18,8 +18,6 @@ from core.ir import Block
 from core.ir.errors import Location
 
 __all__ = [
-    "PAGE",
-    "Check",
     "Gather",
     "Gemm",
     "Instr",
@@ -28,7 +26,6 @@ __all__ = [
     "Kernel",
     "Operand",
     "Place",
-    "Plan",
     "Root",
     "RowKernel",
     "Rows",
@@ -38,29 +35,7 @@ __all__ = [
     "View",
     "bytes_of",
     "contiguous",
-    "is_packed",
-    "stack_room",
 ]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """A block, ready to become machine code.
-
-    params, results: the arrays that the caller passes, as the block has them.
-    error:           where the number of a check that failed is written, a scalar.
-    checks:          what can go wrong, by number; 0 is nothing.
-    stacks:          what its loops record in memory that grows.
-    interpreted:     ops that have no machine code, by number.
-    """
-
-    body: Sequence
-    params: tuple[View, ...]
-    results: tuple[View, ...]
-    error: View
-    checks: tuple[Check, ...]
-    stacks: tuple[Stack, ...] = ()
-    interpreted: tuple[Interpreted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,15 +43,6 @@ class Sequence:
     """Instructions in the order they run."""
 
     instructions: tuple[Instruction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A condition that generated code asks: what is said if it does not hold, and of which op of the client's."""
-
-    code: str
-    message: str
-    location: Location | None
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
@@ -135,15 +101,6 @@ class Stack:
 
     slot_bytes: int
     kept: bool = False
-
-
-PAGE = 4096
-"""The least room of a stack, in bytes."""
-
-
-def stack_room(nbytes: int) -> int:
-    """The room of a stack that holds so many bytes: a power of two, whatever sizes it had before."""
-    return max(PAGE, 1 << (nbytes - 1).bit_length())
 
 
 # --- row kernels -------------------------------------------------------------------------------------------------
@@ -228,10 +185,6 @@ class Rows(Instruction):
         return (v.root for v, o in zip(self.views, self.kernel.operands, strict=True) if o.written)
 
 
-PACKED = 64
-"""Rows and columns from which on the second operand of a product is copied in pieces, each number used often."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Gemm(Instruction):
     """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n].
@@ -248,11 +201,6 @@ class Gemm(Instruction):
     then: Rows | None = None
     kept: bool = True
 
-    @property
-    def is_packed(self) -> bool:
-        """Whether b is copied panel by panel, which a product needs that does more `then`."""
-        return is_packed(*self.c.shape[-2:]) and self.c.strides[-1] == 1 and 1 in self.b.strides[-2:]
-
     def reads(self) -> Iterator[Root]:
         yield from (self.a.root, self.b.root)
         if self.accumulate:
@@ -264,11 +212,6 @@ class Gemm(Instruction):
         yield self.c.root
         if self.then:
             yield from self.then.writes()
-
-
-def is_packed(rows: int, columns: int) -> bool:
-    """Whether a product of so many rows and columns copies its second operand, which may lie either way round then."""
-    return min(rows, columns) >= PACKED
 
 
 @dataclass(frozen=True, slots=True, eq=False)

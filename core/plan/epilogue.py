@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -32,9 +32,20 @@ class _Piece:
     numbers: list[int] | None = None
 
 
-def fuse_epilogues(instructions: Sequence[Instruction], kept: Iterable[Root] = ()) -> tuple[Instruction, ...]:
-    """`instructions` with row kernels moved into the products whose result they read. kept: roots read after them."""
-    results = {each.c.root for each in instructions if isinstance(each, Gemm) and _takes(each)}
+def fuse_epilogues(
+    instructions: Sequence[Instruction], takes_epilogue: Callable[[Gemm], bool], kept: Iterable[Root] = ()
+) -> tuple[Instruction, ...]:
+    """`instructions` with row kernels moved into the products whose result they read.
+
+    takes_epilogue: whether the target can run a row kernel on the result of a product; asked of products that store a
+                    single matrix.
+    kept:           roots that are read after `instructions`.
+    """
+    results = {
+        each.c.root
+        for each in instructions
+        if isinstance(each, Gemm) and not each.accumulate and len(each.c.shape) == 2 and takes_epilogue(each)
+    }
     if not results:
         return tuple(instructions)
     pieces = [piece for at, each in enumerate(instructions) for piece in _pieces(each, at, results)]
@@ -62,10 +73,6 @@ def fuse_epilogues(instructions: Sequence[Instruction], kept: Iterable[Root] = (
         needed = product.c.root.place != "arena" or product.c.root in late or touching[product.c.root] != {at}
         piece.instruction = replace(product, then=then, kept=needed)
     return tuple(_joined(pieces, instructions))
-
-
-def _takes(each: Gemm) -> bool:
-    return not each.accumulate and len(each.c.shape) == 2 and each.is_packed
 
 
 def _roots(each: Instruction | None) -> set[Root]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from core.plan.data import Gemm, Instruction, Root, Sequence, Stack, View
 
-__all__ = ["Ahead", "Branch", "Elements", "Hoisted", "Loop", "Recording", "State"]
+__all__ = ["Ahead", "Branch", "Elements", "Hoisted", "Loop", "Recording", "State", "outer_roots"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,3 +155,9 @@ class Ahead:
     many: Gemm
     trips: int
     kept: tuple[tuple[Root, Root], ...]
+
+
+def outer_roots(body: Sequence, own: Collection[Root]) -> tuple[Root, ...]:
+    """The roots that `body` reads or writes and that are not its `own`, each once."""
+    touched = (root for each in body.instructions for root in (*each.reads(), *each.writes()))
+    return tuple(dict.fromkeys(root for root in touched if root not in own))

@@ -1,8 +1,11 @@
-"""Fusing: a group of elementwise ops, broadcasts and reductions that becomes one pass over the data.
+"""Fusion of elementwise ops, broadcasts and reductions into one pass over the data, which becomes a row kernel.
 
-A group has a domain, the shape of its largest values. A value inside it lives in registers; it is written to memory
-only if something outside the group reads it. Each value knows which axis of the domain each of its own axes is; an axis
-along which it does not vary is None.
+A fusion has a domain, the shape of its largest values. A value inside it stays in registers; it is written to memory
+only if something outside the fusion reads it. Each axis of a value is an axis of the domain, or None if the value does
+not vary along it.
+
+The last axes of the domain are the row. A reduction along the row, as in softmax or layer_norm, gives a value that the
+same fusion can use; any other reduction accumulates into memory.
 """
 
 from __future__ import annotations
@@ -15,24 +18,19 @@ from typing import Any
 
 from core.ir.errors import Location
 from core.plan.data import Instr, Operand, RowKernel, Rows, View
+from core.plan.target import RowLimits
 
-__all__ = ["Axes", "Group", "Member"]
+__all__ = ["Axes", "Fusion", "Member"]
 
 Axes = tuple[int | None, ...]
-"""For each axis of a value that of the domain, or None where it does not vary."""
-
-LONGEST_ROW = 16384
-"""Elements of a row over which a reduction may be used inside its own group: they stay in the nearest cache."""
-
-SPLIT_ROW = 8192
-"""A domain without axes to walk along is cut into rows of at most so many elements."""
+"""For each axis of a value, the axis of the domain, or None if the value does not vary along it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A value inside a group. number: its instruction. axes: for each axis of `shape` that of the domain, or None."""
+    """A value inside a fusion. number: of the instruction that computes it. axes: for each axis of `shape`."""
 
-    group: Group
+    fusion: Fusion
     number: int
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +39,11 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """An instruction before the domain's axes are merged. strides: of its array, for each axis of the domain."""
+    """An instruction of a fusion that still grows.
+
+    strides: of its array, for each axis of the domain.
+    varies:  the axes of the domain along which its value varies.
+    """
 
     instr: Instr
     view: View | None = None
@@ -50,29 +52,28 @@ class Draft:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """A fused pass in the making.
+class Fusion:
+    """A fusion that still grows.
 
     shape:    the domain.
-    position: of the pass among all instructions.
-    row:      how many trailing axes of the domain are the row, once a reduction along it is used inside.
+    position: of the fusion among all instructions of its block.
+    row:      number of trailing axes that are the row; None until a reduction along the row is used inside.
+    ops:      the ops in it, for profiles.
     """
 
     shape: tuple[int, ...]
     position: int
+    limits: RowLimits
     row: int | None = None
     drafts: list[Draft] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     location: Location | None = None
     _loads: dict[Any, int] = field(default_factory=dict)
 
-    # --- what can be added ---------------------------------------------------------------------------------------
+    # --- questions ---------------------------------------------------------------------------------------
 
     def aligned(self, shape: tuple[int, ...], members: Iterable[Member]) -> Axes | None:
-        """For a result of `shape` computed from `members` and others: the domain's axis of each of its axes.
-
-        None if it does not fit this domain.
-        """
+        """The axes of a result of `shape` that is computed from `members` and other values; None if it does not fit."""
         axes: list[int | None] = [None] * len(shape)
         for member in members:
             shift = len(shape) - len(member.shape)
@@ -95,11 +96,11 @@ class Group:
         return tuple(axes)
 
     def can_load(self, strides: Sequence[int]) -> bool:
-        """Whether an array with these strides along the domain can be walked along the row as it is."""
+        """Whether a row of an array with these strides along the domain is one walk with a single stride."""
         return self.row is None or _mergeable(self.shape, [strides], len(self.shape) - self.row)
 
     def can_reduce(self, axes: frozenset[int]) -> bool:
-        """Whether a reduction over these axes of the domain gives a value that the group itself can use."""
+        """Whether the fusion itself can use the result of a reduction over these axes of the domain."""
         rank = len(self.shape)
         first = min(axes, default=rank)
         if any(self.shape[i] > 1 and i not in axes for i in range(first, rank)):
@@ -108,12 +109,12 @@ class Group:
         if self.row is not None:
             return self._trimmed(self.row) == self._trimmed(row)
         size, total = math.prod(self.shape[first:]), math.prod(self.shape)
-        if size > LONGEST_ROW or (size == total and total > 4096):
+        if size > self.limits.longest_row or (size == total and total > self.limits.longest_total):
             return False
         return _mergeable(self.shape, [d.strides for d in self.drafts if d.view], first)
 
     def _trimmed(self, row: int) -> int:
-        """The row without axes of size 1 in front."""
+        """The number of axes of the row without leading axes of size 1."""
         while row and self.shape[len(self.shape) - row] == 1:
             row -= 1
         return row
@@ -121,7 +122,7 @@ class Group:
     # --- adding --------------------------------------------------------------------------------------------------
 
     def load(self, view: View, axes: Axes) -> int:
-        """The array `view`, whose axes are `axes` of the domain."""
+        """Load the array `view`, whose axes are `axes` of the domain; return the number of its value."""
         strides = self.strides(view, axes)
         key = (view.root, view.offset, view.dtype, strides)
         if key not in self._loads:
@@ -141,7 +142,7 @@ class Group:
         return self._add(Draft(Instr("constant", dtype, value=value)))
 
     def iota(self, axis: int) -> int:
-        """The position along `axis`, which must be the whole row."""
+        """The position along `axis`, which must be the row, as int64."""
         return self._add(Draft(Instr("iota", "int64"), varies=frozenset({axis})))
 
     def apply(self, op: str, attrs: Iterable[tuple[str, Any]], args: Sequence[int], dtype: str) -> int:
@@ -149,7 +150,7 @@ class Group:
         return self._add(Draft(Instr("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs)), varies=varies))
 
     def reduce(self, op: str, arg: int, axes: frozenset[int], dtype: str) -> int:
-        """A reduction over `axes`, the row, which the group itself may use."""
+        """A reduction over `axes`, the row, whose result the fusion can use (see `can_reduce`)."""
         self.row = max(self.row or 0, len(self.shape) - min(axes, default=len(self.shape)))
         varies = self.drafts[arg].varies - axes
         return self._add(Draft(Instr("reduce", dtype, args=(arg,), op=op), varies=varies))
@@ -159,38 +160,38 @@ class Group:
         self._add(Draft(Instr("store", view.dtype, args=(arg,)), view, strides))
 
     def covers(self, gone: frozenset[int], kept: Axes) -> bool:
-        """Whether a value with these axes, reduced or kept, is met once for each of its elements.
+        """Whether the pass visits each element of a value with these reduced and kept axes once.
 
-        Axes along which it does not vary, and which are not its own, must all be part of the row.
+        All axes of the domain that the value does not have must be part of the row.
         """
         others = {i for i, n in enumerate(self.shape) if n > 1} - gone - {a for a in kept if a is not None}
         first = len(self.shape) - (self.row or 0)
         return not others or (all(i >= first for i in others) and not any(a >= first for a in gone))
 
     def accumulate(self, op: str, arg: int, view: View, axes: Axes, gone: frozenset[int]) -> None:
-        """Reduce over the axes `gone` into `view`; a value that is the same along a row that is kept counts once."""
+        """Reduce over the axes `gone` into `view`. A value that is constant along a row that is kept counts once."""
         strides = self.strides(view, axes)
         along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
         self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
 
     def check(self, arg: int, view: View, number: int) -> None:
-        """`arg`, a bool, must hold everywhere; else `number` is written to `view`."""
+        """Write `number` to `view` if `arg`, a bool, is false anywhere."""
         self._add(Draft(Instr("check", args=(arg,), value=number), view, (0,) * len(self.shape)))
 
     def _add(self, draft: Draft) -> int:
         self.drafts.append(draft)
         return len(self.drafts) - 1
 
-    # --- done ----------------------------------------------------------------------------------------------------
+    # --- the row kernel ------------------------------------------------------------------------------------------
 
     def finish(self) -> Rows:
-        """The group as an instruction: axes merged where every array allows it, and a row chosen."""
+        """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen."""
         first = len(self.shape) - self.row if self.row is not None else None
         arrays = [d.strides for d in self.drafts if d.view]
         iotas = [d for d in self.drafts if d.instr.kind == "iota"]
         merged, columns = _merged(self.shape, arrays, first)
         if first is None and len(merged) == 1 and not iotas:
-            merged, columns = _cut(merged, columns)
+            merged, columns = _cut(merged, columns, self.limits)
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
         views: list[View] = []
@@ -216,7 +217,7 @@ class Group:
 
 
 def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int) -> bool:
-    """Whether the axes from `first` on are one walk of equal strides in each of `arrays`."""
+    """Whether the axes from `first` on are one walk with a single stride in each of `arrays`."""
     axes = [i for i in range(first, len(shape)) if shape[i] > 1]
     return all(strides[i] == strides[j] * shape[j] for strides in arrays for i, j in pairwise(axes))
 
@@ -224,7 +225,10 @@ def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: i
 def _merged(
     shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int | None
 ) -> tuple[list[int], list[list[int]]]:
-    """The domain with neighbouring axes merged where all arrays allow it, not across `first`; and the strides then."""
+    """The domain with neighbouring axes merged where all arrays allow it, and the strides of the arrays then.
+
+    first: the first axis of the row, which is not merged with the axis before it.
+    """
     sizes: list[int] = []
     columns: list[list[int]] = [[] for _ in arrays]
     fixed = False
@@ -249,12 +253,13 @@ def _merged(
     return sizes, columns
 
 
-def _cut(sizes: list[int], columns: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """One long axis as rows of a length that divides it."""
+def _cut(sizes: list[int], columns: list[list[int]], limits: RowLimits) -> tuple[list[int], list[list[int]]]:
+    """A single long axis, split into rows of a length that divides it, if there is one."""
     size = sizes[0]
-    if size <= SPLIT_ROW:
+    most, fewest, step = limits.split_rows
+    if size <= most:
         return sizes, columns
-    row = next((n for n in range(SPLIT_ROW, 255, -16) if size % n == 0), None)
+    row = next((n for n in range(most, fewest - 1, -step) if size % n == 0), None)
     if row is None:
         return sizes, columns
     return [size // row, row], [[c[0] * row, c[0]] for c in columns]

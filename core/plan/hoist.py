@@ -32,12 +32,12 @@ from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop
 
 __all__ = ["hoist_products", "hoist_rows"]
 
-DEPTH = 256
-"""Terms of a sum that make a product worth its pass over the result; and rows that make it worth one over a weight."""
 
+def hoist_products(loop: Loop, terms: int) -> Loop:
+    """`loop` with the products it only adds up made every few trips, where their operands allow it.
 
-def hoist_products(loop: Loop) -> Loop:
-    """`loop` with the products it only adds up made every few trips, where their operands allow it."""
+    terms: fewest terms of a sum that are worth a pass over the result.
+    """
     sums = {s.now: s for s in loop.states if s.now is s.following}
     lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # no stack that may yet move
     elements = {e for _, e in lasting if isinstance(e, Root)}
@@ -48,7 +48,7 @@ def hoist_products(loop: Loop) -> Loop:
     for each in loop.body.instructions:
         if not isinstance(each, Gemm) or not each.accumulate or each.c.root not in sums or len(each.c.shape) != 2:
             continue
-        trips = _trips(each.a.shape[-1])
+        trips = _trips(each.a.shape[-1], terms)
         a, b = _transposed(each.a), each.b
         if trips < 2 or not all(_whole(v) and (v.root in elements or v.root in own) for v in (a, b)):
             continue
@@ -69,10 +69,11 @@ def hoist_products(loop: Loop) -> Loop:
     return replace(_without(loop, hoisted, renamed), hoisted=tuple(hoisted.values())) if hoisted else loop
 
 
-def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root]) -> Loop:
+def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], height: int) -> Loop:
     """`loop` with the products of rows that it takes one after the other made for some of them ahead.
 
     counters: int64 states that grow by one in each trip. own: the roots of the body in the arena.
+    height: fewest rows that are worth a pass over the weight.
     """
     changing = {*own, *(r for s in loop.states for r in (s.now, s.following)), *_elements(loop)}
     taken = {
@@ -86,7 +87,7 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root]) ->
     for each in loop.body.instructions:
         if not isinstance(each, Gemm) or each.accumulate or each.a.root not in taken or each.b.root in changing:
             continue
-        trips = _trips(each.c.shape[0])
+        trips = _trips(each.c.shape[0], height)
         whole = len(each.c.shape) == 2 and _whole(each.a) and _whole(each.c)
         if trips < 2 or not whole or each.c.root not in computed or writers[each.c.root] > 1:
             continue
@@ -125,10 +126,10 @@ def _computed(loop: Loop) -> set[Root]:
     return {r for r in written if r.place == "arena" and r not in shared}
 
 
-def _trips(k: int) -> int:
-    """For how many trips a product over `k` terms, or rows, is made at once: a power of two."""
+def _trips(k: int, least: int) -> int:
+    """For how many trips a product of `k` terms, or rows, is made at once to have `least`: a power of two."""
     trips = 1
-    while trips * k < DEPTH:
+    while trips * k < least:
         trips *= 2
     return trips
 

@@ -6,11 +6,13 @@ import math
 
 from core.ir import Op, TensorType
 from core.plan.data import Gather, ScatterAdd, View
-from core.plan.fusion import Group, Member
+from core.plan.entries import Entry, Uniform
+from core.plan.fusion import Fusion, Member
 from core.plan.interpreted import interpret
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import reshaped
+from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 
@@ -46,9 +48,9 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
     fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
     if isinstance(fine, Uniform):
         raise Unsupported("a constant label")
-    group, axes = low.join(type.shape, [fine])
+    fusion, axes = low.join(type.shape, [fine])
     number = low.shared.check("index_out_of_range", message, op.location)
-    group.check(low.argument(group, fine, type.shape, axes), low.shared.error, number)
+    fusion.check(low.argument(fusion, fine, type.shape, axes), low.shared.error, number)
 
 
 @lowers("positions_along")
@@ -56,7 +58,7 @@ def lower_positions(low: Lowering, op: Op) -> None:
     """Nothing, where those who read them pick one element of each row: they read the declaration instead."""
     name = op.outputs[0]
     low.type(name)
-    for reader in low.readers(name):
+    for reader in low.uses.readers(name):
         if reader is None or reader.type not in PICKING or reader.attrs["axis"] != 0:
             raise Unsupported("positions that are computed")
         source = reader.inputs[PICKING[reader.type]]
@@ -75,7 +77,7 @@ class _Positions:
 
 def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
     """If `index` holds the position of one element in each row of `source` (flattened): who said so, and the rows."""
-    positions, flat = low.producers.get(index), low.producers.get(source)
+    positions, flat = low.uses.producers.get(index), low.uses.producers.get(source)
     if positions is None or positions.type != "positions_along" or flat is None or flat.type != "reshape":
         return None
     shape = low.type(positions.inputs[1]).shape
@@ -91,7 +93,7 @@ def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]
 def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entry, index: str) -> Member | None:
     """A bool of the shape of the rows: whether the position along the row is the wanted one, which is checked.
 
-    None where no group can tell; then the positions `index` have been computed.
+    None where no fusion can tell; then the positions `index` have been computed.
     """
     positions, shape = picked
     try:
@@ -104,12 +106,12 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
 
 def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
     """As `_hits`. Raises Unsupported."""
-    if not Group(shape, 0).can_reduce(frozenset({len(shape) - 1})):
+    if not Fusion(shape, 0, low.target.rows).can_reduce(frozenset({len(shape) - 1})):
         raise Unsupported(f"picking from rows of {shape[-1]}")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])
     size = shape[-1]
-    maker = low.producers.get(positions.inputs[0])
+    maker = low.uses.producers.get(positions.inputs[0])
     if maker is None or maker.type != "class_index":  # a label is checked already
         _check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
         two = [type.dtype] * 2
@@ -117,20 +119,20 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], othe
         wrapped = low.apply("add", {}, [at, Uniform(size, type.dtype, ())], two, type)
         at = low.apply("where", {}, [negative, wrapped, at], ["bool", *two], type)
     flag = TensorType(shape, "bool")
-    group, axes = low.join(shape, [at, other])
+    fusion, axes = low.join(shape, [at, other])
     last = axes[-1]
     row = frozenset() if last is None else frozenset({last})
-    if last is None or not group.can_reduce(row):
-        group = low.new_group(shape)
+    if last is None or not fusion.can_reduce(row):
+        fusion = low.new_fusion(shape)
         axes = tuple(range(len(shape)))
         last, row = len(shape) - 1, frozenset({len(shape) - 1})
-    group.row = max(group.row or 0, len(group.shape) - min(row))
-    position = group.iota(last)
-    wanted = low.argument(group, at, shape, axes)
+    fusion.row = max(fusion.row or 0, len(fusion.shape) - min(row))
+    position = fusion.iota(last)
+    wanted = low.argument(fusion, at, shape, axes)
     if type.dtype != "int64":
-        wanted = group.apply("cast", [("dtype", "int64")], [wanted], "int64")
-    hit = group.apply("equal", [], [position, wanted], "bool")
-    return Member(group, hit, "bool", flag.shape, axes)
+        wanted = fusion.apply("cast", [("dtype", "int64")], [wanted], "int64")
+    hit = fusion.apply("equal", [], [position, wanted], "bool")
+    return Member(fusion, hit, "bool", flag.shape, axes)
 
 
 @lowers("gather", "index_select")
@@ -139,7 +141,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
     source, index = op.inputs
     picked = _picked(low, source, index) if op.attrs["axis"] == 0 else None
     if picked:
-        values = low.entry(low.producers[source].inputs[0])
+        values = low.entry(low.uses.producers[source].inputs[0])
         hit = _hits(low, op, picked, values, index)
         if hit:
             shape = hit.shape
@@ -158,7 +160,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location
     )
-    target = low.place(op.outputs[0])
+    target = low.destination(op.outputs[0])
     low.add(
         Gather(
             _slabs(view, x.shape, axis),
@@ -183,7 +185,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
             shape, zero = hit.shape, Uniform(0, out.dtype, ())
             type = TensorType(shape, out.dtype)
             whole = low.apply("where", {}, [hit, value, zero], ["bool", out.dtype, out.dtype], type)
-            only_reshaped = all(reader and reader.type == "reshape" for reader in low.readers(op.outputs[0]))
+            only_reshaped = all(reader and reader.type == "reshape" for reader in low.uses.readers(op.outputs[0]))
             low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
             return
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
@@ -194,7 +196,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location
     )
-    target = low.place(op.outputs[0])
+    target = low.destination(op.outputs[0])
     low.add(
         ScatterAdd(
             _slabs(x, _with(out.shape, axis, where), axis),

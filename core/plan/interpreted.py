@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.ir import HOLE, Block, Op
 from core.plan.data import Interpreted
-
-if TYPE_CHECKING:
-    from core.plan.lowering import Lowering
+from core.plan.lowering import Lowering
+from core.plan.unsupported import Unsupported
 
 __all__ = ["interpret"]
 
 
 def interpret(low: Lowering, op: Op, reason: str) -> None:
     """Let the reference executor run `op`. Raises Unsupported where an array has no known size or native dtype."""
+    if not low.target.interprets:
+        raise Unsupported(reason)
     names = tuple(dict.fromkeys(n for n in op.inputs if n != HOLE))
     for name in (*names, *op.outputs):
         low.type(name)
     given = [low.dense(low.entry(n)) for n in names]
     for name in op.outputs:
         low.stand_alone(name)
-    made = [low.place(n) for n in op.outputs]
+    made = [low.destination(n) for n in op.outputs]
     block = Block(names, (op,), op.outputs, {n: low.types[n] for n in (*names, *op.outputs)})
     each = Interpreted(len(low.shared.interpreted), block, (*given, *made), reason, location=op.location)
     low.shared.interpreted.append(each)

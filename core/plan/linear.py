@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Products of matrices: the lowering of `matmul`, and the layouts that products accept."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.plan.data import Gemm, Kernel, View, is_packed
+from core.plan.data import Gemm, Kernel, View
 from core.plan.geometry import Turned
-from core.plan.lowering import Lowering, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped_view
+from core.plan.storage import Storage
+from core.plan.unsupported import Unsupported
 
-__all__ = ["matrix", "target_of"]
-
-TURNING = 16
-"""Rows of the first operand from which on it pays to lay the second one out anew."""
+__all__ = ["matrix"]
 
 
 @lowers("matmul")
 def lower_matmul(low: Lowering, op: Op) -> None:
-    """Operands of rank 2 and more; leading axes of the first are rows where the second is a plain matrix."""
+    """Operands have rank 2 or more; leading axes of the first one are rows if the second one is a single matrix."""
     x, _ = (low.type(n) for n in op.inputs)
     low.type(op.outputs[0])
     if not x.is_float:
@@ -29,18 +28,19 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if row:
         a = replace(a, shape=(1, *a.shape), strides=(0, *a.strides))
     elif op.attrs["transpose_x"]:
-        a = _turned(a)
+        a = _transposed(a)
     if column:
         b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
     elif op.attrs["transpose_y"]:
-        b = _turned(b)
+        b = _transposed(b)
     a, b = matrix(low, a), matrix(low, b)
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
-        if low.outer is not None and b.root not in low.own:
-            b = low.once(b, _laid_out)  # a weight that every trip reads the other way round
-        elif (height := math.prod(a.shape[:-1])) >= TURNING and not is_packed(height, b.shape[-1]):
-            b = _laid_out(low, b)
-    out, added = target_of(low, op.outputs[0])
+        rules = low.target.products
+        if low.outer is not None and b.root not in low.own:  # a weight that every trip reads
+            b = low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
+        elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1]):
+            b = _transposed_copy(low, b)
+    out, accumulates = low.product_destination(op.outputs[0])
     c = out
     if column:
         c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
@@ -48,37 +48,30 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
     if len(b.shape) == 2 and len(a.shape) > 2:
         rows = a.shape[:-1]
-        m = 1
-        for n in rows:
-            m *= n
+        m = math.prod(rows)
         flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
         if flat and flat_c:
-            a, c = matrix(low, flat), flat_c  # single rows with gaps are not yet rows of one matrix
-    _gemm(low, op, a, b, c, added)
+            a, c = matrix(low, flat), flat_c  # rows with gaps between them may not be the rows of a matrix
+    _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], out)
 
 
-def _laid_out(low: Lowering, view: View) -> View:
-    """A transposed matrix, row by row."""
+def _transposed_copy(low: Storage, view: View) -> View:
+    """A copy of a matrix that is stored by columns, stored by rows."""
     columns, rows = view.shape
-    target = low.room(view.shape, view.dtype)
+    target = low.allocate(view.shape, view.dtype)
     low.add(Kernel("turn", Turned(rows, columns, view.strides[-1], view.dtype), (view, target)))
     return target
 
 
-def target_of(low: Lowering, name: str) -> tuple[View, bool]:
-    """Where a product goes, and whether it is added to what is there."""
-    return (low.added[name], True) if name in low.added else (low.place(name), False)
-
-
-def _gemm(low: Lowering, op: Op, a: View, b: View, c: View, added: bool) -> None:
+def _gemm(low: Lowering, op: Op, a: View, b: View, c: View, accumulates: bool) -> None:
     batch = c.shape[:-2]
     a, b = (_batched(v, batch) for v in (a, b))
-    low.add(Gemm(a, b, c, accumulate=added, location=op.location))
+    low.add(Gemm(a, b, c, accumulate=accumulates, location=op.location))
 
 
 def _batched(view: View, batch: tuple[int, ...]) -> View:
-    """`view` with the leading axes `batch`, those it lacks or has as 1 repeated."""
+    """`view` with the leading axes `batch`; missing axes and axes of size 1 are repeated."""
     extra = len(batch) - (len(view.shape) - 2)
     shape = (1,) * extra + view.shape[:-2]
     strides = (0,) * extra + view.strides[:-2]
@@ -86,7 +79,7 @@ def _batched(view: View, batch: tuple[int, ...]) -> View:
     return replace(view, shape=(*batch, *view.shape[-2:]), strides=(*strides, *view.strides[-2:]))
 
 
-def _turned(view: View) -> View:
+def _transposed(view: View) -> View:
     return replace(
         view,
         shape=(*view.shape[:-2], view.shape[-1], view.shape[-2]),
@@ -95,12 +88,12 @@ def _turned(view: View) -> View:
 
 
 def matrix(low: Lowering, view: View) -> View:
-    """`view` if its rows or its columns lie one behind the other, each without gaps, else a copy."""
-    turned = _turned(view)
-    return view if _has_rows(view) or _has_rows(turned) else low.dense(view)
+    """`view` if it is stored by rows or by columns without gaps inside them, else a copy that is."""
+    transposed = _transposed(view)
+    return view if _has_rows(view) or _has_rows(transposed) else low.dense(view)
 
 
 def _has_rows(view: View) -> bool:
-    """Whether the rows of a matrix lie without gaps and do not overlap: repeated and turned ones do."""
+    """Whether a matrix is stored by rows that have no gaps and do not overlap."""
     (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
     return (columns == 1 or along == 1) and (rows == 1 or down >= columns)

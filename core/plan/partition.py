@@ -1,22 +1,66 @@
-"""Which parts of a block become machine code: as few regions as the order of their inputs allows."""
+"""Which parts of a block become generated code: as few regions as the order of their inputs allows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from core.ir import Block, Op, StackType
+from core.ir import Block, Op, StackType, TensorType
+from core.plan.build import plan_block
+from core.plan.target import Target
+from core.plan.unsupported import Unsupported
 
-__all__ = ["partition"]
+__all__ = ["SHARES", "partition", "parts_of", "refusals"]
+
+SHARES = "shares a stack with an op that has no machine code"
+"""Why an op with machine code runs in the reference executor all the same: stacks stay inside a region."""
+
+STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
+"""Ops whose stacks generated code can hold."""
+
+
+def refusals(block: Block, target: Target) -> dict[int, str]:
+    """The ops of `block`, by position, that cannot be part of a region, and why."""
+    refused = {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op, target))}
+    while True:
+        again = False
+        for part in partition(block, frozenset(refused)):
+            if isinstance(part, Op):
+                continue
+            crossing = {n for n in (*part.params, *part.results) if isinstance(part.types[n], StackType)}
+            if crossing:  # a stack stays inside one region
+                for i, op in enumerate(block.ops):
+                    if crossing.intersection((*op.inputs, *op.outputs)):
+                        refused[i] = SHARES
+                again = True
+                break
+            try:
+                plan_block(part, target)
+            except Unsupported as refusal:
+                assert refusal.index is not None, refusal.reason
+                at = next(i for i, op in enumerate(block.ops) if op is part.ops[refusal.index])
+                refused[at] = refusal.why(block.ops[at])
+                again = True
+        if not again:
+            return refused
+
+
+def parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
+    """The regions of `block` and the ops between them, in the order they run. refused: positions of those ops."""
+    for part in partition(block, refused):
+        if isinstance(part, Block) and len(part.ops) == len(block.ops):  # the whole block: keep its order of parameters
+            yield block if set(part.params) == set(block.params) and _distinct(block.results) else part
+        else:
+            yield part
 
 
 def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
     """The parts of `block`, in an order in which they can run: closed regions, and single ops between them.
 
-    refused: positions of the ops that have no machine code. Region k runs before the single ops that need nothing
-    later, which run before region k + 1.
+    refused: positions of the ops that run by themselves. Region k runs before the single ops that depend on no later
+    region; these run before region k + 1.
     """
     refused = _spread(block, refused)
-    after: dict[str, int] = {}  # the region that must have run before a variable can be there
+    after: dict[str, int] = {}  # variable -> the last region that must have run before it is available
     regions: dict[int, list[Op]] = {}
     singles: dict[int, list[Op]] = {}
     by_single: set[str] = set()
@@ -29,7 +73,7 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
             at = max((after.get(n, 0) + (n in by_single) for n in op.inputs), default=0)
             regions.setdefault(at, []).append(op)
         after.update((n, at) for n in op.outputs)
-    read: dict[str, set[int]] = {}  # variable -> the regions that read it; -1 stands for all else
+    read: dict[str, set[int]] = {}  # variable -> the regions that read it; -1 stands for every other reader
     for at, ops in regions.items():
         for op in ops:
             for n in op.inputs:
@@ -46,6 +90,26 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
         yield from singles.get(at, ())
 
 
+def _unfit(block: Block, op: Op, target: Target) -> str | None:
+    """Why generated code cannot hold the arrays of `op`; None if it can."""
+    for name in (*op.inputs, *op.outputs):
+        type = block.types[name] if name else None
+        if isinstance(type, StackType) and op.type not in STACKING:
+            return "tensor arrays that grow"
+        if isinstance(type, TensorType):
+            if not type.is_static:
+                return f"the size of {name} is known only when it runs"
+            if type.dtype not in target.dtypes:
+                return f"no machine code for {type.dtype}"
+            if 0 in type.shape:
+                return "empty arrays"
+    return None
+
+
+def _distinct(names: tuple[str, ...]) -> bool:
+    return len(set(names)) == len(names)
+
+
 def _region(block: Block, ops: list[Op], at: int, read: dict[str, set[int]]) -> Block:
     made = {n for op in ops for n in op.outputs}
     params = dict.fromkeys(n for op in ops for n in op.inputs if n and n not in made)
@@ -55,7 +119,7 @@ def _region(block: Block, ops: list[Op], at: int, read: dict[str, set[int]]) -> 
 
 
 def _spread(block: Block, refused: frozenset[int]) -> frozenset[int]:
-    """`refused`, and every op that shares a stack with one of them: a stack does not leave a region."""
+    """`refused`, and every op that shares a stack with one of them: a stack stays inside one region."""
     touching: dict[str, list[int]] = {}
     for index, op in enumerate(block.ops):
         for n in (*op.inputs, *op.outputs):

@@ -10,8 +10,11 @@ from core.ir import Op
 from core.ops.common.windows import few_windows
 from core.plan.convolution import correlation, to_input
 from core.plan.data import Kernel, View, contiguous
+from core.plan.entries import Entry, Uniform
 from core.plan.geometry import Pool, Scattered, Tiles
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
+from core.plan.target import PoolLimits
+from core.plan.unsupported import Unsupported
 from core.plan.windows import Windows, in_room, triple, windows_of
 
 __all__: list[str] = []
@@ -46,13 +49,9 @@ class Chosen:
     windows: Windows
 
 
-LARGEST_TILE = 64
-"""Elements of a window that straight code visits."""
-
-
-def _tiling(windows: Windows) -> bool:
-    """Whether the windows lie side by side within the planes."""
-    small = math.prod(windows.kernel) <= LARGEST_TILE and windows.kernel[2] <= 4
+def _tiling(windows: Windows, limits: PoolLimits) -> bool:
+    """Whether the windows lie side by side within the planes, and are small enough to unroll."""
+    small = math.prod(windows.kernel) <= limits.window and windows.kernel[2] <= limits.window_row
     return small and windows.inside and windows.strides == windows.kernel
 
 
@@ -62,8 +61,8 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
     type = low.type(out)
     low.type(index)
     (x,) = op.inputs
-    if math.prod(low.type(x).shape[2:]) >= 2**31:
-        raise Unsupported("positions beyond 32 bits")
+    if math.prod(low.type(x).shape[2:]) >= low.target.pools.positions:
+        raise Unsupported("planes of too many positions")
     windows = _pooling(low, op, x, out)
     kernel, counts = windows.kernel, windows.counts
     shape = low.type(x).shape
@@ -71,21 +70,21 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
         "max", type.dtype, math.prod(type.shape[:2]), 0, (0, 0), kernel, windows.strides, counts,
         before=windows.before, last=not few_windows(kernel, counts),
     )  # fmt: skip
-    readers = low.readers(index)
-    target = low.place(out)
+    readers = low.uses.readers(index)
+    target = low.destination(out)
     if not readers:
         _pool(low, op, windows, pool, -math.inf, [target])
         low.define(out, target)
         return
     unpools = all(r and r.type == "unpool_like" and r.inputs[1] == index and index not in (r.inputs[0], r.inputs[2]) and
                   low.type(r.inputs[2]).shape == shape for r in readers)  # fmt: skip
-    if unpools and _tiling(windows):
-        numbers = low.room(type.shape, "uint8")
+    if unpools and _tiling(windows, low.target.pools):
+        numbers = low.allocate(type.shape, "uint8")
         steps = (kernel[1] * kernel[2], kernel[2], 1)
         _pool(low, op, windows, replace(pool, numbers=steps, index="uint8"), -math.inf, [target, numbers])
         low.define(index, Chosen(numbers, windows))
     else:
-        positions = low.place(index)
+        positions = low.destination(index)
         steps = triple(contiguous(windows.size), 1)
         corner = triple([s * n for s, n in zip(windows.strides, steps, strict=True)], 1)
         first = -sum(b * n for b, n in zip(windows.before, steps, strict=True))
@@ -105,7 +104,7 @@ def lower_unpool(low: Lowering, op: Op) -> None:
     planes = math.prod(type.shape[:2])
     if isinstance(entry, Chosen):
         windows = entry.windows
-        target = low.place(name)
+        target = low.destination(name)
         spec = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, True)
         low.add(Kernel("chosen_tiles", spec, (given, entry.numbers, target), location=op.location))
     else:
@@ -130,7 +129,7 @@ def _scattered(
     message = f"an index is out of range for an axis of size {size}"
     number = low.shared.check("index_out_of_range", message, op.location)
     spec = Scattered(given.dtype, at.dtype, math.prod(plane[:2]), size, count)
-    target = low.place(op.outputs[0])
+    target = low.destination(op.outputs[0])
     low.add(Kernel(kind, spec, (given, at, target), check=number, location=op.location))
     return target
 
@@ -143,7 +142,7 @@ def lower_window_sum(low: Lowering, op: Op) -> None:
     pool = Pool(
         "sum", type.dtype, math.prod(type.shape[:2]), 0, (0, 0), windows.kernel, windows.strides, windows.counts
     )
-    target = low.place(out)
+    target = low.destination(out)
     _pool(low, op, windows, pool, 0.0, [target])
     low.define(out, target)
 
@@ -157,8 +156,8 @@ def lower_window_sum_adjoint(low: Lowering, op: Op) -> None:
     windows = _pooling(low, op, like, ct)
     planes = math.prod(type.shape[:2])
     given = low.dense(low.entry(ct))
-    if _tiling(windows):
-        target = low.place(name)
+    if _tiling(windows, low.target.pools):
+        target = low.destination(name)
         tiles = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, False)
         low.add(Kernel("tiles", tiles, (given, target), location=op.location))
         low.define(op.outputs[0], target)

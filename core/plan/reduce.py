@@ -1,4 +1,4 @@
-"""Reductions: inside their group where they run along its row, else into memory."""
+"""Reductions: inside their fusion where they run along its row, else into memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 
 from core.ir import Op, TensorType
 from core.ir.registry import lookup
+from core.plan.entries import Entry, Uniform
 from core.plan.fusion import Member
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
+from core.plan.unsupported import Unsupported
 
 __all__ = ["reduced"]
 
@@ -70,26 +72,26 @@ def reduced(
 
     name: the variable this becomes, if it does, so that it is put where that is wanted.
     """
-    group, axes = low.join(entry.shape, [entry])
+    fusion, axes = low.join(entry.shape, [entry])
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
     gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)
     inner = _spread(entry.shape, over, kept, type.shape)
-    arg = low.argument(group, entry, entry.shape, axes)
+    arg = low.argument(fusion, entry, entry.shape, axes)
     if not gone:
-        return Member(group, arg, type.dtype, type.shape, inner)
-    group.ops.append(f"reduce_{kind}")
-    if group.can_reduce(gone):
-        return Member(group, group.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
-    view = low.place(name) if name else low.room(type.shape, type.dtype)
-    if not group.can_load(group.strides(view, inner)) or not group.covers(gone, kept):
-        stored = low.stored(Member(group, arg, type.dtype, entry.shape, axes))
-        group = low.new_group(entry.shape)
+        return Member(fusion, arg, type.dtype, type.shape, inner)
+    fusion.ops.append(f"reduce_{kind}")
+    if fusion.can_reduce(gone):
+        return Member(fusion, fusion.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
+    view = low.destination(name) if name else low.allocate(type.shape, type.dtype)
+    if not fusion.can_load(fusion.strides(view, inner)) or not fusion.covers(gone, kept):
+        stored = low.stored(Member(fusion, arg, type.dtype, entry.shape, axes))
+        fusion = low.new_fusion(entry.shape)
         axes = tuple(range(len(entry.shape)))
         inner = _spread(entry.shape, over, tuple(a for a in axes if a not in over), type.shape)
         gone = over
-        arg = group.load(stored, axes)
-    group.accumulate(kind, arg, view, inner, gone)
-    low.schedule.written(view.root, group.position)
+        arg = fusion.load(stored, axes)
+    fusion.accumulate(kind, arg, view, inner, gone)
+    low.instructions.written(view.root, fusion.position)
     return view
 
 

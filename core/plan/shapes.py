@@ -8,8 +8,10 @@ from core.ir import Op
 from core.ir.errors import InternalError
 from core.ops.indexing.gather import cut
 from core.plan.data import View
+from core.plan.entries import Entry, Uniform
 from core.plan.fusion import Member
-from core.plan.lowering import Entry, Lowering, Uniform, Unsupported, lowers
+from core.plan.lowering import Lowering, lowers
+from core.plan.unsupported import Unsupported
 
 __all__ = ["reshaped", "reshaped_view", "transposed"]
 
@@ -157,11 +159,11 @@ def lower_split(low: Lowering, op: Op) -> None:
 @lowers("concat")
 def lower_concat(low: Lowering, op: Op) -> None:
     axis = op.attrs["axis"] % len(low.type(op.outputs[0]).shape)
-    whole = low.place(op.outputs[0])
+    whole = low.destination(op.outputs[0])
     offset = whole.offset
     for name in op.inputs:
         shape = low.type(name).shape
-        low.leave(low.entry(name), View(whole.root, whole.dtype, shape, whole.strides, offset))
+        low.write(low.entry(name), View(whole.root, whole.dtype, shape, whole.strides, offset))
         offset += shape[axis] * whole.strides[axis]
     low.define(op.outputs[0], whole)
 
@@ -169,7 +171,7 @@ def lower_concat(low: Lowering, op: Op) -> None:
 @lowers("pad_constant", "slice_into")
 def lower_pad(low: Lowering, op: Op) -> None:
     """A filled array, then the operand written into the middle of it."""
-    whole = low.place(op.outputs[0])
+    whole = low.destination(op.outputs[0])
     entry = low.entry(op.inputs[0])
     low.copy(Uniform(op.attrs.get("value", 0), whole.dtype, whole.shape), whole)
     offset, strides = whole.offset, list(whole.strides)

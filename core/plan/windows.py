@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from core.ir import Op
 from core.ops.common.windows import pads_of, sizes
 from core.plan.data import Kernel, View
+from core.plan.entries import Entry
 from core.plan.geometry import Room, Triple
-from core.plan.lowering import Entry, Lowering
+from core.plan.lowering import Lowering
 
 __all__ = ["Windows", "in_room", "triple", "windows_of"]
 
@@ -68,7 +69,7 @@ def in_room(low: Lowering, op: Op, entry: Entry, room: Room | None) -> View:
     view = low.dense(entry)
     if room is None:
         return view
-    target = low.room((room.planes, room.plane), room.dtype)
+    target = low.allocate((room.planes, room.plane), room.dtype)
     low.add(Kernel("fill_room", room, (view, target), location=op.location))
     return target
 

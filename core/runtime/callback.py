@@ -1,4 +1,4 @@
-"""What machine code calls in the middle of a loop or branch, for ops that have none."""
+"""The function that machine code calls for ops that have no machine code."""
 
 from __future__ import annotations
 
@@ -7,38 +7,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.codegen.step import CONTROL
 from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import Interpreted, View, bytes_of
-from core.runtime.reference import Run, plan
+from core.runtime.control_words import ERROR, RAISED
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
 
 __all__ = ["Callback"]
 
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 
-ERROR = CONTROL.index("error")
-
-RAISED = -3
-"""In the error word: what was called raised an error; all loops end."""
-
 
 class Callback:
-    """A function at `address` that runs op `number` of `ops` on the arrays at `addresses`: (number, addresses).
+    """A C function ``(number, addresses)`` at `address`: it runs op `number` of `ops` on the arrays at `addresses`.
 
-    run:    the run that these ops belong to; set before machine code is entered.
-    raised: the error of an op. Behind it, and behind a check that failed, nothing runs any more.
+    run:    the run that the ops belong to; set before machine code is entered.
+    raised: the error of an op. After it, or after a check that failed, no op runs any more.
     """
 
     def __init__(self, ops: Sequence[Interpreted], control: ctypes.Array[ctypes.c_int64]) -> None:
         self.run = Run()
         self.raised: BaseException | None = None
-        self._ops = [(plan(each.block), each.views) for each in ops]
+        self._ops = [(interpreter_of(each.block), each.views) for each in ops]
         self._control = control
         self._function = SIGNATURE(self._call)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
     def _call(self, number: int, addresses: ctypes._Pointer[ctypes.c_void_p]) -> None:
-        if self._control[ERROR]:  # what a check refused is not computed with
+        if self._control[ERROR]:  # a check failed: the op must not read its operands
             return
         try:
             op, views = self._ops[number]
@@ -46,15 +42,15 @@ class Callback:
             given = len(op.block.params)
             for target, value in zip(arrays[given:], op(self.run, *arrays[:given]), strict=True):
                 if np.shape(value) != target.shape:
-                    message = f"an array of shape {list(np.shape(value))} is not {list(target.shape)}, as declared"
+                    message = f"the result has the shape {list(np.shape(value))}, not {list(target.shape)} as declared"
                     raise ExecutionError(message, "shape_mismatch", location=op.block.ops[0].location)
                 target[...] = value
-        except BaseException as error:  # it cannot pass through machine code
+        except BaseException as error:  # an exception cannot pass through machine code
             self.raised = error
             self._control[ERROR] = RAISED
 
     def check(self) -> None:
-        """Raise what an op raised."""
+        """Raise the error of an op, if there was one."""
         error, self.raised = self.raised, None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""A step that is ready to run: a plan, what its arguments and its results mean, and running it once."""
+"""A step that is ready to run: an interpreter, and the meaning of its arguments and results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from core.ir.recursion import headroom
 from core.ops.common.types import as_dtype
 from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import STEPS, Optimizer, state_types
-from core.runtime.native import native_plan
+from core.runtime.backend import Backend
+from core.runtime.native import native_interpreter
 from core.runtime.outputs import Result
-from core.runtime.reference import Message, Plan, Run, RunLimits
+from core.runtime.reference import Interpreter
+from core.runtime.run import Message, Run, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 
@@ -30,12 +32,13 @@ __all__ = ["Executable", "Outputs", "Update", "checked", "key_of"]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one step gave. Arrays are on the device the step ran on.
+    """The results of one step. Arrays are on the device that the step ran on.
 
-    A gradient of a table may be a RowArray; its new value, and that of an optimiser slot, is one then where the
-    optimiser changes these rows alone. scaling: the `loss_scale` of this step, and whether it was `skipped`.
+    A gradient of a table may be a RowArray. Then the new value of the table, and of an optimiser slot, is a RowArray
+    too if the optimiser changes these rows alone.
 
-    messages, unsaid: what ops reported, in their order, and how many more were left out.
+    scaling:          the `loss_scale` of this step, and whether it was `skipped`.
+    messages, unsaid: messages of reporting ops, in order, and the number of messages beyond the limit.
     """
 
     loss: Any = None
@@ -54,16 +57,18 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A block ready to run, and what its parameters and results mean.
+    """A block ready to run, and the meaning of its parameters and results.
 
-    layout:   what each result is; those that hold numbers of rows are in the place "rows".
+    backend:  compiles the block when `compiled` is called.
+    layout:   the meaning of each result; row numbers of sparse results have the place "rows".
     ready_at: requested name -> position, in the program with its backward pass, of the op after which its gradient is
-              final; the plan has it then at the latest.
-    choice:   what was chosen for a budget.
-    machine:  the same plan as machine code, where there is any; see `compiled`.
+              final; the interpreter has computed it then at the latest.
+    choice:   the memory plan that was chosen for a budget.
+    machine:  the block with its regions compiled; None before `compiled`.
     """
 
-    plan: Plan
+    interpreter: Interpreter
+    backend: Backend
     inputs: tuple[Variable, ...]
     layout: tuple[Result, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -73,19 +78,19 @@ class Executable:
     choice: Choice | None = None
     ready_at: Mapping[str, int] = field(default_factory=dict)
     loss_scale: LossScale | None = None
-    machine: Plan | None = None
+    machine: Interpreter | None = None
     _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_dtypes", tuple(as_dtype(v.type.dtype) for v in self.inputs))
 
     def compiled(self, timed: bool = False) -> Executable:
-        """The same with machine code for this CPU, wherever an op has any; the rest runs as it did.
+        """This step with compiled regions; ops without machine code run in the reference executor.
 
-        timed: the code takes the time of each of its kernels, for steps that want it.
+        timed: the code measures the time of each of its kernels, for steps with `times`.
         """
         with headroom():
-            return replace(self, machine=native_plan(self.plan.block, timed))
+            return replace(self, machine=native_interpreter(self.interpreter.block, self.backend, timed))
 
     def step(
         self,
@@ -99,9 +104,10 @@ class Executable:
     ) -> Outputs:
         """Run once on arrays for every feed, parameter, state and optimiser slot, by name.
 
-        when_final: called with the name and the value of each gradient, once, as soon as it is final: the gradients of
-                    last layers come while those of first ones are still being computed. What it raises ends the run.
-        times:      learns how long each kernel takes; those of machine code if it is `compiled` as timed.
+        when_final: called once with the name and the value of each gradient, as soon as it is final: gradients of the
+                    last layers come while those of the first layers are still being computed. An exception that it
+                    raises ends the run.
+        times:      collects the time of each kernel; kernels of machine code are timed if it is `compiled` as timed.
 
         The same values, seed and step give the same bytes on the same device.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
@@ -123,16 +129,17 @@ class Executable:
             unknown = values.keys() - {v.name for v in self.inputs}
             raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
         limits = limits or RunLimits()
-        if self.plan.largest > limits.max_bytes:
+        if self.interpreter.largest > limits.max_bytes:
             raise ExecutionError(
-                f"the step needs an array of {self.plan.largest} bytes, more than {limits.max_bytes}", "too_large"
+                f"the step needs an array of {self.interpreter.largest} bytes, more than {limits.max_bytes}",
+                "too_large",
             )
         run = Run(xp, limits, times=times)
         started = time.perf_counter()
-        # machine code has its values when it is done, and tells nothing on the way
-        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.plan
-        if chosen.direct is not None:
-            results = chosen.direct(run, *args)
+        # machine code returns all values at its end, so it cannot report a gradient before
+        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.interpreter
+        if chosen.region is not None:
+            results = chosen.region(run, *args)
         else:
             with np.errstate(all="ignore"), headroom():
                 watch = None if when_final is None else self._watch(when_final, xp)
@@ -142,7 +149,7 @@ class Executable:
         return self.outputs([r if isinstance(r, xp.ndarray) else xp.asarray(r) for r in results], run)
 
     def outputs(self, results: Sequence[Any], run: Run | None = None) -> Outputs:
-        """`results` of the plan, or of its machine code, as what they mean, with the messages of their `run`."""
+        """`results` of the block by their meaning, with the messages of their `run`."""
         out: dict[str, Any] = {}
         rows = None
         for each, value in zip(self.layout, results, strict=True):
@@ -158,33 +165,33 @@ class Executable:
         return Outputs(missing=self.missing, densified=self.densified, **out)
 
     def _watch(self, when_final: Callable[[str, Any], None], xp: ModuleType) -> dict[str, Callable[[Any], None]]:
-        """Variable of the plan -> what tells its value, under each name that it is the gradient of."""
+        """Variable of the block -> a function that reports its value under each name that it is the gradient of."""
         names: dict[str, list[Callable[[Any], None]]] = {}
         rows: dict[str, Any] = {}
-        for i, (variable, result) in enumerate(zip(self.plan.block.results, self.layout, strict=True)):
+        for i, (variable, result) in enumerate(zip(self.interpreter.block.results, self.layout, strict=True)):
             if result.place != "gradients":
                 continue
-            own = None if result.table is None else self.plan.block.results[i - 1]
-            if own is not None:  # the rows are there before their values, or with them
+            own = None if result.table is None else self.interpreter.block.results[i - 1]
+            if own is not None:  # row numbers are computed before their values, or together
                 names.setdefault(own, []).append(partial(rows.__setitem__, own))
 
-            def tell(value: Any, result: Result = result, own: str | None = own) -> None:
+            def report(value: Any, result: Result = result, own: str | None = own) -> None:
                 value = xp.asarray(value)
                 if own is not None:
                     assert result.table is not None
                     value = RowArray(xp.asarray(rows[own]), value, result.table)
                 when_final(result.name, value)
 
-            names.setdefault(variable, []).append(tell)
+            names.setdefault(variable, []).append(report)
 
-        def told(listed: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
-            def tell_all(value: Any) -> None:
-                for each in listed:
-                    each(value)
+        def all_of(reports: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+            def report_all(value: Any) -> None:
+                for report in reports:
+                    report(value)
 
-            return tell_all
+            return report_all
 
-        return {variable: told(listed) for variable, listed in names.items()}
+        return {variable: all_of(reports) for variable, reports in names.items()}
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Zeros for every slot of the optimiser, named ``<parameter>/<slot>``."""
@@ -195,7 +202,7 @@ class Executable:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Applies gradients that somebody else computed."""
+    """Applies gradients that the client computed."""
 
     executable: Executable
 
@@ -207,10 +214,10 @@ class Update:
         limits: RunLimits | None = None,
         xp: ModuleType = np,
     ) -> Outputs:
-        """New parameters and optimiser state. Only the parameters that have a gradient here take part.
+        """New values of the parameters that have a gradient here, and of their optimiser state.
 
-        A gradient that the update was compiled to take as rows is a RowArray, whose rows may come in any order and
-        more than once.
+        If the update was compiled with a gradient as rows, that gradient is a RowArray whose rows may have any order
+        and duplicates.
         """
         values = dict(optimizer_state) | dict(parameters)
         for name, value in gradients.items():
@@ -230,7 +237,7 @@ def key_of(seed: int, step: int) -> np.ndarray:
 
 
 def checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
-    """`value` on the device, if it has the declared type; nothing is converted silently.
+    """`value` on the device, if it has the declared type; values are never converted silently.
 
     Raises ProgramError (feed_shape, feed_dtype).
     """

@@ -1,7 +1,9 @@
-"""The memory of machine code beside its arguments: for what it computes on its way, for results, for what loops record.
+"""The memory of machine code, not counting its arguments: arenas, results, and stacks.
 
-A service may have compiled hundreds of steps, of which each worker runs one at a time. So what a step needs only while
-it runs is lent, and what it gives is made where something like it was.
+* An arena holds intermediate arrays. Large arenas are shared: a worker may hold hundreds of compiled steps and runs one
+  at a time, so all steps together take one arena, as large as the largest step needs.
+* Results are fresh arrays. The memory of a large result is used again when nothing refers to it any more.
+* Stacks hold the values that loops record. They stay with their step, so that only its first runs allocate.
 """
 
 from __future__ import annotations
@@ -19,22 +21,21 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
-from core.plan.data import stack_room
 
-__all__ = ["LINE", "Arena", "Arenas", "Rooms", "Stacks", "keeps_result"]
+__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "keeps_result"]
 
 LINE = 64
-"""Bytes of a line of the cache: arenas begin at one, for which they have so much more room."""
+"""Bytes of a cache line. Arenas start at one, and are allocated with so many bytes more."""
 
 LENT = 1 << 20
-"""Bytes from which on an arena is lent; smaller ones would be looked for longer than small steps take."""
+"""Fewest bytes of an arena that is shared. Finding a shared arena would take longer than a small step."""
 
 LARGE = 1 << 15
-"""Bytes from which on the memory of a result is used again."""
+"""Fewest bytes of a result whose memory is used again."""
 
 
 class Arena:
-    """So many bytes at the begin of a line of the cache, at `address`."""
+    """`size` bytes at `address`, which is the start of a cache line."""
 
     __slots__ = ("_memory", "address", "is_lent", "size")
 
@@ -46,9 +47,9 @@ class Arena:
 
 
 class Arenas:
-    """An arena of a size for as long as it is needed. What there is, is lent among all users that live.
+    """Lends an arena of one size for the time of a run. All live objects of this class share the large arenas.
 
-    Together they take as much as the largest needs, once for each thread that runs something at the same time.
+    Together they take as much as the largest needs, once for each thread that runs at the same time.
     """
 
     _ALL: ClassVar[WeakSet[Arenas]] = WeakSet()
@@ -61,7 +62,7 @@ class Arenas:
 
     @contextmanager
     def lent(self) -> Iterator[Arena]:
-        """An arena that nobody else uses meanwhile. Whoever makes one keeps it until a larger one is made."""
+        """An arena for exclusive use inside the context. Its allocator owns it until a larger one is allocated."""
         if self.is_small:
             yield self.small
             return
@@ -81,25 +82,25 @@ class Arenas:
 
     @property
     def small(self) -> Arena:
-        """The arena of a small size, which is not lent."""
+        """The arena of a small size, which is not shared."""
         if self._own is None:
-            raise InternalError(f"an arena of {self._size} bytes is lent, not owned: the limit is {LENT}")
+            raise InternalError(f"an arena of {self._size} bytes is shared, not owned: the limit is {LENT}")
         return self._own
 
 
 def keeps_result(nbytes: int) -> bool:
-    """Whether the memory of a result of so many bytes is kept when nobody holds it any more."""
+    """Whether the memory of a result of `nbytes` is kept when nothing refers to it any more."""
     return nbytes >= LARGE
 
 
-class _Room:
-    """Where a result of one type goes: new memory, or, where it is large, that of an earlier one nobody holds any more.
+class _ResultPool:
+    """Arrays for results of one type. A large one reuses the memory of an earlier one that nothing refers to.
 
-    The system gives new memory page by page, at the first touch, which costs more than writing it.
+    The system maps new memory page by page, at the first touch, which takes longer than writing it.
     """
 
     KEPT = 2
-    """Arrays for each result of a step: those of one step are often held while the next one runs."""
+    """Arrays kept for each result of a step: callers often hold the results of one step while the next one runs."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.most = 0
@@ -113,7 +114,7 @@ class _Room:
             return np.empty(self._shape, self._dtype)
         with self._lock:
             for i in range(len(self._kept)):
-                if sys.getrefcount(self._kept[i]) == 2:  # the list, and the question
+                if sys.getrefcount(self._kept[i]) == 2:  # the list and the argument of getrefcount
                     return self._kept[i]
             fresh = np.empty(self._shape, self._dtype)
             if len(self._kept) < self.most:
@@ -121,49 +122,48 @@ class _Room:
             return fresh
 
 
-class Rooms:
-    """Where the results of one step go. Steps with results of the same type share the memory that is kept for it."""
+class ResultPools:
+    """Arrays for the results of one step. Steps with results of the same type share the pool of that type."""
 
-    _ALL: ClassVar[WeakValueDictionary[tuple[tuple[int, ...], np.dtype], _Room]] = WeakValueDictionary()
+    _ALL: ClassVar[WeakValueDictionary[tuple[tuple[int, ...], np.dtype], _ResultPool]] = WeakValueDictionary()
     _LOCK = threading.Lock()
 
     def __init__(self, types: Iterable[tuple[tuple[int, ...], np.dtype]]) -> None:
-        self._rooms: list[_Room] = []
+        self._pools: list[_ResultPool] = []
         with self._LOCK:
             for type in types:
-                room = self._ALL.get(type)
-                if room is None:
-                    room = self._ALL[type] = _Room(*type)
-                self._rooms.append(room)
-            for room, count in Counter(self._rooms).items():
-                room.most = max(room.most, _Room.KEPT * count)
+                pool = self._ALL.get(type)
+                if pool is None:
+                    pool = self._ALL[type] = _ResultPool(*type)
+                self._pools.append(pool)
+            for pool, count in Counter(self._pools).items():
+                pool.most = max(pool.most, _ResultPool.KEPT * count)
 
     def arrays(self) -> list[np.ndarray]:
-        """One for each result, which nobody holds."""
-        return [each.array() for each in self._rooms]
+        """One array for each result, to which nothing else refers."""
+        return [each.array() for each in self._pools]
 
 
 class Stacks:
-    """The table of a region's stacks: (address, bytes) of each. Machine code lets them grow; they are freed here."""
+    """The table of a region's stacks: (address, bytes) of each. Machine code enlarges them; this class frees them."""
 
-    def __init__(self, slots: Sequence[int]) -> None:
-        """slots: the bytes of one slot of each stack."""
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """sizes: bytes of each stack at first."""
         self._libc: Any = ctypes.CDLL(None)
         self._libc.aligned_alloc.restype = ctypes.c_void_p
         self._libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         self._libc.free.argtypes = [ctypes.c_void_p]
-        self._table = (ctypes.c_int64 * (2 * len(slots)))()
-        for i, size in enumerate(slots):
-            room = stack_room(size)
-            address = self._libc.aligned_alloc(LINE, room)
+        self._table = (ctypes.c_int64 * (2 * len(sizes)))()
+        for i, size in enumerate(sizes):
+            address = self._libc.aligned_alloc(LINE, size)
             if address is None:
                 raise ExecutionError("out of memory", "out_of_memory")
-            self._table[2 * i], self._table[2 * i + 1] = address, room
+            self._table[2 * i], self._table[2 * i + 1] = address, size
         self.address = ctypes.addressof(self._table)
 
     @property
-    def room(self) -> int:
-        """The bytes of all of them."""
+    def nbytes(self) -> int:
+        """The bytes of all stacks together."""
         return sum(self._table[1::2])
 
     def __del__(self) -> None:

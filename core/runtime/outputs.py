@@ -1,4 +1,4 @@
-"""What a step returns: results of a block, and what each of them is."""
+"""The results of a step: which variables it returns, and the meaning of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Result", "Wanted", "gradient_step", "rows_of", "states_of", "step_bl
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a result of a block is: the field of `Outputs` it belongs to, and its name there.
+    """The meaning of a result of a block: the field of `Outputs` it belongs to (`place`), and its name there.
 
-    table: the shape of the whole table, if this and the result before it are values and numbers of rows of it.
+    table: shape of the whole table, if this result is rows of one; the result before it has the row numbers then.
     """
 
     place: str
@@ -28,7 +28,7 @@ class Result:
 
 
 Wanted = list[tuple[Result, str]]
-"""What is wanted, and the variable that is it."""
+"""Each result with the variable that holds it."""
 
 
 def gradient_step(backward: Backward, query: GradientQuery, fetch: Sequence[str] = ()) -> Block:
@@ -53,7 +53,7 @@ def wanted_by(backward: Backward, query: GradientQuery, fetch: Sequence[str], gi
 
 
 def rows_of(place: str, name: str, variables: tuple[str, str], table: Any) -> Wanted:
-    """Rows of a table as a result: their numbers, then their values."""
+    """Rows of a table as two results: the row numbers, then the values."""
     rows, values = variables
     return [(Result("rows", name), rows), (Result(place, name, table.shape), values)]
 
@@ -64,5 +64,5 @@ def states_of(program: Program) -> Wanted:
 
 
 def step_block(program: Program, wanted: Wanted) -> Block:
-    """The optimised block that returns what is wanted."""
+    """The optimised block that returns the wanted variables."""
     return optimize(replace(program.block, results=tuple(variable for _, variable in wanted)))

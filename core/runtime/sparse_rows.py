@@ -1,4 +1,4 @@
-"""A table of which few rows are not zero, or few are new, as these rows alone."""
+"""A table as some of its rows: the rows that are not zero, or the rows that changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RowArray"]
 class RowArray:
     """Rows of a table.
 
-    rows:   int64 [n], ascending, each there once.
+    rows:   int64 [n], ascending, without duplicates.
     values: [n, *row], on the same device.
     shape:  of the whole table, [size, *row].
     """
@@ -25,11 +25,11 @@ class RowArray:
     shape: tuple[int, ...]
 
     def whole(self, xp: ModuleType = np) -> Any:
-        """The table, its other rows zero."""
+        """The whole table; the other rows are zero."""
         table = xp.zeros(self.shape, self.values.dtype)
         self.write(table)
         return table
 
     def write(self, table: Any) -> None:
-        """Put the rows in their places in `table`; its other rows stay."""
+        """Write the rows to their places in `table`; the other rows stay as they are."""
         table[self.rows] = self.values

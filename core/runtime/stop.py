@@ -1,4 +1,4 @@
-"""Ending machine code that runs too long: one thread asks for all steps that run, and writes their stop word."""
+"""Stopping machine code: one thread polls the limits of all running steps, and sets their stop words."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from core.codegen.step import CONTROL
 from core.ir.errors import ExecutionError
-from core.runtime.reference import Run
+from core.runtime.control_words import STOP
+from core.runtime.run import Run
 
 __all__ = ["watched"]
 
 Control = ctypes.Array[ctypes.c_int64]
 
 INTERVAL = 0.005
-"""Seconds between two questions."""
-
-STOP = CONTROL.index("stop")
+"""Seconds between two polls."""
 
 
 class _Watcher:
-    """The thread, and the (control, run) pairs it asks for. It sleeps while there are none."""
+    """The thread, and the (control, run) pairs that it polls. It sleeps while there are none."""
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[Control, Run]] = {}
@@ -35,7 +33,7 @@ class _Watcher:
         with self._lock:
             self._running[id(control)] = (control, run)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._ask, name="backpass-stop", daemon=True)
+                self._thread = threading.Thread(target=self._poll, name="backpass-stop", daemon=True)
                 self._thread.start()
         self._some.set()
 
@@ -45,7 +43,7 @@ class _Watcher:
             if not self._running:
                 self._some.clear()
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         while True:
             self._some.wait()
             time.sleep(INTERVAL)
@@ -54,7 +52,7 @@ class _Watcher:
                     try:
                         run.poll()
                     except ExecutionError:
-                        control[STOP] = 1  # the step's own thread says why
+                        control[STOP] = 1  # the thread of the step polls again and raises the error
 
 
 _WATCHER = _Watcher()
@@ -62,7 +60,7 @@ _WATCHER = _Watcher()
 
 @contextmanager
 def watched(control: Control, run: Run) -> Iterator[None]:
-    """While the context lasts, `control` is told to stop when the limits of `run` say so."""
+    """Inside the context, the stop word of `control` is set as soon as the limits of `run` are exceeded."""
     _WATCHER.add(control, run)
     try:
         yield

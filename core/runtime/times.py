@@ -15,7 +15,7 @@ __all__ = ["Spent", "Times"]
 
 @dataclass(slots=True)
 class Spent:
-    """nbytes: of what was read and written, counted as it was done; 0 where a plan tells it."""
+    """nbytes: bytes read and written, counted while ops ran one by one; 0 for kernels, whose plan has the number."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -24,11 +24,11 @@ class Spent:
 
 @dataclass(slots=True)
 class Times:
-    """Filled by a run that has it. Ops that run others, as loops do, are not in it; what they run is.
+    """Times of the kernels and ops of one or more runs. Loops and branches have no entry; the ops inside them do.
 
     seconds: of the runs as a whole.
     kernels: of machine code.
-    ops:     run one by one; each with its block, where its types are.
+    ops:     ops that ran one by one, by id; each with its block, which has its types.
     """
 
     seconds: float = 0.0
@@ -36,14 +36,14 @@ class Times:
     ops: dict[int, tuple[Op, Block, Spent]] = field(default_factory=dict)
 
     def add(self, kernels: Sequence[Instruction], table: Sequence[int]) -> None:
-        """table: for each kernel its nanoseconds and its calls."""
+        """Add the times that machine code measured. table: for each kernel its nanoseconds and its calls."""
         for i, each in enumerate(kernels):
             spent = self.kernels.setdefault(each, Spent())
             spent.seconds += table[2 * i] / 1e9
             spent.calls += table[2 * i + 1]
 
     def call(self, op: Op, block: Block, function: Callable[..., Any], xp: Any, *inputs: Any) -> Any:
-        """What `function` gives for the inputs, and the time it took; a GPU is waited for."""
+        """Call `function` and add its time; on a GPU, wait until it has finished."""
         _, _, spent = self.ops.setdefault(id(op), (op, block, Spent()))
         before = time.perf_counter()
         result = function(xp, *inputs)

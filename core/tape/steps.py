@@ -20,7 +20,8 @@ from core.compiler.compile import optimize
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location
 from core.ir.recursion import headroom
-from core.runtime.reference import Plan, Run, RunLimits, plan
+from core.runtime.reference import Interpreter, interpreter_of
+from core.runtime.run import Run, RunLimits
 from core.tape.playback import Playback, play_back
 
 __all__ = ["Form", "Step", "Steps"]
@@ -82,7 +83,7 @@ class Step:
     playback:      of a backward step, what is played back.
     """
 
-    plan: Plan
+    interpreter: Interpreter
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     playback: Playback | None = None
@@ -93,8 +94,8 @@ class Step:
         """The results by the names of `form`. more: arguments behind those of `reads`."""
         args = [values[form.names[i]] for i in self.reads]
         with np.errstate(all="ignore"), headroom(), _placed(form):
-            results = self.plan(Run(xp, limits), *args, *more)
-        types = self.plan.block.result_types
+            results = self.interpreter(Run(xp, limits), *args, *more)
+        types = self.interpreter.block.result_types
         arrays = [xp.asarray(v) if isinstance(t, TensorType) else v for v, t in zip(results, types, strict=True)]
         return dict(zip([form.names[i] for i in self.writes], arrays, strict=True))
 
@@ -140,14 +141,14 @@ class Steps:
 
 
 def _weight(step: Step) -> int:
-    return 1 + len(step.plan.instructions)
+    return 1 + len(step.interpreter.calls)
 
 
 def _forward(form: Form) -> Step:
     block = form.block()
     writes = [i for i in range(len(form.names)) if i not in set(form.params)]
     with headroom():
-        made = plan(optimize(replace(block, results=tuple(f"v{i}" for i in writes))))
+        made = interpreter_of(optimize(replace(block, results=tuple(f"v{i}" for i in writes))))
     return Step(made, form.params, tuple(writes))
 
 
@@ -163,7 +164,7 @@ def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
         results = [a.final(found[name].name) for name in reached]
         ops = live(a.ops(), results)
         known = reads(ops, results, block.types)
-        made = plan(optimize(a.part(ops, (*known, seed.name), results)))
+        made = interpreter_of(optimize(a.part(ops, (*known, seed.name), results)))
     played = play_back(block, depends.active(block, names, ()), set(a.cotangents.origin.values()), reached)
     return Step(made, tuple(int(n[1:]) for n in known), tuple(int(n[1:]) for n in reached), played)
 

@@ -19,7 +19,7 @@ from core.compiler.compile import key_of
 from core.ir import Program, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.recursion import headroom
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.tape.answers import Appended, Evaluated, Gradients
 from core.tape.reader import parsed, pointer_of, read_ops
 from core.tape.record import record, why_missing

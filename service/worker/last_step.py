@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import Outputs
-from core.runtime.bound_step import KEPT, BoundStep, bound
-from core.runtime.reference import Run
+from core.runtime.bound_step import KEPT, BoundStep, bind_step
+from core.runtime.run import Run
 from service.worker.programs import Prepared
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
@@ -76,5 +76,5 @@ def last_step(
         held = dict(values)
         for place in KEPT:
             held |= getattr(out, place)
-        again.bound = bound(compiled.executable, held)
+        again.bound = bind_step(compiled.executable, held)
     return again

@@ -128,7 +128,7 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
-    from core.runtime.native import start_threads, thread_count
+    from core.codegen.threads import start_threads, thread_count
 
     use_compiler_process(thread_count()).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")

@@ -127,7 +127,7 @@ class CachedProgram:
         executable = compiled.executable
         if executable.machine is None:
             return compiled
-        key = ("timed", id(executable.plan))  # the cache entry keeps the plan alive, so its id is not reused
+        key = ("timed", id(executable.interpreter))  # the cache entry keeps it alive, so its id is not reused
         found = _recall(self._executables, key)
         if found is None:
             found = self._in_thread(key, lambda: executable.compiled(timed=True))
@@ -166,7 +166,7 @@ class CachedProgram:
         return Prepared(executable, fresh=True)
 
     def _put(self, key: Hashable, executable: Executable) -> None:
-        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.interpreter.block))
 
     @property
     def _is_short(self) -> bool:
@@ -192,7 +192,7 @@ class CachedProgram:
             return False
         if not all(v.type.is_static for v in executable.inputs):  # open sizes: compiled only to validate the query
             return False
-        return self.machine == "always" or repeated or _is_long(executable.plan.block)
+        return self.machine == "always" or repeated or _is_long(executable.interpreter.block)
 
 
 def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram:
@@ -264,11 +264,12 @@ def op_count(root: Block) -> int:
 
 def _reading_only(executable: Executable) -> Executable:
     """`executable` without its unread inputs: an accuracy needs no dropout key, and logits need no labels."""
-    block = executable.plan.block
-    read = set(block.results).union(*(each.inputs for each in executable.plan.instructions))
+    block = executable.interpreter.block
+    read = set(block.results).union(*(each.inputs for each in executable.interpreter.calls))
     kept = [i for i, name in enumerate(block.params) if name in read]
-    plan = replace(executable.plan, block=replace(block, params=tuple(block.params[i] for i in kept)))
-    return replace(executable, plan=plan, inputs=tuple(executable.inputs[i] for i in kept))
+    narrowed = replace(block, params=tuple(block.params[i] for i in kept))
+    interpreter = replace(executable.interpreter, block=narrowed)
+    return replace(executable, interpreter=interpreter, inputs=tuple(executable.inputs[i] for i in kept))
 
 
 def _is_long(block: Block) -> bool:

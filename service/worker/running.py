@@ -12,7 +12,7 @@ from core.analysis.profile import profile_of
 from core.autodiff.hooks import Hook
 from core.compiler.compile import Budget, Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
-from core.runtime.reference import Message, RunLimits
+from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 from service.worker.programs import Prepared

@@ -18,13 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
-from core.runtime.native import native_plan
-from core.runtime.reference import Run, execute, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute, interpreter_of
+from core.runtime.run import Run
 from tests.laws.test_ops import CASES, OPS, arrays, examples_of
 from tests.laws.test_random_programs import EXAMPLES, PARTS
 
@@ -193,9 +195,9 @@ def cotangents(rng: np.random.Generator, block: Block, values: list[Any]) -> lis
 def compare(block: Block, values: list[Any], tolerance: float) -> bool:
     """Whether the program runs at all. It fails alike, or its results are the same but for rounding."""
     with np.errstate(all="ignore"):
-        native = native_plan(block)
+        native = native_interpreter(block, CPU)
         try:
-            wanted = plan(block)(Run(), *values)
+            wanted = interpreter_of(block)(Run(), *values)
         except ExecutionError as refused:
             with pytest.raises(ExecutionError) as caught:
                 native(Run(), *values)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import INTEGERS, Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.ir.registry import lookup
-from core.runtime.native import native_plan
-from core.runtime.reference import Run, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import OPS
@@ -39,7 +41,8 @@ def test_an_op_with_a_constant_gives_what_the_reference_executor_gives(name, dty
 def bits(block: Block, *values: np.ndarray) -> tuple[list[bytes], list[bytes]]:
     """All results: of machine code, and of the reference executor."""
     found, wanted = (
-        [np.asarray(r).tobytes() for r in run(Run(), *values)] for run in (native_plan(block), plan(block))
+        [np.asarray(r).tobytes() for r in run(Run(), *values)]
+        for run in (native_interpreter(block, CPU), interpreter_of(block))
     )
     return found, wanted
 
@@ -85,7 +88,7 @@ def test_a_product_of_one_number_repeated_is_its_power(times, dtype):
     with np.errstate(over="ignore"):
         powers = np.array([np.full(times, n, dtype).prod(dtype=dtype) for n in x])
 
-    each, whole = native_plan(block)(Run(), x.reshape(4, 1))
+    each, whole = native_interpreter(block, CPU)(Run(), x.reshape(4, 1))
 
     np.testing.assert_array_equal(each, powers)
     assert whole == 0

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
 from core.codegen.machine import lanes
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.errors import ExecutionError
 from core.runtime import memory
-from core.runtime.native import native_plan
-from core.runtime.reference import Run, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
 from tests.core.codegen.test_rows import SIZES, chain, values
 from tests.laws.test_native import same
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats
@@ -85,13 +87,13 @@ def test_nothing_is_touched_outside_the_arrays_of_an_op_and_its_gradient(name, i
 
     with np.errstate(all="ignore"):
         try:
-            wanted = plan(block)(Run(), *values)
+            wanted = interpreter_of(block)(Run(), *values)
         except ExecutionError:
             with pytest.raises(ExecutionError):
-                native_plan(block)(Run(), *given)
+                native_interpreter(block, CPU)(Run(), *given)
             wanted = ()
         else:
-            for found, want in zip(native_plan(block)(Run(), *given), wanted, strict=True):
+            for found, want in zip(native_interpreter(block, CPU)(Run(), *given), wanted, strict=True):
                 same(found, want)
 
     assert all(each.whole for each in guards)
@@ -108,6 +110,6 @@ def test_nothing_is_touched_outside_the_arrays_of_a_long_row(vectors, rest, guar
         guards[-1].array[...] = value
         given.append(guards[-1].array)
 
-    native_plan(block)(Run(), *given)
+    native_interpreter(block, CPU)(Run(), *given)
 
     assert all(each.whole for each in guards)

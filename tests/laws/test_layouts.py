@@ -111,4 +111,4 @@ def test_a_result_whose_transpose_is_stored_first_lies_as_it_should(order, carri
     s.total(s.op("mul", s.op("reshape", "a", shape=[27]), s.op("sin", "turned")))
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["a", "turned"])
 
-    both(executable.plan.block, [s.values[v.name] for v in executable.inputs])
+    both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])

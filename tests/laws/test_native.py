@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.ir.errors import ExecutionError
 from core.ir.registry import Example
-from core.runtime.native import native_plan
-from core.runtime.reference import Run, execute, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute, interpreter_of
+from core.runtime.run import Run
 from core.wire import read
 from tests.laws import test_ops
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
@@ -45,10 +47,10 @@ def both(block, args):
     wanted = refused = None
     with np.errstate(all="ignore"):
         try:
-            wanted = plan(block)(Run(), *args)
+            wanted = interpreter_of(block)(Run(), *args)
         except ExecutionError as error:
             refused = error
-        native = native_plan(block)
+        native = native_interpreter(block, CPU)
         if refused is not None:
             with pytest.raises(ExecutionError) as caught:
                 native(Run(), *args)
@@ -134,4 +136,4 @@ def test_a_random_program_is_what_the_reference_executor_makes_of_it(part, dtype
         second_order(program),
     ):
         args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
-        both(executable.plan.block, args)
+        both(executable.interpreter.block, args)

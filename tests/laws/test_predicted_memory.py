@@ -18,7 +18,7 @@ from core.analysis import analyse
 from core.analysis.compiled import machine_code
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.executable import Executable
-from core.runtime.native import Region
+from core.runtime.region import NativeRegion
 from core.wire import read
 from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
 from tests.laws.test_random_programs import ALL, FIXED, leaves, second_order
@@ -52,7 +52,7 @@ def allocated(executable: Executable, values: Mapping[str, Any]) -> int:
         tracemalloc.stop()
     del outputs
     assert compiled.machine is not None
-    regions = [each.call for each in compiled.machine.instructions if isinstance(each.call, Region)]
+    regions = [each.call for each in compiled.machine.calls if isinstance(each.call, NativeRegion)]
     return arrays + sum(each.stack_bytes for each in regions)
 
 
@@ -133,7 +133,7 @@ def test_no_random_program_takes_more_than_is_predicted_for_its_longest_loop(doc
     program, values = read(document), leaves(seed)
     longest = len(FIXED["xs"])
     for executable in (compile_gradient(program, GradientQuery(targets=("loss",), **ALL)), second_order(program)):
-        predicted = machine_code(executable.plan.block, longest)
+        predicted = machine_code(executable.interpreter.block, longest)
         if not predicted["interpreted"]:
             given = {v.name: values[v.name] for v in executable.inputs if v.role != "key"}
             assert allocated(executable, given) <= predicted["peak_bytes"]

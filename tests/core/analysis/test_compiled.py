@@ -108,8 +108,8 @@ def rounding() -> Sketch:
 
 def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
     report = told(sorting_between())
-    plan = compile_gradient(read(sorting_between().document), LOSS).compiled().machine
-    regions = [each.op.attrs["region"] for each in plan.instructions if each.op.type == "native"]
+    machine = compile_gradient(read(sorting_between().document), LOSS).compiled().machine
+    regions = [each.op.attrs["region"] for each in machine.calls if each.op.type == "native"]
 
     assert [each["arena_bytes"] for each in report["regions"]] == [region.arena_bytes for region in regions]
     assert len(regions) == 1  # from which the sort is called
@@ -118,7 +118,7 @@ def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
     assert (sort["type"], sort["count"]) == ("argsort", 1)
     assert "argsort" in sort["reason"]
     counts = report["ops"]
-    assert counts["compiled"] + counts["interpreted"] == len(regions[0].block.ops)
+    assert counts["compiled"] + counts["interpreted"] == len(regions[0].plan.block.ops)
     assert counts["compiled"] == sum(each["ops"] for each in report["regions"])
     assert counts["interpreted"] == sum(each["ops"] for each in report["interpreted"])
 
@@ -138,7 +138,9 @@ def test_where_nothing_is_compiled_no_machine_code_is_told():
 def test_every_op_is_counted_those_inside_loops_too(s):
     counts = told(s)["ops"]
 
-    assert counts["compiled"] + counts["interpreted"] == count(compile_gradient(read(s.document), LOSS).plan.block)
+    assert counts["compiled"] + counts["interpreted"] == count(
+        compile_gradient(read(s.document), LOSS).interpreter.block
+    )
 
 
 def test_a_loop_that_is_no_machine_code_says_which_op_in_it_is_none():

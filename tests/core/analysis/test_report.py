@@ -51,7 +51,7 @@ def measured(s: Sketch, **query: object) -> int:
 
 def predicted(s: Sketch, trips: int = 1, **query: object) -> int:
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
-    return predict_memory(exe.plan.block, trips).peak
+    return predict_memory(exe.interpreter.block, trips).peak
 
 
 @pytest.mark.reference

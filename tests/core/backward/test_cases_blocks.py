@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.ir.errors import ExecutionError, ProgramError
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.wire import read
 from tests.programs import Sketch, close, grads, step
 

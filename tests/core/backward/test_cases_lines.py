@@ -173,7 +173,7 @@ def test_11_what_does_not_lead_to_the_loss_is_neither_differentiated_nor_run():
 
     assert "exp" not in origins(backward(s))
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss"))
-    assert "exp" not in [i.op.type for i in exe.plan.instructions]
+    assert "exp" not in [i.op.type for i in exe.interpreter.calls]
 
 
 def test_12_unused_and_unknown_parameters():

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from core.backward.append_backward import append_backward
+from core.codegen.backend import write_plan
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
-from core.runtime.native import written
+from core.plan import plan_block
 from core.wire import read
 from tests.programs import Sketch
 
@@ -89,7 +91,7 @@ def test_twice_the_layers_are_twice_the_work_for_the_compiler():
     def work(count: int) -> int:
         program, sgd = read(layers(count).document), Optimizer("sgd", {"learning_rate": 0.1})
         step = compile_training(program, GradientQuery(loss="loss"), sgd, gives_gradients=False)
-        return calls(written, step.plan.block)
+        return calls(lambda block: write_plan(plan_block(block, CPU_TARGET)), step.interpreter.block)
 
     _, small, large = work(5), work(100), work(200)
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from core.codegen.cpu_target import CPU_TARGET
 from core.plan import arena
 from core.plan.data import Root
 
@@ -21,7 +22,7 @@ def test_what_is_alive_together_lies_apart(monkeypatch, many, seed):
         spans[Root(draw.choice([4, 64, 100, 4096]))] = [first, first + draw.randrange(12)]
     offsets: dict[Root, int] = {}
 
-    end = arena._fit(spans, 0, offsets)
+    end = arena._fit(spans, 0, offsets, CPU_TARGET)
 
     roots = list(spans)
     for i, a in enumerate(roots):

@@ -76,7 +76,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from bench.workloads import WORKLOADS
 import numpy as np
-from core.runtime.reference import Run
+from core.runtime.run import Run
 w = WORKLOADS["mlp_small"]()
 ex = compile_gradient(read(w.program), GradientQuery(loss="loss"), shapes={k: v.shape for k, v in w.feeds.items()})
 machine.keep_on_disk(Path(sys.argv[1]), 2**20)

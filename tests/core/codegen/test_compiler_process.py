@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.compiler_process import GOOD, CompilerProcess, _compile_all
+from core.codegen.compiler_main import _compile_all
+from core.codegen.compiler_process import GOOD, CompilerProcess
 from core.ir.errors import ExecutionError
 
 DOUBLE = """

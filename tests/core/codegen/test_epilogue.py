@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from bench.workloads import mlp
 from core.autodiff.adjoint import vjp
-from core.codegen import parallel
+from core.codegen import backend, packed_gemm, parallel
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
-from core.plan import build, data, plan_block
+from core.plan import build, plan_block
 from core.plan.data import Gemm, Rows
 from core.plan.epilogue import fuse_epilogues
-from core.runtime import native
-from core.runtime.native import CPU, native_plan
-from core.runtime.reference import Run, execute, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute, interpreter_of
+from core.runtime.run import Run
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
@@ -32,11 +34,11 @@ from tests.strategies import programs
 def threads(request, monkeypatch):
     monkeypatch.setattr(parallel, "LONG", 1)
     monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
-    monkeypatch.setattr(native, "thread_count", lambda: request.param)
+    monkeypatch.setattr(backend, "thread_count", lambda: request.param)
 
 
 def products(block) -> list[Gemm]:
-    return [i for i in plan_block(block, CPU).body.instructions if isinstance(i, Gemm)]
+    return [i for i in plan_block(block, CPU_TARGET).body.instructions if isinstance(i, Gemm)]
 
 
 def dense(rows: int, inner: int, columns: int, dtype: str, axes: tuple[int, ...] | None = (0,)):
@@ -61,17 +63,17 @@ def test_a_result_and_what_follows_are_as_they_are_apart(rows, inner, columns, d
     block = dense(rows, inner, columns, dtype)
     args = values(block)
 
-    fused = native_plan(block)(Run(), *args)
+    fused = native_interpreter(block, CPU)(Run(), *args)
 
     assert [g.then is not None for g in products(block)] == [True]
-    monkeypatch.setattr(build, "fuse_epilogues", tuple)
-    apart = native_plan(block)(Run(), *args)
+    monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
+    apart = native_interpreter(block, CPU)(Run(), *args)
     assert [g.then is not None for g in products(block)] == [False]
     np.testing.assert_array_equal(fused[0], apart[0])
     np.testing.assert_array_equal(fused[1], apart[1])
     tolerance = 1e-4 if dtype == "float32" else 1e-12
     np.testing.assert_allclose(fused[2], apart[2], rtol=tolerance, atol=tolerance)
-    for found, wanted in zip(fused, plan(block)(Run(), *args), strict=True):
+    for found, wanted in zip(fused, interpreter_of(block)(Run(), *args), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=tolerance * 10, atol=tolerance * 10)
 
 
@@ -81,8 +83,8 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
     found = []
     for count in (1, 2, 5):
         monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
-        monkeypatch.setattr(native, "thread_count", lambda count=count: count)
-        found.append(native_plan(block)(Run(), *args))
+        monkeypatch.setattr(backend, "thread_count", lambda count=count: count)
+        found.append(native_interpreter(block, CPU)(Run(), *args))
 
     for each in found[1:]:
         for one, other in zip(each, found[0], strict=True):
@@ -95,7 +97,9 @@ def test_a_sum_over_more_than_columns_is_a_pass_of_its_own(axes, threads):
     args = values(block)
 
     assert [g.then for g in products(block)] == [None]
-    for found, wanted in zip(native_plan(block)(Run(), *args), plan(block)(Run(), *args), strict=True):
+    for found, wanted in zip(
+        native_interpreter(block, CPU)(Run(), *args), interpreter_of(block)(Run(), *args), strict=True
+    ):
         np.testing.assert_allclose(found, wanted, rtol=1e-11)
 
 
@@ -113,14 +117,14 @@ def test_a_result_that_something_else_reads_first_is_left_alone():
 
 @pytest.mark.parametrize("strides", [(64, 3), (0, 0)])
 def test_a_product_whose_operand_cannot_be_packed_is_left_alone(strides, monkeypatch):
-    monkeypatch.setattr(build, "fuse_epilogues", tuple)
-    product, rows = plan_block(dense(64, 1, 64, "float32"), CPU).body.instructions
+    monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
+    product, rows = plan_block(dense(64, 1, 64, "float32"), CPU_TARGET).body.instructions
     assert isinstance(product, Gemm)
 
     gaps = replace(product, b=replace(product.b, strides=strides))
 
-    assert fuse_epilogues([gaps, rows]) == (gaps, rows)
-    (fused,) = fuse_epilogues([product, rows])
+    assert fuse_epilogues([gaps, rows], packed_gemm.packs) == (gaps, rows)
+    (fused,) = fuse_epilogues([product, rows], packed_gemm.packs)
     assert isinstance(fused, Gemm)
     assert fused.then is not None
 
@@ -136,9 +140,9 @@ def test_a_result_that_is_wanted_itself_is_kept():
 
     assert product.then is not None
     assert product.kept
-    found = native_plan(block)(Run(), *args)
+    found = native_interpreter(block, CPU)(Run(), *args)
     np.testing.assert_allclose(found[0], args[0] @ args[1], rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(found[1], native_plan(b.build([b.emit("tanh", xy)]))(Run(), *args)[0])
+    np.testing.assert_array_equal(found[1], native_interpreter(b.build([b.emit("tanh", xy)]), CPU)(Run(), *args)[0])
 
 
 def test_what_waits_for_another_product_is_not_done_before_it():
@@ -151,7 +155,7 @@ def test_what_waits_for_another_product_is_not_done_before_it():
 
     assert (first.then, second.then is not None) == (None, True)
     np.testing.assert_allclose(
-        native_plan(block)(Run(), *args)[0], args[0] @ args[1] + args[1] @ args[2], rtol=1e-4, atol=1e-4
+        native_interpreter(block, CPU)(Run(), *args)[0], args[0] @ args[1] + args[1] @ args[2], rtol=1e-4, atol=1e-4
     )
 
 
@@ -180,9 +184,9 @@ def test_an_update_is_part_of_its_product_and_the_gradient_is_nowhere():
     executable = compile_training(
         read(w.program), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 0.01}), gives_gradients=False
     )
-    block = executable.plan.block
+    block = executable.interpreter.block
 
-    body = plan_block(block, CPU).body.instructions
+    body = plan_block(block, CPU_TARGET).body.instructions
 
     large = [i for i in body if isinstance(i, Gemm) and min(i.c.shape) >= 64]
     assert len(large) == 6
@@ -192,7 +196,7 @@ def test_an_update_is_part_of_its_product_and_the_gradient_is_nowhere():
 
 @pytest.fixture
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(data, "PACKED", 1)
+    monkeypatch.setattr(packed_gemm, "PACKED", 1)
 
 
 MADE_OF_PRODUCTS = ("matmul", "einsum", "addmm", "bmm", "scaled_dot_product_attention", "bilinear_tensor_product")
@@ -213,6 +217,6 @@ def test_a_random_program_as_if_its_products_were_large(document, seed, all_are_
     given = leaves(seed)
     executable = compile_gradient(read(document), GradientQuery(targets=("loss",), **ALL), fetch=["loss"])
     both(
-        executable.plan.block,
+        executable.interpreter.block,
         [key_of(0, 0) if v.role == "key" else given[v.name] for v in executable.inputs],
     )

@@ -9,18 +9,19 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir import Block
 from core.plan import plan_block
 from core.plan.flow import Ahead, Hoisted, Loop
-from core.plan.hoist import DEPTH
 from core.runtime.executable import Executable
-from core.runtime.native import CPU
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_random_programs import second_order
 from tests.programs import Sketch
 from tests.walls import before_a_wall
+
+DEPTH = CPU_TARGET.products.terms
 
 
 def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, step: int = 1, rows: int = 0) -> Sketch:
@@ -42,11 +43,13 @@ def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, st
 
 
 def gradient(s: Sketch) -> Block:
-    return compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss")).plan.block
+    return compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss")).interpreter.block
 
 
 def hoisted(block: Block) -> list[Hoisted]:
-    return [h for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop) for h in each.hoisted]
+    return [
+        h for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Loop) for h in each.hoisted
+    ]
 
 
 def arguments(s: Sketch, executable: Executable) -> list[np.ndarray]:
@@ -77,18 +80,18 @@ def some_trips(batch: int) -> Iterator[int]:
 def test_any_number_of_trips_gives_what_the_reference_executor_gives(batch, trips, dtype):
     s = recurrent(trips, batch, dtype)
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
-    both(executable.plan.block, arguments(s, executable))
+    both(executable.interpreter.block, arguments(s, executable))
 
 
 @pytest.mark.parametrize("trips", [0, 1, 9, 16, 21])
 def test_the_gradient_of_the_gradient_too(trips):
     s = recurrent(trips, 32)
     executable = second_order(read({"blocks": s.blocks}), inputs=("w", "u", "x"))
-    both(executable.plan.block, arguments(s, executable))
+    both(executable.interpreter.block, arguments(s, executable))
 
 
 def ahead(block: Block) -> list[Ahead]:
-    return [a for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop) for a in each.ahead]
+    return [a for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Loop) for a in each.ahead]
 
 
 @pytest.mark.parametrize("batch", [1, 32, DEPTH // 2])
@@ -103,8 +106,8 @@ def test_the_product_of_the_next_row_is_made_for_some_rows_ahead(batch):
 def test_rows_ahead_are_those_that_trips_take_and_a_row_that_is_missing_is_an_error(first, trips):
     s = recurrent(trips, DEPTH // 4, first=first, rows=8)  # four rows ahead
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
-    assert ahead(executable.plan.block)
-    both(executable.plan.block, arguments(s, executable))
+    assert ahead(executable.interpreter.block)
+    both(executable.interpreter.block, arguments(s, executable))
 
 
 def walled(array: np.ndarray) -> np.ndarray:
@@ -116,15 +119,16 @@ def walled(array: np.ndarray) -> np.ndarray:
 READS_TO_THE_END = """
 import numpy as np
 from core.compiler.compile import GradientQuery, compile_gradient
-from core.runtime.native import native_plan
-from core.runtime.reference import Run
+from core.codegen.backend import CPU
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 from core.wire import read
 from tests.core.codegen.test_hoist import DEPTH, recurrent, walled
 
 for first in range(9):
     s = recurrent(8 - first, DEPTH // 4, first=first, rows=8)
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
-    native_plan(executable.plan.block)(Run(), *(walled(s.values[v.name]) for v in executable.inputs))
+    native_interpreter(executable.interpreter.block, CPU)(Run(), *(walled(s.values[v.name]) for v in executable.inputs))
 """
 
 
@@ -146,5 +150,5 @@ def test_operands_that_are_interpreted_are_hoisted_too(trips):
     s.total(x)  # of which the gradient is asked, so that the loop records nothing
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["total"])
 
-    assert len(hoisted(executable.plan.block)) == 1
-    both(executable.plan.block, arguments(s, executable))
+    assert len(hoisted(executable.interpreter.block)) == 1
+    both(executable.interpreter.block, arguments(s, executable))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.plan import plan_block
-from core.runtime.native import CPU, native_plan, refusals
-from core.runtime.reference import Run, RunLimits
+from core.plan.partition import refusals
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run, RunLimits
 from tests.laws.test_native import both
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
@@ -42,7 +45,7 @@ def takes(block: Block) -> bool:
     types = list(block.types.values())
     if any(isinstance(t, StackType) or not t.is_static or 0 in t.shape for t in types):
         return False
-    return all(t.dtype in CPU.dtypes for t in types)
+    return all(t.dtype in CPU_TARGET.dtypes for t in types)
 
 
 CALLED = [
@@ -51,7 +54,7 @@ CALLED = [
     if i == 0
     and not any(isinstance(x, list) for x in arrays(examples_of(OPS[name])[0]))
     and takes(block := optimize(block_for(OPS[name], examples_of(OPS[name])[0])))
-    and plan_block(block, CPU).interpreted
+    and plan_block(block, CPU_TARGET).interpreted
 ]
 
 
@@ -60,7 +63,7 @@ def test_an_op_without_machine_code_is_called_from_where_it_stands(name):
     example = examples_of(OPS[name])[0]
     looped = optimize(in_a_loop(optimize(block_for(OPS[name], example))))
 
-    assert not refusals(looped)
+    assert not refusals(looped, CPU_TARGET)
     both(looped, arrays(example))
 
 
@@ -81,8 +84,8 @@ def roots(trips: int, shape: tuple[int, ...] = (2, 2)) -> Block:
 
 
 def test_what_an_op_raises_ends_the_step_with_its_place_and_the_next_one_runs():
-    native = native_plan(roots(5))
-    fine = native_plan(roots(1))
+    native = native_interpreter(roots(5), CPU)
+    fine = native_interpreter(roots(1), CPU)
     x = np.array([[4.0, 0.0], [0.0, 9.0]])
 
     for _ in range(2):
@@ -94,7 +97,7 @@ def test_what_an_op_raises_ends_the_step_with_its_place_and_the_next_one_runs():
 
 def test_a_deadline_ends_it_too():
     with pytest.raises(ExecutionError) as caught:
-        native_plan(roots(1))(Run(limits=RunLimits(deadline=0.0)), np.eye(2))
+        native_interpreter(roots(1), CPU)(Run(limits=RunLimits(deadline=0.0)), np.eye(2))
     assert caught.value.code == "deadline_exceeded"
 
 

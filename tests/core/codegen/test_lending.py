@@ -38,7 +38,7 @@ def arena_bytes():
 
 def test_arenas_take_what_the_largest_needs_and_go_with_it():
     compiled = [(executable.compiled(), workload) for executable, workload in models()]
-    sizes = [executable.machine.direct.arena_bytes for executable, _ in compiled]
+    sizes = [executable.machine.region.arena_bytes for executable, _ in compiled]
 
     for executable, workload in compiled:
         executable.step({**workload.feeds, **workload.parameters})
@@ -103,7 +103,7 @@ def test_steps_of_two_threads_have_an_arena_each():
         each.join()
 
     assert not wrong
-    assert arena_bytes() <= sum(each.machine.direct.arena_bytes for each, *_ in compiled)
+    assert arena_bytes() <= sum(each.machine.region.arena_bytes for each, *_ in compiled)
 
 
 def test_an_arena_that_is_lent_is_lent_to_nobody_else():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.codegen import module, step
+from core.codegen import backend, module, step
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient
-from core.runtime import native
+from core.plan import plan_block
 from core.runtime.times import Times
 from core.wire import read
 from tests.programs import Sketch
@@ -25,10 +26,10 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
         loaded.append(len(texts))
         return original(*texts, symbols=symbols)
 
-    original = native.load
-    monkeypatch.setattr(native, "load", load)
+    original = backend.load
+    monkeypatch.setattr(backend, "load", load)
     one = executable.compiled().step(values)
-    monkeypatch.setattr(native, "parallel_modules", lambda: 5)
+    monkeypatch.setattr(backend, "parallel_modules", lambda: 5)
     monkeypatch.setattr(module, "SHARE", 1)
     several = executable.compiled().step(values)
 
@@ -62,7 +63,7 @@ def longest_function(layers):
         h = sketch.op("tanh", sketch.op("matmul", h, "w"))
     sketch.total(h)
     executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"))
-    _, written, _ = native.written(executable.plan.block)
+    written, _ = backend.write_plan(plan_block(executable.interpreter.block, CPU_TARGET))
     return max(len(f.text()) for f in written.functions)
 
 

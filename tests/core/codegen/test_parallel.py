@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bench.workloads import WORKLOADS
-from core.codegen import parallel
+from core.codegen import backend, parallel
+from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
-from core.runtime import native
-from core.runtime.native import native_plan
-from core.runtime.reference import Run
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
@@ -20,7 +20,7 @@ from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 def _everything_is_shared(monkeypatch):
     monkeypatch.setattr(parallel, "LONG", 1)
     monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
-    monkeypatch.setattr(native, "thread_count", lambda: 3)
+    monkeypatch.setattr(backend, "thread_count", lambda: 3)
 
 
 SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean", "reduce_prod",
@@ -45,7 +45,7 @@ def test_sums_over_rows_columns_and_all_are_those_of_numpy(shape, axes):
     block = b.build([b.emit("reduce_sum", b.emit("exp", x), axes=axes), b.emit("reduce_max", x, axes=axes)])
     value = np.random.default_rng(0).standard_normal(shape)
 
-    total, largest = native_plan(block)(Run(), value)
+    total, largest = native_interpreter(block, CPU)(Run(), value)
 
     np.testing.assert_allclose(total, np.exp(value).sum(axes), rtol=1e-13)
     np.testing.assert_array_equal(largest, value.max(axes))

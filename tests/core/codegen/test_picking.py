@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import as_tuple, lookup
-from core.plan.fusion import LONGEST_ROW
 from tests.laws.test_native import both
 
+LONGEST_ROW = CPU_TARGET.rows.longest_row
 SHAPES = [(1, 1), (1, 7), (3, 1), (4, 33), (1, 4096), (1, 4097), (2, LONGEST_ROW), (2, LONGEST_ROW + 1), (2, 3, 20_000)]
 """Around the longest rows that one pass goes along, and single ones, which it leaves sooner."""
 

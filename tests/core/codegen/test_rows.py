@@ -7,12 +7,13 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen import sweeps
+from core.codegen.backend import CPU
 from core.codegen.machine import lanes
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
-from core.runtime.native import native_plan
-from core.runtime.reference import Run
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 from tests.laws.test_native import both
 
 CHAIN = ("tanh", "sigmoid", "sin", "tanh", "cos", "sigmoid", "tanh", "sin")
@@ -50,10 +51,10 @@ def test_a_chain_over_a_long_row_is_what_the_reference_executor_gives(vectors, r
 def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, rest, monkeypatch):
     block = chain(vectors * lanes("float32") + rest, "float32")
     args = values(block)
-    many = native_plan(block)(Run(), *args)
+    many = native_interpreter(block, CPU)(Run(), *args)
     monkeypatch.setattr(sweeps, "MOST_UNROLLED", 1)
 
-    one = native_plan(block)(Run(), *args)
+    one = native_interpreter(block, CPU)(Run(), *args)
 
     for a, b in zip(many, one, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -65,9 +66,9 @@ def test_a_chain_is_computed_side_by_side_and_a_single_function_is_not(monkeypat
     monkeypatch.setattr(sweeps, "_unroll", lambda *given: found.append(unroll(*given)) or found[-1])
     b = BlockBuilder()
 
-    native_plan(chain(64 * lanes("float32"), "float32"))
+    native_interpreter(chain(64 * lanes("float32"), "float32"), CPU)
 
     assert max(found) == sweeps.MOST_UNROLLED
     found.clear()
-    native_plan(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]))
+    native_interpreter(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]), CPU)
     assert found == [1]

@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
 from core.codegen.functions import NotTraceable
 from core.codegen.llvm import Function
 from core.codegen.scalar import _refusal, apply, refusal
@@ -15,8 +16,8 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import InternalError, ProgramError
 from core.ir.registry import REGISTRY, op
-from core.runtime.native import native_plan
-from core.runtime.reference import Run
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_defect_of_a_kernel_is_an_error_and_no_slow_step(declare, name):
     declare(DEFECTS[name])
 
     with pytest.raises(InternalError, match="the kernel of traced fails when it is traced on float64: "):
-        native_plan(step())
+        native_interpreter(step(), CPU)
 
 
 UNTRANSLATED = {
@@ -94,7 +95,7 @@ def test_what_has_no_translation_is_refused_by_its_name(declare, name):
 def test_an_op_with_an_untranslated_function_is_interpreted_and_the_plan_names_the_function(declare):
     declare(lambda xp, x: xp.hypot(x, x))
 
-    plan = native_plan(step())
+    plan = native_interpreter(step(), CPU)
 
     (interpreted,) = plan.direct.plan.interpreted
     assert interpreted.reason == "traced of float64 has no machine code: no translation of numpy.hypot"
@@ -104,7 +105,7 @@ def test_an_op_with_an_untranslated_function_is_interpreted_and_the_plan_names_t
 def test_a_numpy_scalar_times_an_element_is_a_product(declare):
     declare(lambda xp, x: np.float64(2.5) * x)
 
-    plan = native_plan(step())
+    plan = native_interpreter(step(), CPU)
 
     assert not plan.direct.plan.interpreted
     np.testing.assert_array_equal(plan(Run(), np.array([1.0, -2.0, 0.5]))[0], [2.5, -5.0, 1.25])

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.plan import plan_block
 from core.plan.flow import Elements, Loop
-from core.runtime.native import CPU, refusals
+from core.plan.partition import refusals
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
@@ -25,8 +26,8 @@ def test_a_recurrent_net_and_its_gradient_have_machine_code(name):
     block = block_for(OPS[name], example)
     block = optimize(vjp(block, [block.params[i] for i in floats(arrays(example))]))
 
-    assert not refusals(block)
-    loops = [each for each in plan_block(block, CPU).body.instructions if isinstance(each, Loop)]
+    assert not refusals(block, CPU_TARGET)
+    loops = [each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Loop)]
     assert len(loops) == 2
     for each in loops:
         assert each.over
@@ -53,8 +54,8 @@ def test_a_recurrent_net_inside_loops_gives_what_the_reference_executor_gives(tr
     program = read(s.document)
 
     for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=("x", "u"))):
-        assert not refusals(executable.plan.block)
-        both(executable.plan.block, [s.values[v.name] for v in executable.inputs])
+        assert not refusals(executable.interpreter.block, CPU_TARGET)
+        both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
 
 
 def test_what_inner_loops_record_again_for_each_trip_of_an_outer_one_does_not_pile_up():
@@ -69,7 +70,7 @@ def test_what_inner_loops_record_again_for_each_trip_of_an_outer_one_does_not_pi
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
     compiled = executable.compiled()
     assert compiled.machine is not None
-    region = compiled.machine.direct
+    region = compiled.machine.region
     assert region is not None
     room = []
 

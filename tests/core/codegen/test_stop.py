@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from core.codegen import step
+from core.codegen.backend import CPU
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
-from core.runtime import native
-from core.runtime.native import compile_region
-from core.runtime.reference import Run, RunLimits
-from core.runtime.stop import STOP
+from core.plan import plan_block
+from core.runtime import region as native_region
+from core.runtime.control_words import STOP
+from core.runtime.run import Run, RunLimits
 
 
 def products(count: int) -> Block:
@@ -36,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         control[STOP] = 1
         yield
 
-    monkeypatch.setattr(native, "watched", at_once)
+    monkeypatch.setattr(native_region, "watched", at_once)
 
 
 def stops() -> Run:
@@ -45,7 +46,7 @@ def stops() -> Run:
 
 def test_straight_code_stops_between_kernels(monkeypatch):
     monkeypatch.setattr(step, "POLL_WORK", 100_000)
-    region = compile_region(products(8))
+    region = CPU.compile(plan_block(products(8), CPU.target))
     asked(monkeypatch)
     given = np.eye(32)
 
@@ -56,7 +57,7 @@ def test_straight_code_stops_between_kernels(monkeypatch):
 
 
 def test_a_short_step_does_not_ask(monkeypatch):
-    region = compile_region(products(2))
+    region = CPU.compile(plan_block(products(2), CPU.target))
     asked(monkeypatch)
     assert not region.polls
     region(stops(), np.eye(32))
@@ -67,7 +68,8 @@ def test_a_branch_is_left_too(monkeypatch, side):
     monkeypatch.setattr(step, "POLL_WORK", 100_000)
     b = BlockBuilder()
     flag, x = b.param(TensorType((), "bool")), b.param(TensorType((32, 32), "float64"))
-    region = compile_region(b.build(b.emit("if_else", flag, x, true_block=products(3), false_block=products(3))))
+    block = b.build(b.emit("if_else", flag, x, true_block=products(3), false_block=products(3)))
+    region = CPU.compile(plan_block(block, CPU.target))
     asked(monkeypatch)
 
     with pytest.raises(ExecutionError) as caught:

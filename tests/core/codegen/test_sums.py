@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
 from core.codegen.operands import MOST_ADDITIONS
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup
-from core.runtime.native import native_plan
-from core.runtime.reference import Run
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 
 SHAPES = {
     "one row": ((1_000_003,), None),
@@ -35,7 +36,7 @@ def test_equal_numbers_add_up_to_their_number_of_times(shape, axes, chain):
     block = optimize(b.build([lookup("reduce_sum")(y, axes=axes)]))
     number = np.float32(0.1)
 
-    (found,) = native_plan(block)(Run(), np.full(shape, number))
+    (found,) = native_interpreter(block, CPU)(Run(), np.full(shape, number))
 
     count = shape[-1] if axes else np.prod(shape)
     np.testing.assert_allclose(found, float(number) * count, rtol=2 * MOST_ADDITIONS * 2**-24)

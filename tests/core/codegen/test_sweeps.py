@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.sweeps import EXPENSIVE, kept_values, sweeps
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.plan import Unsupported, plan_block
 from core.plan.data import Instr, RowKernel, Rows, Sequence
 from core.plan.flow import Branch, Loop
-from core.runtime.native import CPU
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
 
 
@@ -29,7 +29,7 @@ def kernels_of(body: Sequence) -> Iterator[RowKernel]:
 
 def row_kernels(block: Block) -> list[RowKernel]:
     try:
-        return list(kernels_of(plan_block(optimize(block), CPU).body))
+        return list(kernels_of(plan_block(optimize(block), CPU_TARGET).body))
     except Unsupported:
         return []
 

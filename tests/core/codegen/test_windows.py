@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,17 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
+from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.kernels import kernel_function, scratch_bytes, units
 from core.codegen.machine import load
 from core.codegen.module import Module
-from core.codegen.step import CONTROL, write_step
+from core.codegen.step import write_step
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import arrange, convolution, plan_block
 from core.plan.data import Kernel
+from core.plan.partition import refusals
 from core.plan.work import work_of
-from core.runtime.native import CPU, refusals
+from core.runtime.control_words import CONTROL
 from core.wire import read
 from tests.laws.test_native import both
 from tests.programs import Sketch
@@ -97,18 +99,20 @@ def values_for(block: Block, seed: int = 0) -> list[np.ndarray]:
 
 
 def agree(block: Block, values: list[np.ndarray]) -> None:
-    assert refusals(block) == {}
+    assert refusals(block, CPU_TARGET) == {}
     both(block, values)
 
 
 @pytest.fixture(params=["direct", "columns", "columns of few"])
 def form(request, monkeypatch):
     """All ways to compute a convolution, whatever its sizes."""
-    monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec: request.param != "direct")
+    monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec, limits: request.param != "direct")
     if request.param == "columns of few":
-        monkeypatch.setattr(convolution, "WIDE", dict.fromkeys(convolution.WIDE, 4))
-        monkeypatch.setattr(convolution, "SHARE", 4)
-        monkeypatch.setattr(convolution, "NEAR", 32)
+        parted = convolution._parted
+        few = {"pixels": dict.fromkeys(CPU_TARGET.convolutions.pixels, 4), "share": 4, "column_elements": 32}
+        monkeypatch.setattr(
+            convolution, "_parted", lambda spec, kind, limits: parted(spec, kind, replace(limits, **few))
+        )
 
 
 @QUIET
@@ -268,14 +272,14 @@ def test_windows_inside_a_loop_have_their_gradient():
     sketch.total("h")
     executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"), fetch=["loss", "h"])
 
-    agree(executable.plan.block, [sketch.values[v.name] for v in executable.inputs])
+    agree(executable.interpreter.block, [sketch.values[v.name] for v in executable.inputs])
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
 def kernels(block: Block) -> list[Kernel]:
-    return [each for each in plan_block(block, CPU).body.instructions if isinstance(each, Kernel)]
+    return [each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Kernel)]
 
 
 def compiled(each: Kernel):
@@ -320,8 +324,8 @@ MEMORY = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", ma
 @MEMORY
 def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_written(form, dtype):
     for block in blocks_for_memory([dtype]):
-        native = plan_block(block, CPU)
-        arena = arrange(native.body)
+        native = plan_block(block, CPU_TARGET)
+        arena = arrange(native)
         module = write_step(native, arena)
         library = load(module.text(), symbols=module.symbols)
         step = library.function("step", *[ctypes.c_void_p] * 4)

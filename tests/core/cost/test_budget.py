@@ -50,7 +50,7 @@ def choice(s: Sketch, limit: int, trips: int = TRIPS, **more: object):
 
 
 def stored_peak(s: Sketch, trips: int = TRIPS) -> int:
-    return predict_memory(compile_gradient(read(s.document), GradientQuery(loss="loss")).plan.block, trips).peak
+    return predict_memory(compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block, trips).peak
 
 
 def smallest(s: Sketch, **more: object) -> int:
@@ -73,7 +73,7 @@ def test_what_is_chosen_stays_within_the_budget_and_changes_no_gradient(name, sh
     exe = choice(s, limit)
 
     assert exe.choice.peak <= limit
-    assert exe.choice.peak == predict_memory(exe.plan.block, TRIPS).peak
+    assert exe.choice.peak == predict_memory(exe.interpreter.block, TRIPS).peak
     if name != "scan":  # of three trips, where Python's own objects weigh more than the arrays
         assert measured(s, loop_memory=Budget(limit, TRIPS)) < TOLERANCE * limit
     wanted = grads(s)
@@ -102,7 +102,7 @@ def test_nothing_that_fits_has_less_work(share):
             s = nest()
             for block, policy in ((0, outer), (1, inner)):
                 next(op for op in s.blocks[block]["ops"] if op["type"] == "while")["attrs"]["memory"] = policy
-            step = compile_gradient(read(s.document), GradientQuery(loss="loss")).plan.block
+            step = compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block
             peaks[outer, inner] = predict_memory(step, 30).peak, sum(count_work(step, 30).values())
     least, most = min(peaks.values())[0], peaks["store", "store"][0]
     limit = round(least + share * (most - least))
@@ -170,11 +170,11 @@ def test_a_training_step_is_within_its_budget_update_and_all():
     s = tanh_loop(TRIPS, SIZE)
     program, adam = read(s.document), Optimizer("adam", {"learning_rate": 0.1})
     stored = compile_training(program, GradientQuery(loss="loss"), adam)
-    limit = predict_memory(stored.plan.block, TRIPS).peak // 3
+    limit = predict_memory(stored.interpreter.block, TRIPS).peak // 3
 
     exe = compile_training(program, GradientQuery(loss="loss", loop_memory=Budget(limit, TRIPS)), adam)
 
-    assert exe.choice.peak == predict_memory(exe.plan.block, TRIPS).peak <= limit
+    assert exe.choice.peak == predict_memory(exe.interpreter.block, TRIPS).peak <= limit
     zeros = exe.initial_state()
     wanted = stored.step(s.values | zeros).parameters
     for name, value in exe.step(s.values | zeros).parameters.items():
@@ -189,11 +189,11 @@ def test_hooks_and_loops_with_a_policy_of_their_own_are_counted_too():
     assert s.blocks[0]["ops"][-4]["type"] == "while"
     query = {"loss": "loss", "hooks": (hook({"variable": "1:h"}, "scale", factor=2.0),)}
     stored = compile_gradient(read(s.document), GradientQuery(**query))
-    limit = predict_memory(stored.plan.block, TRIPS).peak // 4
+    limit = predict_memory(stored.interpreter.block, TRIPS).peak // 4
 
     exe = compile_gradient(read(s.document), GradientQuery(**query, loop_memory=Budget(limit, TRIPS)))
 
-    assert exe.choice.peak == predict_memory(exe.plan.block, TRIPS).peak <= limit
+    assert exe.choice.peak == predict_memory(exe.interpreter.block, TRIPS).peak <= limit
     assert (0, len(s.blocks[0]["ops"]) - 4) not in dict(exe.choice.policies)
     wanted = stored.step(s.values).gradients["w"]
     close(exe.step(s.values).gradients["w"], wanted, 1e-13)
@@ -254,6 +254,6 @@ def test_random_programs_at_their_smallest_peak_have_the_gradients_they_have_any
     smallest = int(error.value.message.split()[-2])
     exe = within(smallest)
 
-    assert exe.choice.peak == predict_memory(exe.plan.block, 20).peak == smallest
+    assert exe.choice.peak == predict_memory(exe.interpreter.block, 20).peak == smallest
     for name, value in exe.step(values).gradients.items():
         np.testing.assert_allclose(value, wanted[name], rtol=1e-11, atol=1e-13)

@@ -66,7 +66,8 @@ def compiled_peaks(document: object, **query: tuple[str, ...]) -> dict[str, int]
     query = query or {"loss": "loss"}
     queries = {policy: GradientQuery(**query, loop_memory=policy) for policy in POLICIES}
     return {
-        policy: predict_memory(compile_gradient(program, q).plan.block, TRIPS).peak for policy, q in queries.items()
+        policy: predict_memory(compile_gradient(program, q).interpreter.block, TRIPS).peak
+        for policy, q in queries.items()
     }
 
 
@@ -118,7 +119,9 @@ def test_each_loop_may_have_its_own_policy(policy):
         for i, op in enumerate(block["ops"]):
             if op["type"] == "while":
                 op["attrs"]["memory"] = policy if (None, block["idx"], i) in outer else "sqrt"
-    wanted = predict_memory(compile_gradient(read(s.document), GradientQuery(loss="loss")).plan.block, TRIPS).peak
+    wanted = predict_memory(
+        compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block, TRIPS
+    ).peak
     assert found == wanted
 
 

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, InvalidProgram
 from core.ir.registry import REGISTRY, Example, OpSpec
 from core.ops.common.types import as_dtype
-from core.runtime.native import native_plan
-from core.runtime.reference import Run, execute, plan
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute, interpreter_of
+from core.runtime.run import Run
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, gradient
 from tests.programs import Sketch, check, close, grads
 
@@ -320,7 +322,7 @@ def test_a_float_becomes_the_nearest_integer_towards_zero_that_there_is(source, 
         return max(limits.min, min(limits.max, math.trunc(value)))
 
     wanted = [nearest(float(value)) for value in x]
-    for run in (plan(block), native_plan(block)):
+    for run in (interpreter_of(block), native_interpreter(block, CPU)):
         (found,) = run(Run(), x)
         assert found.dtype == dtype
         assert found.tolist() == wanted

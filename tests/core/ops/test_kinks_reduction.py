@@ -10,7 +10,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import REGISTRY
-from core.runtime.reference import RunLimits, execute
+from core.runtime.reference import execute
+from core.runtime.run import RunLimits
 from tests.programs import Sketch, close, grads
 
 INF, NAN = np.inf, np.nan

@@ -9,7 +9,7 @@ import pytest
 
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import CoreError
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.wire import read
 from tests.programs import Sketch, close, grads
 

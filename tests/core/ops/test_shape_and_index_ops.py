@@ -12,7 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.passes.expand import expand_composites
-from core.runtime.reference import execute, plan
+from core.runtime.reference import execute, interpreter_of
 from tests.programs import Sketch, close, step
 
 
@@ -35,7 +35,7 @@ def refused(op: str, *inputs: Any, unknown: bool = False, **attrs: Any) -> str:
 def largest(op: str, *types: TensorType, **attrs: Any) -> int:
     """Bytes of the largest array on the way through an op, as planned before any run."""
     b = BlockBuilder()
-    return plan(expand_composites(b.build([b.emit(op, *map(b.param, types), **attrs)]))).largest
+    return interpreter_of(expand_composites(b.build([b.emit(op, *map(b.param, types), **attrs)]))).largest
 
 
 # --- overwriting -----------------------------------------------------------------------------------------------

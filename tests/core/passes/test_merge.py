@@ -10,7 +10,8 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType, inner_blocks
 from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup
-from core.runtime.reference import Run, plan
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
 
 
@@ -80,5 +81,5 @@ def test_loops_are_merged_if_they_carry_the_same(inner, factor):
     found = optimize(block)
 
     assert len(loops_in(found)) == (1 if factor == 1.0 else 2) * (2 if inner else 1)
-    for got, wanted in zip(plan(found)(Run(), x, rows), plan(block)(Run(), x, rows), strict=True):
+    for got, wanted in zip(interpreter_of(found)(Run(), x, rows), interpreter_of(block)(Run(), x, rows), strict=True):
         np.testing.assert_array_equal(got, wanted)

@@ -9,7 +9,7 @@ import pytest
 
 from core.compiler.compile import compile_forward
 from core.ir.errors import ExecutionError
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.wire import read
 from examples.models import block, constant, feed, op
 

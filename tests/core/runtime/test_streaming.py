@@ -12,7 +12,7 @@ import pytest
 from core.autodiff.hooks import Hook
 from core.compiler.compile import Executable, GradientQuery, append_backward, compile_gradient
 from core.ir.errors import ExecutionError
-from core.runtime.reference import RunLimits
+from core.runtime.run import RunLimits
 from core.wire import read
 from tests.laws.test_random_programs import ALL, leaves
 from tests.programs import Sketch
@@ -42,8 +42,8 @@ def watched(executable: Executable, ran: list[str]) -> Executable:
 
         return replace(each, call=partial(call))
 
-    instructions = tuple(noted(each) for each in executable.plan.instructions)
-    return replace(executable, plan=replace(executable.plan, instructions=instructions))
+    calls = tuple(noted(each) for each in executable.interpreter.calls)
+    return replace(executable, interpreter=replace(executable.interpreter, calls=calls))
 
 
 def told(program: Any, query: GradientQuery, values: Any) -> list[tuple[str, int]]:
@@ -149,4 +149,4 @@ def test_what_a_listener_raises_ends_the_run():
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss"))
     with pytest.raises(KeyError):
         exe.step(s.values, limits=RunLimits(should_stop=stop), when_final=refuse)
-    assert steps < len(exe.plan.instructions)
+    assert steps < len(exe.interpreter.calls)

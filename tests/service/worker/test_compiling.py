@@ -36,7 +36,7 @@ def compiler_of(served: Served) -> int:
     (worker,) = (w["pid"] for w in served.client.get("/v1/workers").json()["workers"])
     children = [pid for each in Path(f"/proc/{worker}/task").glob("*/children") for pid in each.read_text().split()]
     (found,) = [
-        int(pid) for pid in children if b"core.codegen.compiler_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid) for pid in children if b"core.codegen.compiler_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found
 

@@ -7,11 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 
-from core.codegen import array_header
-from core.codegen.array_header import DATA_OFFSET, check_layout, header_address
 from core.codegen.llvm import I64, Function
 from core.codegen.machine import load
 from core.ir.errors import InternalError
+from core.runtime import array_header
+from core.runtime.array_header import DATA_OFFSET, check_layout, header_address
 
 
 @pytest.fixture(scope="module")

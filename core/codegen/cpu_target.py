@@ -1,0 +1,54 @@
+"""The CPU as a target of plans: the numbers behind its generators, most of them measured."""
+
+from __future__ import annotations
+
+from core.codegen import packed_gemm
+from core.codegen.scalar import NATIVE, refusal
+from core.plan.data import Gemm
+from core.plan.target import ConvolutionLimits, PoolLimits, ProductRules, RowLimits, Target
+
+__all__ = ["CPU_TARGET"]
+
+
+def _takes_epilogue(product: Gemm) -> bool:
+    """A packed product ends with its tiles in registers, where more can be done with them."""
+    return packed_gemm.packs(product)
+
+
+def _transposes(rows: int, columns: int) -> bool:
+    """From 16 rows on a transposed copy pays, unless the product packs its second operand, in either layout."""
+    return rows >= 16 and not packed_gemm.is_packed(rows, columns)
+
+
+CPU_TARGET = Target(
+    dtypes=NATIVE,
+    refusal=refusal,
+    interprets=True,
+    alignment=64,  # a cache line
+    min_stack_bytes=4096,  # a page
+    rows=RowLimits(
+        longest_row=16384,  # stays in the nearest cache between its reduction and its use
+        longest_total=4096,
+        split_rows=(8192, 256, 16),
+        instructions=8000,  # LLVM's time for a function grows faster than its length
+    ),
+    products=ProductRules(
+        takes_epilogue=_takes_epilogue,
+        transposes=_transposes,
+        transposes_invariant=True,
+        terms=256,
+    ),
+    convolutions=ConvolutionLimits(
+        lanes=8,
+        addition_cost=4,
+        channels={"correlate": 2**12, "input_adjoint": 2**12, "filter_adjoint": 2**15},
+        short_row_bytes=16,
+        short_row_channels=64,
+        single_tap_channels=256,
+        longest_filter_row=16,
+        pixels={"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256},
+        share=256,
+        column_elements=2**18,
+    ),
+    pools=PoolLimits(window=64, window_row=4, positions=2**31),
+)

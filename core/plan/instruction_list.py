@@ -1,0 +1,101 @@
+"""The instructions of a block so far, in the order they run, and the fusions among them that still grow.
+
+An op joins the latest fusion that computes one of its operands, else one of the last fusions over as many elements, if
+all its operands are complete when that fusion runs. Otherwise it begins a fusion of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from core.ir.errors import Location
+from core.plan.data import Instruction, Root, View
+from core.plan.fusion import Axes, Fusion, Member
+from core.plan.target import RowLimits
+
+__all__ = ["InstructionList"]
+
+LOOKBACK = 24
+"""Number of last fusions that are tried for an op that none of them computes an operand of."""
+
+
+class InstructionList:
+    """A position is an index into the list of instructions and fusions."""
+
+    def __init__(self, limits: RowLimits) -> None:
+        self._limits = limits
+        self._all: list[Fusion | Instruction] = []
+        self._ready: dict[Root, int] = {}  # root -> the last position that writes to it
+
+    def add(self, instruction: Instruction) -> None:
+        """Append an instruction."""
+        for root in instruction.writes():
+            self.written(root, len(self._all))
+        self._all.append(instruction)
+
+    def written(self, root: Root, position: int) -> None:
+        """Record that the instruction at `position` writes to `root`."""
+        self._ready[root] = max(self._ready.get(root, -1), position)
+
+    def begin(self, shape: tuple[int, ...], location: Location | None) -> Fusion:
+        """Append a new fusion over `shape`."""
+        fusion = Fusion(shape, len(self._all), self._limits, location=location)
+        self._all.append(fusion)
+        return fusion
+
+    def finish(self) -> tuple[Instruction, ...]:
+        """All instructions, with the fusions as row kernels."""
+        return tuple(each.finish() if isinstance(each, Fusion) else each for each in self._all)
+
+    def find_fusion(
+        self, shape: tuple[int, ...], operands: Sequence[Member | View], stored: Callable[[Member], View]
+    ) -> tuple[Fusion, Axes] | None:
+        """A fusion that can compute a result of `shape` from `operands`, and the axes of the result; None if none can.
+
+        stored: a function that stores an operand which another fusion computes.
+        """
+        homes = {e.fusion.position: e.fusion for e in operands if isinstance(e, Member)}
+        for position in sorted(homes, reverse=True):
+            axes = self._axes_in(homes[position], shape, operands, stored)
+            if axes is not None:
+                return homes[position], axes
+        seen = 0
+        for each in reversed(self._all):
+            if not isinstance(each, Fusion):
+                continue
+            seen += 1
+            if seen > LOOKBACK:
+                break
+            if math.prod(each.shape) == math.prod(shape) and each.position not in homes:
+                axes = self._axes_in(each, shape, operands, stored)
+                if axes is not None:
+                    return each, axes
+        return None
+
+    def _axes_in(
+        self,
+        fusion: Fusion,
+        shape: tuple[int, ...],
+        operands: Sequence[Member | View],
+        stored: Callable[[Member], View],
+    ) -> Axes | None:
+        """The axes of a result of `shape` in `fusion`; None if it cannot compute that."""
+        if len(fusion.drafts) > self._limits.instructions:
+            return None
+        axes = fusion.aligned(shape, [e for e in operands if isinstance(e, Member) and e.fusion is fusion])
+        if axes is None:
+            return None
+        for operand in operands:
+            own = axes[len(shape) - len(operand.shape) :]
+            if isinstance(operand, View):
+                if self._ready.get(operand.root, -1) >= fusion.position:
+                    return None
+                if not fusion.can_load(fusion.strides(operand, own)):
+                    return None
+            elif operand.fusion is not fusion:
+                if operand.fusion.position >= fusion.position:
+                    return None
+                if fusion.row is not None and not fusion.can_load(fusion.strides(stored(operand), own)):
+                    return None
+        return axes

@@ -1,0 +1,103 @@
+"""Loops: the lowering of `loop`, an instruction that holds the instructions of one trip."""
+
+from __future__ import annotations
+
+from core.ir import Block, Op, TensorType
+from core.plan.data import Root, Sequence, View, bytes_of, contiguous
+from core.plan.flow import Loop, State, outer_roots
+from core.plan.hoist import hoist_products, hoist_rows
+from core.plan.lowering import Lowering, lowers
+from core.plan.stacks import captured, common_length, element_of, record, slot_of
+from core.plan.unsupported import Unsupported
+from core.plan.walk import lower_ops
+
+__all__: list[str] = []
+
+
+@lowers("loop")
+def lower_loop(low: Lowering, op: Op) -> None:
+    body: Block = op.attrs["sub_block"]
+    n, m = op.attrs["carried"], op.attrs["captured"]
+    if op.attrs["condition"] and op.attrs["reverse"]:
+        raise Unsupported("a loop that runs backwards until a condition fails")
+    fixed = [i for i in range(n) if body.results[i] == body.params[i]]
+    moving = [i for i in range(n) if i not in fixed]
+    if op.attrs["condition"] and 0 in fixed:
+        raise Unsupported("a loop whose condition never changes")
+
+    inner = Lowering(body, low.shared, outer=low)
+    states: list[State] = []
+    for i in moving:
+        type = inner.type(body.params[i])
+        nbytes = bytes_of(type.shape, type.dtype)
+        now = following = Root(nbytes, "carried", body.params[i])
+        here = View(now, type.dtype, type.shape, contiguous(type.shape))
+        inner.define(body.params[i], here)
+        product = _sum_of_products(inner, body.params[i], body.results[i])
+        if product is not None:
+            inner.destinations.accumulate(product, body.results[i], here)
+            buffers: tuple[Root, ...] = (low.root(nbytes),)
+        else:
+            following = Root(nbytes, "carried", f"{body.params[i]}'")
+            inner.destinations.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
+            buffers = (low.root(nbytes), low.root(nbytes))
+        initial = low.dense(low.entry(op.inputs[i]))
+        states.append(State(now, following, buffers, initial, low.destination(op.outputs[i])))
+    for i in (*fixed, *range(n, n + m)):
+        inner.define(body.params[i], captured(low, op.inputs[i]))
+    over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
+    length = common_length([stack for stack, _ in over])
+    slots = [slot_of(inner, name) for name in body.results[n:]]
+
+    lower_ops(inner)
+    records = [
+        record(low, inner, output, name, root, length)
+        for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
+    ]
+    sequence = Sequence(inner.finish())
+    limits = (
+        low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
+        low.shared.check("too_many_ops", "the run executed more ops than are allowed", op.location),
+    )
+    loop = Loop(
+        sequence,
+        tuple(states),
+        op.attrs["condition"],
+        tuple(over),
+        tuple(records),
+        op.attrs["reverse"],
+        len(body.ops),
+        limits,
+        outer_roots(sequence, inner.own),
+        location=op.location,
+    )
+    counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
+    terms = low.target.products.terms
+    low.add(hoist_rows(hoist_products(loop, terms), counters, inner.own, terms))
+    for i, state in zip(moving, states, strict=True):
+        low.define(op.outputs[i], state.final)
+    for i in fixed:
+        low.define(op.outputs[i], low.entry(op.inputs[i]))
+    for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
+        low.define(name, recording)
+
+
+def _counts(inner: Lowering, param: str, result: str) -> bool:
+    """Whether a state is an int64 scalar that grows by one in each trip."""
+    op = inner.uses.producers.get(result)
+    counts = op is not None and op.type == "increment" and op.inputs == (param,) and op.attrs["step"] == 1
+    return counts and inner.types[param] == TensorType((), "int64")
+
+
+def _sum_of_products(inner: Lowering, param: str, result: str) -> str | None:
+    """The variable of the matrix product, if each trip only adds a product to a state and does nothing else with it."""
+    op = inner.uses.producers.get(result)
+    if op is None or op.type not in ("sum", "add") or len(op.inputs) != 2 or op.inputs[0] != param:
+        return None
+    if inner.uses.readers(param) != [op] or inner.uses.readers(result) != [None]:
+        return None
+    product = inner.uses.producers.get(op.inputs[1])
+    if product is None or product.type not in ("matmul", "einsum") or inner.uses.readers(op.inputs[1]) != [op]:
+        return None
+    same = inner.types[op.inputs[1]] == inner.types[param]
+    return op.inputs[1] if same else None

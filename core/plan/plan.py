@@ -1,0 +1,43 @@
+"""A whole plan: the instructions of a block, its arrays, and its checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.ir import Block
+from core.ir.errors import Location
+from core.plan.data import Interpreted, Sequence, Stack, View
+from core.plan.target import Target
+
+__all__ = ["Check", "Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that generated code tests: the error if it does not hold, and the client's op it belongs to."""
+
+    code: str
+    message: str
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A block, ready for the code generator of `target`.
+
+    params, results: the arrays that the caller passes, in the order of the block.
+    error:           a scalar; generated code writes the number of a failed check there.
+    checks:          by number; number 0 means that no check failed.
+    stacks:          memory that grows, for values that loops record.
+    interpreted:     ops that the reference executor runs, by number.
+    """
+
+    block: Block
+    target: Target
+    body: Sequence
+    params: tuple[View, ...]
+    results: tuple[View, ...]
+    error: View
+    checks: tuple[Check, ...]
+    stacks: tuple[Stack, ...] = ()
+    interpreted: tuple[Interpreted, ...] = ()

@@ -1,0 +1,111 @@
+"""Stacks: the values that loops record and run over, and the ops that convert between stacks and arrays."""
+
+from __future__ import annotations
+
+from core.ir import Op, StackType
+from core.plan.data import Root, Stack, View, bytes_of, contiguous
+from core.plan.entries import Uniform
+from core.plan.flow import Elements, Recording
+from core.plan.lowering import Lowering, lowers
+from core.plan.unsupported import Unsupported
+
+__all__ = ["captured", "common_length", "element_of", "record", "slot_of"]
+
+RECORD_BYTES = 16
+"""Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
+
+
+def captured(low: Lowering, name: str) -> Uniform | View | Recording | Elements:
+    """The value of a variable for an inner block, which cannot extend the fusions of this one."""
+    entry = low.entry(name)
+    if isinstance(entry, Uniform | Recording | Elements):
+        return entry
+    return low.stored(entry)
+
+
+def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Recording | Elements, Root | Recording]:
+    """A stack that a loop runs over, and its element in the body, which becomes `param`."""
+    entry = low.entry(stack)
+    if isinstance(entry, Elements):
+        view = entry.view
+        return entry, _open(inner, param, view.shape[1:], view.dtype)
+    assert isinstance(entry, Recording), entry
+    if isinstance(entry.element, Recording):
+        element = Recording(entry.element.stack, entry.element.element, entry.element.length)
+        inner.define(param, element)
+        return entry, element
+    if isinstance(entry.element, Elements):
+        return entry, _open(inner, param, entry.element.view.shape, entry.element.view.dtype)
+    type = inner.type(param)
+    return entry, _open(inner, param, type.shape, type.dtype)
+
+
+def record(
+    low: Lowering, inner: Lowering, output: str, name: str, root: Root | None, length: int | None
+) -> tuple[Recording | Elements, Root | Recording]:
+    """The stack that the loop makes of `name`, a result of its body, and the element that a trip writes.
+
+    output: the variable of the stack.
+    root:   from `slot_of`.
+    length: number of trips, if known.
+    """
+    if root is not None:
+        type = inner.type(name)
+        shape, dtype, element = type.shape, type.dtype, None
+    else:
+        element = inner.entry(name)
+        if isinstance(element, Recording):
+            element.stack.kept = True
+            return Recording(_stack(low, RECORD_BYTES), element, length), element
+        shape, dtype = element.view.shape, element.view.dtype
+        root = Root(bytes_of(shape, dtype), "element", name)
+        inner.write(element.view, View(root, dtype, shape, contiguous(shape)))
+    if length is None or output in low.block.results:
+        return Recording(_stack(low, root.nbytes), element, length), root
+    return Elements(low.allocate((length, *shape), dtype, output)), root
+
+
+def slot_of(inner: Lowering, name: str) -> Root | None:
+    """The slot that a trip writes the recorded value `name` to; None for a value that is a stack itself."""
+    if isinstance(inner.types[name], StackType):
+        return None
+    type = inner.type(name)
+    root = Root(bytes_of(type.shape, type.dtype), "element", name)
+    inner.destinations.want(name, View(root, type.dtype, type.shape, contiguous(type.shape)))
+    return root
+
+
+def common_length(stacks: list[Recording | Elements]) -> int | None:
+    """The length of the stacks that a loop runs over; None if it is known only at run time."""
+    lengths = {stack.length for stack in stacks}
+    if len(lengths) > 1:
+        raise Unsupported("stacks of different lengths")
+    return next(iter(lengths), None)
+
+
+def _open(inner: Lowering, param: str, shape: tuple[int, ...], dtype: str) -> Root:
+    """A root for `param` in the body: an array, or the elements of one if `param` is a stack."""
+    root = Root(bytes_of(shape, dtype), "element", param)
+    view = View(root, dtype, shape, contiguous(shape))
+    inner.define(param, Elements(view) if isinstance(inner.types[param], StackType) else view)
+    return root
+
+
+def _stack(low: Lowering, slot_bytes: int) -> Stack:
+    low.shared.stacks.append(Stack(slot_bytes))
+    return low.shared.stacks[-1]
+
+
+@lowers("array_unstack")
+def lower_unstack(low: Lowering, op: Op) -> None:
+    low.type(op.inputs[0])
+    low.define(op.outputs[0], Elements(low.dense(low.entry(op.inputs[0]))))
+
+
+@lowers("array_join")
+def lower_join(low: Lowering, op: Op) -> None:
+    """No instruction: it is supported only if the elements are an array already."""
+    stack = low.entry(op.inputs[0])
+    if not isinstance(stack, Elements) or stack.view.shape != low.type(op.outputs[0]).shape:
+        raise Unsupported("an array of as many elements as a run makes")
+    low.define(op.outputs[0], stack.view)

@@ -1,0 +1,161 @@
+"""Memory for the values of one block: allocation, and the instructions that store, copy and fill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from core.ir.errors import Location
+from core.plan.data import Instruction, Root, View, bytes_of, contiguous
+from core.plan.destinations import Destinations
+from core.plan.entries import Entry, Uniform
+from core.plan.fusion import Axes, Fusion, Member
+from core.plan.instruction_list import InstructionList
+from core.plan.target import RowLimits
+
+__all__ = ["Storage"]
+
+
+class Storage:
+    """The instructions of a block, and the memory that they use.
+
+    own:      roots of the arena that this block allocated.
+    outer:    the storage of the block around a loop's body; None for other blocks.
+    location: the client's op that new instructions belong to.
+    """
+
+    def __init__(
+        self, limits: RowLimits, wanted: Sequence[tuple[str, View]] = (), outer: Storage | None = None
+    ) -> None:
+        """wanted: (variable, its destination) pairs; see `Destinations`."""
+        self.destinations = Destinations(wanted)
+        self.instructions = InstructionList(limits)
+        self.own: set[Root] = set()
+        self.outer = outer
+        self.location: Location | None = None
+        self._stored: dict[tuple[Fusion, int, Axes, tuple[int, ...]], View] = {}
+        self._homes: dict[tuple[Fusion, int, Axes], str] = {}  # members that are variables with a destination
+        self._invariants: dict[View, View] = {}
+
+    def add(self, instruction: Instruction) -> None:
+        """Append an instruction."""
+        self.instructions.add(instruction)
+
+    # --- allocation ----------------------------------------------------------------------------------------------
+
+    def root(self, nbytes: int, name: str = "") -> Root:
+        """New memory in the arena."""
+        root = Root(nbytes, "arena", name)
+        self.own.add(root)
+        return root
+
+    def allocate(self, shape: tuple[int, ...], dtype: str, name: str = "") -> View:
+        """A new array in the arena."""
+        return View(self.root(bytes_of(shape, dtype), name), dtype, shape, contiguous(shape))
+
+    def name_member(self, name: str, member: Member) -> None:
+        """`member` is the variable `name`: if it is stored, then at the destination of `name`, if there is one."""
+        if self.destinations.first(name) is not None:
+            self._homes.setdefault((member.fusion, member.number, member.axes), name)
+
+    def hoist_invariant(self, view: View, make: Callable[[Storage, View], View]) -> View:
+        """The result of `make` for `view`, computed once, before all loops whose trips do not change `view`."""
+        level = self
+        while level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given"):
+            level = level.outer
+        if view not in level._invariants:
+            level._invariants[view] = make(level, view)
+        return level._invariants[view]
+
+    # --- from entries to memory ----------------------------------------------------------------------------------
+
+    def stored(self, entry: Entry) -> View:
+        """`entry` in memory, in any layout."""
+        if isinstance(entry, View):
+            return entry
+        if isinstance(entry, Uniform):
+            return self._filled(entry)
+        key = (entry.fusion, entry.number, entry.axes, entry.shape)
+        if key not in self._stored:
+            self._stored[key] = self._store_somewhere(entry)
+        return self._stored[key]
+
+    def dense(self, entry: Entry) -> View:
+        """`entry` in memory, row-major and without gaps."""
+        if not isinstance(entry, Uniform):
+            view = self.stored(entry)
+            if view.strides == contiguous(view.shape) or math.prod(view.shape) == 1:
+                return View(view.root, view.dtype, view.shape, contiguous(view.shape), view.offset)
+            entry = view
+        target = self.allocate(entry.shape, entry.dtype)
+        self.write(entry, target)
+        return target
+
+    def write(self, entry: Entry, target: View) -> None:
+        """Write `entry` to `target`: from inside its fusion if that is possible, else with a copy."""
+        if isinstance(entry, Member) and entry.shape == target.shape and self._fits(entry, target):
+            self._store(entry, target)
+        else:
+            self.copy(entry, target)
+
+    def copy(self, entry: Entry, target: View) -> None:
+        """Write `entry` to `target` after all instructions so far."""
+        source = entry if isinstance(entry, Uniform) else self.stored(entry)
+        fusion = self.new_fusion(target.shape)
+        axes = tuple(range(len(target.shape)))
+        fusion.store(self.argument(fusion, source, target.shape, axes), target, axes)
+        self.instructions.written(target.root, fusion.position)
+
+    def _store_somewhere(self, member: Member) -> View:
+        """Memory that holds `member`: the destination of its variable, or new memory."""
+        name = self._homes.get((member.fusion, member.number, member.axes))  # a transposed member is no variable
+        home = self.destinations.open(name) if name is not None else None
+        if name is not None and home is not None and self._fits(member, home):
+            self.destinations.taken.add(name)
+            self._store(member, home)
+            return home
+        varies = member.fusion.drafts[member.number].varies
+        sizes = tuple(n if i in varies else 1 for i, n in enumerate(member.fusion.shape))
+        steps = contiguous(sizes)
+        strides = tuple(steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes)
+        view = View(self.root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
+        self._store(member, view)
+        return view
+
+    def _store(self, member: Member, view: View) -> None:
+        member.fusion.store(member.number, view, member.axes)
+        self.instructions.written(view.root, member.fusion.position)
+
+    def _fits(self, member: Member, target: View) -> bool:
+        """Whether the fusion of `member` can write it to `target`."""
+        varies = member.fusion.drafts[member.number].varies
+        if any(
+            n > 1 and (axis is None or axis not in varies) for n, axis in zip(member.shape, member.axes, strict=True)
+        ):
+            return False
+        if member.shape != target.shape:
+            return False
+        return member.fusion.can_load(member.fusion.strides(target, member.axes))
+
+    def _filled(self, uniform: Uniform) -> View:
+        """A single element in memory, which all elements of `uniform` share."""
+        fusion = self.new_fusion(())
+        view = View(self.root(bytes_of((), uniform.dtype)), uniform.dtype, (), ())
+        fusion.store(fusion.constant(uniform.number, uniform.dtype), view, ())
+        self.instructions.written(view.root, fusion.position)
+        return View(view.root, uniform.dtype, uniform.shape, (0,) * len(uniform.shape))
+
+    # --- fusions -------------------------------------------------------------------------------------------------
+
+    def new_fusion(self, shape: tuple[int, ...]) -> Fusion:
+        """A new fusion over `shape`, after all instructions so far."""
+        return self.instructions.begin(shape, self.location)
+
+    def argument(self, fusion: Fusion, entry: Entry, shape: tuple[int, ...], axes: Axes) -> int:
+        """`entry` as a value of `fusion`, for a result of `shape` along `axes`: its number there."""
+        if isinstance(entry, Uniform):
+            return fusion.constant(entry.number, entry.dtype)
+        if isinstance(entry, Member) and entry.fusion is fusion:
+            return entry.number
+        view = self.stored(entry)
+        return fusion.load(view, axes[len(shape) - len(view.shape) :])

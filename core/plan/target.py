@@ -1,0 +1,126 @@
+"""The machine that a plan is made for, as data: every assumption of the planner about the hardware and its generator.
+
+The planner reads a `Target` and nothing else about the machine. Each code generator declares one instance of it; the
+CPU's is `CPU_TARGET` in `core.codegen.cpu_target`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.plan.data import Gemm
+
+__all__ = ["ConvolutionLimits", "PoolLimits", "ProductRules", "RowLimits", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimits:
+    """Sizes of fused passes (row kernels).
+
+    longest_row:    most elements of a row whose reduction may be used inside the same pass.
+    longest_total:  most elements of a domain that is one row, for the same use: one row cannot be shared by threads.
+    split_rows:     most and fewest elements of the rows that a domain of one long axis is split into, and their step:
+                    row lengths are tried from the most downwards in this step.
+    instructions:   most instructions of one pass.
+    """
+
+    longest_row: int
+    longest_total: int
+    split_rows: tuple[int, int, int]
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProductRules:
+    """Products of matrices.
+
+    takes_epilogue:       whether the generator can run elementwise work on the result of this product, tile by tile.
+    transposes:           whether a second operand stored by columns is transposed before a product with so many rows
+                          and columns of the result.
+    transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
+    terms:                fewest terms of a sum, or rows of a result, of the products that a loop makes for several
+                          trips at once.
+    """
+
+    takes_epilogue: Callable[[Gemm], bool]
+    transposes: Callable[[int, int], bool]
+    transposes_invariant: bool
+    terms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionLimits:
+    """When a convolution runs as products of matrices (by columns) instead of directly, and in which pieces.
+
+    Mappings have the kinds "correlate", "input_adjoint" and "filter_adjoint" as keys.
+
+    lanes:              elements of one vector register, for comparing two direct forms.
+    addition_cost:      multiplications that take as long as adding a sum to memory.
+    channels:           input channels times output channels from which on columns are faster.
+    short_row_bytes:    length of a row of the result that leaves a vector register half empty ...
+    short_row_channels: ... and channels (as above) from which on columns are faster then.
+    single_tap_channels: channels from which on the filter adjoint by columns is faster if filter rows have one element.
+    longest_filter_row: most elements of a filter row in the direct form, which unrolls it.
+    pixels:             fewest pixels that one product takes, where there are as many.
+    share:              fewest filter elements of one of several products to the same filters.
+    column_elements:    elements of columns that are made at once, unless `pixels` asks for more.
+    """
+
+    lanes: int
+    addition_cost: int
+    channels: Mapping[str, int]
+    short_row_bytes: int
+    short_row_channels: int
+    single_tap_channels: int
+    longest_filter_row: int
+    pixels: Mapping[str, int]
+    share: int
+    column_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Pooling.
+
+    window:     most elements of a window, and
+    window_row: most elements of its row, for kernels that unroll windows lying side by side.
+    positions:  the largest plane, in elements, whose positions the generator can compute, plus one.
+    """
+
+    window: int
+    window_row: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the planner assumes of a machine and of its code generator.
+
+    dtypes:          dtypes of arrays that generated code can hold.
+    refusal:         why there is no code for an elementwise op, None if there is:
+                     (name, attributes, input dtypes, output dtype).
+    interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
+                     such an op ends the region of generated code.
+    alignment:       bytes; every array of the arena starts at a multiple of it.
+    min_stack_bytes: bytes that a stack has room for at least.
+    """
+
+    dtypes: frozenset[str]
+    refusal: Callable[[str, Mapping[str, Any], Sequence[str], str], str | None]
+    interprets: bool
+    alignment: int
+    min_stack_bytes: int
+    rows: RowLimits
+    products: ProductRules
+    convolutions: ConvolutionLimits
+    pools: PoolLimits
+
+    def stack_bytes(self, needed: int) -> int:
+        """The room of a stack that holds `needed` bytes: a power of two, whatever room it had before."""
+        return max(self.min_stack_bytes, 1 << (needed - 1).bit_length())
+
+    def aligned(self, nbytes: int) -> int:
+        """The bytes that an array of `nbytes` takes in the arena: a multiple of the alignment, at least one."""
+        return max(-(-nbytes // self.alignment) * self.alignment, self.alignment)

@@ -1,0 +1,47 @@
+"""The walk over the ops of a block: each op gets its instructions, or is left to the reference executor."""
+
+from __future__ import annotations
+
+from core.ir import Op, inner_blocks
+from core.ir.registry import lookup
+from core.plan.interpreted import interpret
+from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.unsupported import Unsupported
+
+__all__ = ["lower_ops"]
+
+
+def lower_ops(low: Lowering) -> None:
+    """Lower every op of the block of `low`, in order. Raises Unsupported with the position of the op."""
+    for index, op in enumerate(low.block.ops):
+        low.location = op.location
+        try:
+            _lower(low, op)
+        except Unsupported as refusal:
+            raise Unsupported(refusal.reason, index, refusal.place or op.location) from None
+
+
+def _lower(low: Lowering, op: Op) -> None:
+    taken, interpreted = set(low.destinations.taken), len(low.shared.interpreted)
+    try:
+        _lower_natively(low, op)
+    except Unsupported as refusal:
+        low.destinations.taken = taken
+        del low.shared.interpreted[interpreted:]
+        try:
+            interpret(low, op, refusal.why(op))
+        except Unsupported as uncallable:  # for a loop, the first reason names the op inside
+            raise refusal if any(inner_blocks(op)) else uncallable from None
+
+
+def _lower_natively(low: Lowering, op: Op) -> None:
+    lowering = LOWERINGS.get(op.type)
+    sums = low.destinations.sums
+    if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
+        low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif lowering:
+        lowering(low, op)
+    elif lookup(op.type).elementwise:
+        low.elementwise(op)
+    else:
+        raise Unsupported(f"{op.type} has no machine code")
