@@ -72,6 +72,6 @@ def test_an_unpacked_product_takes_no_epilogue():
         product_function(Module(), product)
 
 
-def test_a_lent_arena_is_not_owned():
-    with pytest.raises(InternalError, match=f"an arena of {LENT} bytes is lent"):
+def test_a_shared_arena_is_not_owned():
+    with pytest.raises(InternalError, match=f"an arena of {LENT} bytes is shared"):
         _ = Arenas(LENT).small
