@@ -13,6 +13,7 @@ import pytest
 from core.ir.errors import CoreError, ExecutionError
 from service.settings import Settings
 from service.worker import sessions
+from service.worker.session import WorkerSession
 from service.worker.state import WorkerState
 from tests.programs import Sketch
 
@@ -46,7 +47,7 @@ class Side:
         sessions.create(self.state, {**asked, "seed": 3, "initializers": {}}, given)
 
     @property
-    def session(self) -> sessions.WorkerSession:
+    def session(self) -> WorkerSession:
         return self.state.sessions["s"]
 
     @property
