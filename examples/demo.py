@@ -1,6 +1,6 @@
-"""`make demo`: start a service of its own, train the digits over HTTP, stop the service.
+"""`make demo`: start a service, train the digits over HTTP, stop the service.
 
-Exit status 0 if the test accuracy is at least 0.95.
+The exit status is 0 if the test accuracy is at least 0.95.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx
 from examples import digits
 from examples.client import Backpass
 
-START, STOP = 60.0, 45.0  # seconds the service has to become ready, and to end
+START, STOP = 60.0, 45.0  # seconds for the service to become ready, and to end
 
 
 def free_port() -> int:
@@ -31,9 +31,10 @@ def free_port() -> int:
 
 @contextmanager
 def running_service(**settings: str) -> Iterator[str]:
-    """The address of a service that runs until the end of the block. settings: BACKPASS_<NAME> by lower-case name.
+    """The address of a service that runs until the end of the block.
 
-    Raises RuntimeError, with what the service has written, if it does not become ready.
+    settings: values of BACKPASS_<NAME> by lower-case name.
+    Raises RuntimeError with the log of the service if it does not become ready.
     """
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="backpass-") as folder:

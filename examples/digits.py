@@ -1,7 +1,7 @@
 """Train an MLP and a small convnet on handwritten digits, over HTTP.
 
-1797 digits of 8 x 8 pixels (UCI, as scikit-learn ships them); a random 450 are the test set. The parameters and the
-optimizer's state live in a session of the service: each step sends 64 digits and gets the loss back.
+The data are 1797 digits of 8 x 8 pixels (UCI, from scikit-learn); 450 random ones are the test set. The parameters and
+the optimizer's state are in a session of the service. Each step sends 64 digits and receives the loss.
 
     python -m examples.digits --url http://127.0.0.1:8080
 """
@@ -26,7 +26,7 @@ TEST = 450
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Pixels within 0 and 1 [digit, 64], and which digit each is [digit]."""
+    """Pixels between 0 and 1 [digit, 64], and labels [digit]."""
 
     x: np.ndarray
     y: np.ndarray
@@ -40,9 +40,9 @@ class Digits:
 
 
 def load() -> tuple[Digits, Digits]:
-    """(train, test), a fixed random split, so that people who wrote digits of the one also wrote some of the other.
+    """(train, test): a fixed random split. Most writers have digits in both sets.
 
-    (With the last 450 as they come, written by people not in the training set, these networks reach about 0.93.)
+    With the last 450 digits as the test set, whose writers are not in the training set, these networks reach 0.93.
     """
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
@@ -51,7 +51,7 @@ def load() -> tuple[Digits, Digits]:
 
 
 def train(session: Session, name: str, data: tuple[Digits, Digits], epochs: int, image: bool) -> list[float]:
-    """The test accuracy after each epoch."""
+    """Train in the session; returns the test accuracy after each epoch."""
     examples, test = data
     order = np.random.default_rng(0)
     curve: list[float] = []
@@ -69,7 +69,7 @@ def train(session: Session, name: str, data: tuple[Digits, Digits], epochs: int,
 
 
 def show_curve(curve: list[float]) -> None:
-    """One line per few epochs; a bar from 0.8 to 1, because that is where it happens."""
+    """Print about ten lines, each with an epoch, its accuracy, and a bar from 0.8 to 1."""
     every = max(1, len(curve) // 10)
     for epoch, accuracy in enumerate(curve, start=1):
         if epoch % every == 0 or epoch == len(curve):
@@ -77,7 +77,7 @@ def show_curve(curve: list[float]) -> None:
 
 
 def show_gradients(gradients: dict[str, np.ndarray]) -> None:
-    """For each parameter its shape, the norm of its gradient, and the gradient's four largest elements."""
+    """Print for each parameter its shape, the norm of its gradient, and the gradient's four largest elements."""
     for name, gradient in sorted(gradients.items()):
         largest = sorted(gradient.ravel(), key=abs, reverse=True)[:4]
         some = "  ".join(f"{value:+.1e}" for value in largest)
@@ -86,7 +86,7 @@ def show_gradients(gradients: dict[str, np.ndarray]) -> None:
 
 
 def run(service: Backpass, mlp_epochs: int = 30, convnet_epochs: int = 12) -> dict[str, float]:
-    """Train both networks; their accuracies on the test set, by name. 0 epochs leave a network out."""
+    """Train both networks; name -> accuracy on the test set. 0 epochs skip a network."""
     data = load()
     plans = [("mlp", digits_mlp(), mlp_epochs, False), ("convnet", digits_convnet(), convnet_epochs, True)]
     final = {}
@@ -97,9 +97,9 @@ def run(service: Backpass, mlp_epochs: int = 30, convnet_epochs: int = 12) -> di
         with service.session(service.register(program), loss="loss", optimizer=optimizer, init={"seed": 0}) as session:
             curve = train(session, name, data, epochs, image)
             loss, gradients = session.gradients(data[0].feeds(slice(0, BATCH), image))
-        print(f"\n{name}: accuracy on {TEST} digits that it has not seen")
+        print(f"\n{name}: accuracy on {TEST} test digits")
         show_curve(curve)
-        print(f"\n{name}: gradients of the first {BATCH} digits at the end, loss {loss:.4f}")
+        print(f"\n{name}: gradients for the first {BATCH} digits after training, loss {loss:.4f}")
         show_gradients(gradients)
         print()
         final[name] = curve[-1]

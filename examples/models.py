@@ -1,8 +1,8 @@
-"""The programs of the examples, as the JSON documents that the service takes.
+"""The programs of the examples, as JSON documents for the service.
 
-A program is a list of blocks; a block declares its feeds, parameters and states, and lists its ops in order. The
-helpers below only save quotation marks. `python -m examples.models` writes them out again as examples/programs/*.json,
-each ready to be the body of POST /v1/programs.
+A program is a list of blocks. A block declares its feeds, parameters and states, and lists its ops in order. The
+functions below only abbreviate the JSON. `python -m examples.models` writes the programs to examples/programs/*.json;
+each file is a body for POST /v1/programs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Var = dict[str, Any]
 Program = dict[str, Any]
 
 
-# --- saying it briefly -------------------------------------------------------------------------------------------
+# --- abbreviations -----------------------------------------------------------------------------------------------
 
 
 def op(type: str, out: str, *, slot: str = "out", attrs: dict[str, Any] | None = None, **inputs: str | list[str]) -> Op:
-    """An op that writes the variable `out`. inputs: slot=variable, or slot=[variables] where an op takes many."""
+    """An op that writes the variable `out`. inputs: slot=variable, or slot=[variables] for a variadic slot."""
     named = {name: [each] if isinstance(each, str) else each for name, each in inputs.items()}
     return {"type": type, "inputs": named, "outputs": {slot: [out]}, "attrs": attrs or {}}
 
@@ -32,7 +32,7 @@ def constant(out: str, value: float, shape: list[int], dtype: str = "float32") -
 
 
 def feed(name: str, shape: list[int], dtype: str = "float32") -> Var:
-    """Given with every step. -1 stands for a size that each step chooses."""
+    """A feed: a value that every step sends. -1 in the shape is an open size, which each step chooses."""
     return {"name": name, "dtype": dtype, "shape": shape, "role": "feed"}
 
 
@@ -49,7 +49,7 @@ def dense(x: str, w: str, b: str, out: str) -> list[Op]:
 
 
 def classification(logits: str, label: str) -> list[Op]:
-    """`loss`, the mean cross entropy, and `accuracy`, the share of rows whose largest logit is the label's."""
+    """`loss`, the mean cross entropy; `accuracy`, the fraction of rows whose largest logit is that of the label."""
     return [
         op("softmax_with_cross_entropy", "each", slot="loss", logits=logits, label=label),
         op("mean", "loss", x="each"),
@@ -64,7 +64,7 @@ def classification(logits: str, label: str) -> list[Op]:
 
 
 def line(dtype: str = "float64") -> Program:
-    """Mean squared error of x w, two weights, against y."""
+    """The mean squared error of x w, with two weights, against y."""
     variables = [feed("x", [-1, 2], dtype), feed("y", [-1], dtype), parameter("w", [2], dtype)]
     ops = [
         op("matmul", "line", x="x", y="w"),
@@ -79,7 +79,7 @@ def line(dtype: str = "float64") -> Program:
 
 
 def digits_mlp(hidden: int = 64) -> Program:
-    """64 pixels -> hidden -> 10 digits, with relu between."""
+    """64 pixels -> hidden layer with relu -> 10 digits."""
     variables = [
         feed("x", [-1, 64]),
         feed("y", [-1], "int64"),
@@ -98,7 +98,7 @@ def digits_mlp(hidden: int = 64) -> Program:
 
 
 def digits_convnet() -> Program:
-    """8 x 8 pixels through two 3 x 3 convolutions, each halved by a max pool, then one dense layer."""
+    """8 x 8 pixels -> two 3 x 3 convolutions, each with a 2 x 2 max pool -> one dense layer."""
     variables = [
         feed("x", [-1, 1, 8, 8]),
         feed("y", [-1], "int64"),
@@ -131,11 +131,11 @@ def _convolution(x: str, filter: str, bias: str, out: str) -> list[Op]:
 
 
 def character_rnn(characters: int, batch: int, hidden: int, embedding: int = 24) -> Program:
-    """Reads `n` characters of each of `batch` texts, one trip each, and predicts every next one.
+    """A loop that reads `n` characters of `batch` texts, one per trip, and predicts each next character.
 
-    `text` is [time, batch]: trip i reads row i and is scored against row i + 1. The number of trips is a value that
-    is fed, not a size: texts of many lengths share one compiled program. The hidden state starts as a constant and
-    is overwritten on every trip; so is `total`, the sum of the losses.
+    `text` is [time, batch]: trip i reads row i and compares its prediction with row i + 1. The number of trips is the
+    value of a feed and not a size, so texts of all lengths share one compiled program. The hidden state starts as a
+    constant, and every trip overwrites it; the same holds for `total`, the sum of the losses.
     """
     variables = [
         feed("text", [-1, batch], "int64"),
@@ -179,9 +179,9 @@ def character_rnn(characters: int, batch: int, hidden: int, embedding: int = 24)
 
 
 def scalar_network(sizes: tuple[int, ...] = (2, 8, 8, 1), dtype: str = "float64") -> Program:
-    """A network of single neurons, tanh(w . x + b), the last one linear: every weight is a scalar of its own.
+    """A network of neurons tanh(w . x + b), with a linear last layer, in which every weight is a scalar parameter.
 
-    x0, x1, ... hold one number per example, so the same graph serves a batch. `loss` is the mean squared error to y.
+    x0, x1, ... hold one number per example, so the graph computes a whole batch. `loss` is the mean squared error to y.
     """
     inputs = [f"x{i}" for i in range(sizes[0])]
     variables = [feed(name, [-1], dtype) for name in (*inputs, "y")]
@@ -212,7 +212,7 @@ def scalar_network(sizes: tuple[int, ...] = (2, 8, 8, 1), dtype: str = "float64"
 
 
 def tape(dtype: str = "float64") -> Program:
-    """h = W_1 x; pred = W_2 h; loss = cross entropy of softmax(pred) at the label. x is one column of 20."""
+    """h = W_1 x; pred = W_2 h; loss = cross entropy of softmax(pred) and the label. x is a column of 20 numbers."""
     variables = [
         feed("x", [20, 1], dtype),
         feed("label", [1], "int64"),
@@ -227,13 +227,13 @@ def tape(dtype: str = "float64") -> Program:
     return {"blocks": [block(ops, variables)]}
 
 
-# --- as files ----------------------------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------------------------------------------
 
 FOLDER = Path(__file__).with_name("programs")
 
 
 def stored() -> dict[str, Program]:
-    """The programs that are kept as files, by name."""
+    """Name -> program, for the files in examples/programs."""
     return {
         "line": line(),
         "digits_mlp": digits_mlp(),
@@ -245,7 +245,7 @@ def stored() -> dict[str, Program]:
 
 
 def text_of(program: Program) -> str:
-    """The body that registers `program`, with a line for each variable and each op."""
+    """The request body that registers `program`, with one line for each variable and each op."""
     blocks = []
     for each in program["blocks"]:
         lists = []

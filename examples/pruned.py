@@ -1,6 +1,6 @@
-"""A tape of two networks on the same digits, one of which the loss does not need: only the other is played back.
+"""A tape with two networks on the same digits. The loss needs only one of them, so only that one is played back.
 
-Then the tape, fetched as a program, is trained in a session, which runs only what the loss needs as well.
+Then the example fetches the tape as a program and trains it in a session, which also runs only the needed ops.
 
     python -m examples.pruned --url http://127.0.0.1:8080
 """
@@ -68,7 +68,7 @@ def main() -> int:
                 session.step(feeds(random.choice(train, BATCH)))
             found = session.evaluate(feeds(test), [scores.name])[scores.name]
     accuracy = float((found.argmax(1) == digits[test]).mean())
-    print(f"\n{given.steps} steps in a session later: {accuracy:.3f} of unseen digits right")
+    print(f"\naccuracy on unseen digits after {given.steps} steps in a session: {accuracy:.3f}")
     return 0 if accuracy > 0.9 and len(played.played) == 4 and not big.grad else 1
 
 

@@ -1,7 +1,7 @@
-"""Fit a surface with a network of single neurons, 200 steps of plain gradient descent.
+"""Fit a surface with a network of scalar neurons, in 200 steps of gradient descent.
 
-Every weight is a scalar variable of the program: a computational graph drawn out in full, as one does on paper to
-learn backpropagation. Two inputs, tanh neurons, one linear output.
+Every weight is a scalar variable of the program, as in a computational graph on paper. The network has two inputs,
+tanh neurons, and one linear output.
 
     python -m examples.regression --url http://127.0.0.1:8080
 """
@@ -20,7 +20,7 @@ SIZES = (2, 8, 8, 1)
 
 
 def surface(examples: int = 128, seed: int = 0) -> dict[str, np.ndarray]:
-    """Points of the unit square and a smooth, noisy height above each."""
+    """Random points of the square [-1, 1] x [-1, 1], and the height of a smooth surface with noise at each."""
     random = np.random.default_rng(seed)
     x0, x1 = random.uniform(-1, 1, (2, examples))
     height = np.sin(2 * x0) * np.cos(x1) + 0.5 * x1**2
@@ -28,7 +28,7 @@ def surface(examples: int = 128, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def initial(sizes: tuple[int, ...] = SIZES, seed: int = 1) -> dict[str, np.ndarray]:
-    """Weights of each neuron spread over +-1 / sqrt(its inputs), biases 0."""
+    """Initial parameters: weights uniform within +-1 / sqrt(inputs of the neuron), biases 0."""
     random = np.random.default_rng(seed)
     parameters = {}
     for layer, (inputs, size) in enumerate(pairwise(sizes), start=1):

@@ -1,8 +1,7 @@
-"""Train a character RNN, written as a `while` loop, on Python's own reference manual.
+"""Train a character RNN, written as a `while` loop, on Python's reference manual.
 
-The text is the help pages that ship with CPython (`pydoc_data.topics`, about half a million characters). The loop in
-the program runs as many trips as the fed number `n` says, here another one with every step, and its backward pass is
-a loop of as many trips.
+The text is the help pages of CPython (`pydoc_data.topics`, about half a million characters). The feed `n` sets the
+number of trips of the loop, here a different one in each step; the backward pass is a loop with the same trips.
 
     python -m examples.rnn_text --url http://127.0.0.1:8080
 """
@@ -22,11 +21,11 @@ from examples.models import character_rnn
 
 BATCH, HIDDEN = 32, 128
 SHORTEST, LONGEST = 16, 32
-TEST = 0.1  # the part of the text kept for testing
+TEST = 0.1  # the fraction of the text for testing
 
 
 def load() -> tuple[str, np.ndarray, np.ndarray]:
-    """(alphabet, train, test); the texts as positions in the alphabet."""
+    """(alphabet, train, test). The texts are positions in the alphabet."""
     pages = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     text = re.sub(r" +", " ", pages)  # indentation is layout, not language
     alphabet = "".join(sorted(set(text)))
@@ -37,13 +36,13 @@ def load() -> tuple[str, np.ndarray, np.ndarray]:
 
 
 def pieces(text: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Some places in the text, LONGEST + 1 characters from each: [time, batch]."""
+    """BATCH random pieces of the text, each of LONGEST + 1 characters: [time, batch]."""
     starts = random.integers(0, len(text) - LONGEST - 1, BATCH)
     return np.stack([text[start : start + LONGEST + 1] for start in starts], axis=1)
 
 
 def bits(session: Session, text: np.ndarray, rounds: int = 8) -> float:
-    """Mean bits per character of unseen text; the same pieces each time."""
+    """Mean bits per character on random pieces of `text`; every call uses the same pieces."""
     random = np.random.default_rng(1)
     losses = []
     for _ in range(rounds):
@@ -52,8 +51,8 @@ def bits(session: Session, text: np.ndarray, rounds: int = 8) -> float:
     return float(np.mean(losses)) / math.log(2)
 
 
-def write_on(session: Session, alphabet: str, start: str, length: int) -> str:
-    """`start` and what the network thinks comes next, a character at a time."""
+def continued(session: Session, alphabet: str, start: str, length: int) -> str:
+    """`start`, continued with characters drawn from the predictions of the network."""
     random = np.random.default_rng(2)
     written = [alphabet.index(character) for character in start]
     while len(written) < length:
@@ -70,7 +69,7 @@ def main() -> int:
     given = arguments(__doc__, steps=500, characters=200)
     alphabet, train, test = load()
     program = character_rnn(len(alphabet), BATCH, HIDDEN)
-    print(f"{len(train)} characters to learn from, an alphabet of {len(alphabet)}")
+    print(f"{len(train)} training characters, alphabet of {len(alphabet)}")
     random = np.random.default_rng(0)
     optimizer = {"type": "adam", "learning_rate": 0.01}
     with (
@@ -86,7 +85,7 @@ def main() -> int:
         after = bits(session, test)
         print(f"\nunseen text: {before:.2f} -> {after:.2f} bits per character\n")
         if given.characters:
-            print(write_on(session, alphabet, "The ", given.characters))
+            print(continued(session, alphabet, "The ", given.characters))
     return 0 if after < before - 1 else 1
 
 

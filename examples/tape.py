@@ -1,7 +1,7 @@
-"""The tape of `loss = softmax(W_2 (W_1 x), label)`: three ops forwards, and what the service plays back.
+"""The tape of `loss = softmax(W_2 (W_1 x), label)`: three forward ops, and the ops of their backward pass.
 
-Sends the program once, shows the backward pass that the service wrote for it, then asks for one gradient and checks
-it against the formula on paper.
+The example registers the program, prints the backward pass that the service wrote, requests the gradients, and compares
+them with the formula.
 
     python -m examples.tape --url http://127.0.0.1:8080
 """
@@ -24,7 +24,7 @@ def line(op: dict[str, Any]) -> str:
 
 
 def by_hand(x: np.ndarray, label: int, w1: np.ndarray, w2: np.ndarray) -> dict[str, np.ndarray]:
-    """d loss / d pred is softmax(pred) minus the one-hot label; each product passes it on transposed."""
+    """The gradients by formula: d loss / d pred is softmax(pred) minus the one-hot label; products transpose it."""
     h = w1 @ x
     pred = w2 @ h
     d_pred = np.exp(pred - pred.max())

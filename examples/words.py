@@ -1,8 +1,8 @@
-"""A recurrent network written as a Python loop over the letters of a word, trained on a tape.
+"""A recurrent network as a Python loop over the letters of a word, trained on a tape.
 
-It learns to tell words of Python's reference manual from the same words backwards. A word of seven letters takes seven
-trips through the loop and leaves as many ops on the tape; what was compiled for seven letters serves every other
-word of that length. The parameters stay in this process, and so does their update: two lines of numpy.
+It learns to distinguish words of Python's reference manual from the same words backwards. A word of seven letters takes
+seven trips of the loop, which record the ops of seven letters; all words of that length share one compiled structure.
+The parameters stay in this process. Their update is two lines of numpy.
 
     python -m examples.words --url http://127.0.0.1:8080
 """
@@ -23,13 +23,13 @@ from examples.client import arguments
 LETTERS, HIDDEN, BATCH = 26, 48, 32
 SHORTEST, LONGEST = 4, 10
 RATE, MOMENTUM, LONGEST_GRADIENT = 0.2, 0.9, 1.0
-TEST = 0.2  # the part of the words kept for testing
+TEST = 0.2  # the fraction of the words for testing
 
 Words = dict[int, np.ndarray]
 
 
 def load(random: np.random.Generator) -> tuple[Words, Words]:
-    """(train, test): words by length, as numbers of letters [words, length]."""
+    """(train, test): length -> words as letter numbers [words, length]."""
     found: dict[int, list[list[int]]] = defaultdict(list)
     for word in sorted(set(re.findall(r"\b[a-z]+\b", " ".join(topics.topics.values())))):
         if SHORTEST <= len(word) <= LONGEST and word != word[::-1]:
@@ -42,14 +42,14 @@ def load(random: np.random.Generator) -> tuple[Words, Words]:
     return train, test
 
 
-def turned(words: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(`words` with about half of them backwards, which of them are)."""
+def with_reversed(words: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(`words` with about half of them reversed, 1 for each reversed word)."""
     backwards = random.random(len(words)) < 0.5
     return np.where(backwards[:, None], words[:, ::-1], words), backwards.astype(np.int64)
 
 
 class Network:
-    """``h = tanh(E[letter] + h W + b)`` for each letter, then ``h V + c`` says: forwards or backwards."""
+    """``h = tanh(E[letter] + h W + b)`` for each letter, then ``h V + c`` as the logits of forwards and backwards."""
 
     def __init__(self, random: np.random.Generator) -> None:
         def drawn(name: str, *shape: int, scale: float) -> bp.Variable:
@@ -71,7 +71,7 @@ class Network:
         return h @ self.V + self.c
 
     def update(self, rate: float) -> None:
-        """A step of momentum down the gradients, scaled to be together no longer than LONGEST_GRADIENT."""
+        """One momentum step, with the gradients clipped to a joint 2-norm of at most LONGEST_GRADIENT."""
         length = np.sqrt(sum(float((w.grad**2).sum()) for w in self.weights))
         for w, velocity in zip(self.weights, self.velocity, strict=True):
             velocity *= MOMENTUM
@@ -85,7 +85,7 @@ def accuracy(tape: bp.Tape, network: Network, test: Words) -> float:
     right = []
     for words in test.values():
         tape.renew()
-        seen, backwards = turned(words, random)
+        seen, backwards = with_reversed(words, random)
         right.append(network(seen).value.argmax(1) == backwards)
     return float(np.concatenate(right).mean())
 
@@ -104,16 +104,14 @@ def main() -> int:
             for step in bar:
                 tape.renew()
                 words = train[int(random.choice(lengths, p=chance / chance.sum()))]
-                seen, backwards = turned(words[random.integers(0, len(words), BATCH)], random)
+                seen, backwards = with_reversed(words[random.integers(0, len(words), BATCH)], random)
                 loss = bp.softmax_with_cross_entropy(network(seen), backwards, reduction="mean")
                 compiled += loss.backward().compiled
                 network.update(RATE * (1 - step / given.steps))
                 bar.set_postfix(letters=seen.shape[1], loss=f"{loss.item():.3f}", refresh=False)
         after = accuracy(tape, network, test)
-    print(f"\nunseen words told from words backwards: {before:.3f} -> {after:.3f}")
-    print(
-        f"{given.steps} graphs recorded, {compiled} of them new to the service: at most one for each length of a word"
-    )
+    print(f"\naccuracy on unseen words: {before:.3f} -> {after:.3f}")
+    print(f"{given.steps} graphs recorded, {compiled} of them new to the service: at most one for each word length")
     return 0 if after > 0.75 else 1
 
 

@@ -55,7 +55,7 @@ class PendingCall:
     def __init__(
         self,
         number: int,
-        arenas: SharedMemory,
+        memory: SharedMemory,
         on_part: PartCallback | None,
         stop: Callable[[], None],
         last: Callable[[PendingCall, Last, dict[str, np.ndarray]], None],
@@ -69,7 +69,7 @@ class PendingCall:
         self.reply: asyncio.Future[Reply] = loop.create_future()
         self.over: asyncio.Future[bool] = loop.create_future()
         self.lacking: MemoryError | None = None
-        self._arenas = arenas
+        self._memory = memory
         self._on_part, self._stop, self._last = on_part, stop, last
         self._inbox: deque[tuple[FromCall, list[int]]] = deque()  # messages that arrive while a thread copies
         self._copies = 0
@@ -84,12 +84,12 @@ class PendingCall:
             self._run_before_end(self._place_large(arrays, send))
             return
         try:
-            send(self._arenas.requests.put(arrays))
+            send(self._memory.requests.put(arrays))
         except BaseException as error:
             self.fail(error)
 
     async def _place_large(self, arrays: Mapping[str, np.ndarray], send: Callable[[Placed], None]) -> None:
-        put = await asyncio.to_thread(self._arenas.requests.put, arrays)
+        put = await asyncio.to_thread(self._memory.requests.put, arrays)
         if self._ended is None:
             send(put)
 
@@ -109,13 +109,13 @@ class PendingCall:
             message, descriptors = self._inbox.popleft()
             try:
                 for descriptor in descriptors:
-                    self._arenas.answers.attach(descriptor)
+                    self._memory.answers.attach(descriptor)
                 arrays = {}
                 if isinstance(message, Part | Returned):
                     if not message.data and extent(message.tensors) > THREAD_COPY_BYTES:
                         self._run_before_end(self._read_large(message))
                         return
-                    arrays = self._arenas.answers.read(message.tensors, message.data)
+                    arrays = self._memory.answers.read(message.tensors, message.data)
             except MemoryError as error:
                 self._no_room(message, error)
             else:
@@ -123,7 +123,7 @@ class PendingCall:
 
     async def _read_large(self, message: Part | Returned) -> None:
         try:
-            arrays = await asyncio.to_thread(self._arenas.answers.read, message.tensors, message.data)
+            arrays = await asyncio.to_thread(self._memory.answers.read, message.tensors, message.data)
         except MemoryError as error:
             self._no_room(message, error)
         else:

@@ -4,6 +4,7 @@ main       the process: start, the loop over calls, answers and errors
 state      the state that handlers share, and the stop signal of a call
 handlers   the table of handlers, and the handlers about programs
 sessions   handlers about sessions
+session    one session: its values
 tapes      handlers about tapes
 insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables

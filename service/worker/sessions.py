@@ -7,22 +7,20 @@ runs out of memory does not change the session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Outputs
+from core.compiler.compile import Clip, LossScale
 from core.ir import TensorType, Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
-from core.runtime.sparse_rows import RowArray
-from service.worker.last_step import LastStep, last_step
+from service.worker.last_step import last_step
 from service.worker.programs import CachedProgram, cached_program, check_type
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
+from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
-from service.worker.tables import own_tables
 
 __all__ = [
     "create",
@@ -37,61 +35,8 @@ __all__ = [
 ]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
-Arrays = dict[str, Any]
 
 GRADIENT, ROWS = "grad/", "rows/"
-
-
-@dataclass(slots=True)
-class WorkerSession:
-    """A model in training.
-
-    slots:     optimiser state by ``<parameter>/<slot>``; a slot that was never written is absent and counts as zero.
-    steps:     number of updates; together with the seed it determines the values of random ops.
-    version:   increases whenever a parameter or state may have changed.
-    seq:       sequence number of the client's last call that changed the session.
-    last_step: the last step, for reuse if the next call repeats it.
-    """
-
-    cached: CachedProgram
-    query: GradientQuery
-    optimizer: Optimizer
-    clip: Clip | None
-    loss_scale: LossScale | None
-    seed: int
-    parameters: Arrays
-    states: Arrays
-    slots: Arrays = field(default_factory=dict)
-    steps: int = 0
-    version: int = 0
-    seq: int = 0
-    last_step: LastStep | None = None
-
-    def values(self, state: WorkerState, executable: Executable, given: Mapping[str, Any] | None = None) -> Arrays:
-        """The inputs of `executable`: the session's values, and the values `given` with the call."""
-        found = {**(given or {}), **self.parameters, **self.states}
-        for v in executable.inputs:
-            if v.name not in found and v.role == "state":
-                slot = self.slots.get(v.name)
-                found[v.name] = state.xp.zeros(v.type.shape, v.type.dtype) if slot is None else slot
-        return found
-
-    def feeds(self, tensors: Arrays) -> Arrays:
-        """`tensors`. Raises ProgramError (feed_unknown) if one is not a feed."""
-        names = {v.name for v in self.cached.program.feeds}
-        for name in tensors:
-            if name not in names:
-                raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
-        return tensors
-
-    def adopt(self, out: Outputs) -> None:
-        """Take over the outputs of a step without sparse updates."""
-        self.parameters |= out.parameters
-        self.slots |= out.optimizer_state
-        self.states |= out.states
-
-    def about(self) -> dict[str, int]:
-        return {"version": self.version, "step": self.steps, "seq": self.seq}
 
 
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -143,7 +88,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
     result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
 
     session.adopt(out)
-    _count(session, args["seq"])
+    session.count_update(args["seq"])
     again.keep(session.version)
     return result | session.about(), arrays
 
@@ -162,8 +107,8 @@ def _first_step(
     arrays = _on_host(state, arrays)  # before the session changes, because the transfer may fail
     again = last_step(session.last_step, session.version, compiled, args["fetch"], values, out)
 
-    _replace(state, session, out, values, arrays)
-    _count(session, args["seq"])
+    session.adopt_rows(out, values, arrays, state.xp)
+    session.count_update(args["seq"])
     session.last_step = again
     return result | session.about(), arrays
 
@@ -220,8 +165,8 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     values = session.values(state, compiled.executable, given)
     out = run(state, compiled.executable, values, session.seed, session.steps)
 
-    _replace(state, session, out, values, {})
-    _count(session, args["seq"])
+    session.adopt_rows(out, values, {}, state.xp)
+    session.count_update(args["seq"])
     densified = [each.as_document() for each in out.densified]
     return {**session.about(), "densified": densified, "compiled": compiled.fresh}, {}
 
@@ -295,34 +240,9 @@ def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:
 def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
     """Raises ProgramError (feed_dtype, feed_shape) unless `values` holds one row of the table for each of `rows`."""
     if table.rank == 0:
-        raise ProgramError(f"{name!r} is {table}, which has no rows", "feed_shape")
+        raise ProgramError(f"{name!r} is {table}: a scalar has no rows", "feed_shape")
     check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
     check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)
-
-
-def _replace(
-    state: WorkerState, session: WorkerSession, out: Outputs, values: Mapping[str, Any], answered: Mapping[str, Any]
-) -> None:
-    """Replace the session's values by those of `out`.
-
-    values: the inputs of the run. answered: arrays that are not sent yet, which must not change.
-    """
-    new = out.parameters | out.optimizer_state
-    if any(isinstance(value, RowArray) for value in new.values()):
-        held = {**session.states, **session.slots, **session.parameters, **{name: values[name] for name in new}}
-        tables = own_tables(new, held, (*answered.values(), *out.states.values()), state.xp)
-        for rows, table in tables.values():  # no failure is possible from here on
-            rows.write(table)
-        new |= {name: table for name, (_, table) in tables.items()}
-    session.parameters |= {name: new[name] for name in out.parameters}
-    session.slots |= {name: new[name] for name in out.optimizer_state}
-    session.states |= out.states
-
-
-def _count(session: WorkerSession, seq: int) -> None:
-    session.steps += 1
-    session.version += 1
-    session.seq = seq
 
 
 def _placed(state: WorkerState, variables: Iterable[Variable], tensors: Mapping[str, np.ndarray]) -> Arrays:

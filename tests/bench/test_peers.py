@@ -1,4 +1,4 @@
-"""What the bench compares with must compute the same step, and be left out where it is not installed."""
+"""The peers of the benchmarks compute the same step as Backpass, and are skipped if they are not installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.beside_torch.installed import MISSING, torch
 SMALL = mlp("mlp", 4, (5, 6, 3))
 
 
-def test_a_message_arrives_as_it_was_sent():
+def test_a_received_message_equals_the_sent_one():
     pipe = io.BytesIO()
     arrays = {"scalar": np.asarray(3), "turned": np.arange(6.0, dtype="float32").reshape(2, 3).T}
 
@@ -35,7 +35,7 @@ def test_a_message_arrives_as_it_was_sent():
         assert got[name].shape == array.shape
 
 
-def test_a_pipe_that_ends_within_a_message_is_an_error():
+def test_a_truncated_message_raises_eof_error():
     pipe = io.BytesIO()
     send(pipe, {"do": "run"})
 
@@ -44,14 +44,14 @@ def test_a_pipe_that_ends_within_a_message_is_an_error():
 
 
 def one_step(workload):
-    """Loss and updated parameters by the reference executor, the update written out here."""
+    """Loss and updated parameters of one step: gradients of the reference executor, update written out here."""
     step = compile_gradient(read(workload.program), GradientQuery(loss="loss")).step
     outputs = step({**workload.feeds, **workload.parameters})
     moved = {name: value - RATE * outputs.gradients[name] for name, value in workload.parameters.items()}
     return float(outputs.loss), moved
 
 
-def test_a_step_of_the_bench_is_one_of_gradient_descent():
+def test_a_benchmark_step_is_a_gradient_descent_step():
     training = backpass.Training(SMALL)
 
     loss = training.run(1)
@@ -60,7 +60,7 @@ def test_a_step_of_the_bench_is_one_of_gradient_descent():
 
 
 @pytest.mark.parametrize("wrong", ["loss", "w1"])
-def test_a_step_that_is_wrong_by_half_a_percent_is_noticed(wrong):
+def test_the_comparison_detects_an_error_of_half_a_percent(wrong):
     loss, parameters = one_step(SMALL)
     other = dict(parameters)
     if wrong != "loss":
@@ -72,7 +72,7 @@ def test_a_step_that_is_wrong_by_half_a_percent_is_noticed(wrong):
     assert wrong in found
 
 
-def test_a_peer_that_cannot_be_imported_is_left_out_with_the_reason(capsys):
+def test_a_peer_that_cannot_be_imported_is_skipped_with_the_reason(capsys):
     with started(["no_such_framework"], os.sched_getaffinity(0)) as peers:
         assert not peers
 

@@ -1,4 +1,4 @@
-"""The page about performance says what was measured."""
+"""The performance report shows the measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def timed(**medians):
     return {name: {"median": median, "least": median, "first": 1.0} for name, median in medians.items()}
 
 
-def test_the_ratio_is_to_the_fastest_of_the_others_and_the_mean_is_geometric():
+def test_the_report_compares_with_the_fastest_peer_and_shows_the_geometric_mean():
     workloads = {
         "one": timed(backpass=0.001, torch_eager=0.004, jax_jit=0.002),
         "two": timed(backpass=0.004, torch_eager=0.002),
@@ -27,7 +27,7 @@ def test_the_ratio_is_to_the_fastest_of_the_others_and_the_mean_is_geometric():
     assert "* Python 3.12.1, torch 2.0." in lines
 
 
-def test_what_was_not_measured_has_no_section():
+def test_the_report_omits_sections_without_measurements():
     report = {"machine": MACHINE, "rounds": 3, "workloads": {"one": {"backpass": 0.5}}}
 
     text = page({"first_gradient": report})

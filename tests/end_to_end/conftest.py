@@ -1,4 +1,4 @@
-"""A service that really listens, for each module of tests."""
+"""Fixtures: a running service for each test module."""
 
 from __future__ import annotations
 

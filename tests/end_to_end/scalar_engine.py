@@ -1,4 +1,4 @@
-"""Backpropagation one number at a time: a second opinion that shares no code and no idea of arrays with the core."""
+"""Backpropagation on single numbers: an independent implementation without arrays and without code of the core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Number", "backward", "mean_squared_error", "network"]
 
 
 class Number:
-    """A value, the numbers it was computed from, and its slope with respect to each."""
+    """A value, the numbers it was computed from, and its partial derivative with respect to each."""
 
     __slots__ = ("gradient", "parents", "slopes", "value")
 
@@ -31,7 +31,7 @@ class Number:
 
 
 def backward(loss: Number) -> None:
-    """Set `gradient` of everything that `loss` was computed from."""
+    """Set the `gradient` of every number that `loss` was computed from."""
     loss.gradient = 1.0
     for node in reversed(_parents_first(loss)):
         for parent, slope in zip(node.parents, node.slopes, strict=True):
@@ -39,7 +39,7 @@ def backward(loss: Number) -> None:
 
 
 def _parents_first(root: Number) -> list[Number]:
-    """By depth-first search with a stack of its own: a graph may be deeper than Python's."""
+    """Depth-first search with an explicit stack, because the graph may be deeper than Python's recursion limit."""
     order: list[Number] = []
     seen: set[int] = set()
     stack = [(root, iter(root.parents))]

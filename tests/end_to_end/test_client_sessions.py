@@ -1,4 +1,4 @@
-"""Programs and sessions of the Python client, over a real service, and what happens when the network fails."""
+"""Programs and sessions of the Python client with a real service, and failures of the network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_program_gives_gradients(service):
     assert program.check("loss", FEEDS, {"w": W})["passed"]
 
 
-def test_gradients_of_tables_come_and_go_as_rows(service):
+def test_sparse_gradients_are_read_and_sent_as_rows(service):
     E = np.arange(8.0).reshape(4, 2)
     document = {"blocks": [{"idx": 0, "parent_idx": -1, "vars": [
         {"name": "E", "dtype": "float64", "shape": [4, 2], "role": "parameter"},
@@ -55,7 +55,7 @@ def test_gradients_of_tables_come_and_go_as_rows(service):
         assert session.parameters()["E"].tolist() == wanted.tolist()
 
 
-def test_a_program_that_is_wrong_is_told_with_all_its_places(service):
+def test_an_invalid_program_is_refused_with_the_place_of_each_mistake(service):
     wrong = line()
     wrong["blocks"][0]["ops"][0]["inputs"]["y"] = ["nowhere"]
     wrong["blocks"][0]["ops"][2]["type"] = "squar"
@@ -63,13 +63,13 @@ def test_a_program_that_is_wrong_is_told_with_all_its_places(service):
     with pytest.raises(bp.Refused) as caught:
         Program(service, wrong)
 
-    told = caught.value
-    assert [each["location"]["op"] for each in told.errors] == [0, 2]
-    assert told.location == told.errors[0]["location"]
-    assert "op 2 (squar)" in str(told) and "did you mean square" in str(told)
+    refusal = caught.value
+    assert [each["location"]["op"] for each in refusal.errors] == [0, 2]
+    assert refusal.location == refusal.errors[0]["location"]
+    assert "op 2 (squar)" in str(refusal) and "did you mean square" in str(refusal)
 
 
-def test_a_session_trains_is_read_and_written(service):
+def test_a_session_trains_and_its_parameters_can_be_read_and_replaced(service):
     program = bp.Program(service, line())
     with program.session("loss", {"w": W}, optimizer={"type": "sgd", "learning_rate": 0.1}) as session:
         step = session.step(FEEDS, fetch=["error"], return_gradients="all")
@@ -86,7 +86,7 @@ def test_a_session_trains_is_read_and_written(service):
     assert caught.value.code == "gone"
 
 
-def test_training_goes_on_from_a_checkpoint_in_another_session(service):
+def test_another_session_continues_training_from_saved_parameters(service):
     program = Program(service, line())
     sgd = {"type": "sgd", "learning_rate": 0.1}
     with program.session("loss", {"w": W}, optimizer=sgd) as session:
@@ -98,12 +98,12 @@ def test_training_goes_on_from_a_checkpoint_in_another_session(service):
         assert [session.step(FEEDS).loss.item() for _ in range(3)] == losses
 
 
-def test_a_step_that_takes_too_long_is_stopped_and_changes_nothing(service):
+def test_a_step_stopped_at_its_deadline_changes_nothing(service):
     s = Sketch()
     s.param("w", [0.5, 2.0])
     s.feed("n", np.array(0), "int64")
     m = s.const(0.01, [200, 200], out="m")
-    with s.repeat("n"):  # seconds of products in ten thousand trips, of which the backward pass keeps nothing
+    with s.repeat("n"):  # ten thousand trips take seconds; the backward pass keeps none of their values
         s.op("tanh", s.op("matmul", m, m), out=m)
     s.total(s.op("mul", s.op("reduce_sum", m), "w"))
     with Program(service, s.document).session("loss", {"w": np.array([0.5, 2.0])}) as session:
@@ -113,11 +113,11 @@ def test_a_step_that_takes_too_long_is_stopped_and_changes_nothing(service):
         assert session.step({"n": np.array(3)}).said["step"] == 1
 
 
-# --- when the network fails ---------------------------------------------------------------------------------------
+# --- failures of the network ---------------------------------------------------------------------------------------
 
 
 class Flaky(httpx.BaseTransport):
-    """Passes requests on; of those that `lose` accepts, the first `times` lose their answer, or are never sent."""
+    """A transport that fails the first `times` requests accepted by `lose`: after sending them, or before."""
 
     def __init__(self, lose: Callable[[httpx.Request], bool], times: int, sent: bool, error: Any) -> None:
         self.lose, self.times, self.sent, self.error = lose, times, sent, error
@@ -142,7 +142,7 @@ class Flaky(httpx.BaseTransport):
 
 
 def flaky(url: str, pattern: str, times: int, sent: bool = True, error: Any = httpx.ReadError) -> Service:
-    """A service whose first `times` requests with `pattern` in "<method> <path>" go wrong."""
+    """A service whose first `times` requests with `pattern` in "<method> <path>" fail."""
     found = Service(url, attempts=3)
     found._http._transport = Flaky(
         lambda r: re.search(pattern, f"{r.method} {r.url.path}") is not None, times, sent, error
@@ -151,7 +151,7 @@ def flaky(url: str, pattern: str, times: int, sent: bool = True, error: Any = ht
     return found
 
 
-def test_a_step_whose_answer_is_lost_is_done_once(url):
+def test_a_step_whose_answer_is_lost_is_executed_once(url):
     with flaky(url, "/steps", 2) as service, bp.Program(service, line()).session("loss", {"w": W}) as session:
         assert session.step(FEEDS).loss.item() == 0.625
         assert session.view()["step"] == 1
@@ -163,7 +163,7 @@ def test_ops_whose_answer_is_lost_are_appended_once(url):
         assert tape.view()["ops"] == 1
 
 
-def test_what_the_service_says_can_be_sent_again_is_sent_again(url):
+def test_client_resends_requests_refused_as_retryable(url):
     busy = httpx.Response(
         429, headers={"retry-after": "0"}, json={"code": "queue-full", "status": 429, "retryable": True}
     )
@@ -171,7 +171,7 @@ def test_what_the_service_says_can_be_sent_again_is_sent_again(url):
         assert tape.view()["state"] == "ready"
 
 
-def test_what_has_no_number_and_changes_something_is_not_sent_again(url):
+def test_client_never_resends_unnumbered_updates(url):
     with flaky(url, "POST /v1/sessions", 1) as service:
         program = bp.Program(service, line())
         with pytest.raises(bp.Unreachable, match="POST /v1/sessions"):
@@ -179,10 +179,10 @@ def test_what_has_no_number_and_changes_something_is_not_sent_again(url):
     with flaky(url, "/steps", 3) as service, bp.Program(service, line()).session("loss", {"w": W}) as session:
         with pytest.raises(bp.Unreachable):
             session.step(FEEDS)
-        assert session.step(FEEDS).said["step"] == 1  # under the same number, once the network is back
+        assert session.step(FEEDS).said["step"] == 1  # with the same sequence number, after the outage
 
 
-def test_after_an_outage_another_step_takes_the_number_that_is_next(url):
+def test_after_an_outage_another_step_takes_the_next_sequence_number(url):
     for sent, steps in ((True, 2), (False, 1)):
         with flaky(url, "/steps", 3, sent) as service, Program(service, line()).session("loss", {"w": W}) as session:
             with pytest.raises(bp.Unreachable):
@@ -192,7 +192,7 @@ def test_after_an_outage_another_step_takes_the_number_that_is_next(url):
             assert session.next_seq == steps + 1
 
 
-def test_a_number_that_somebody_else_has_used_is_told(url, service):
+def test_a_sequence_number_used_by_another_client_is_a_conflict(url, service):
     with Program(service, line()).session("loss", {"w": W}) as session:
         stale = bp.Session(service, session.view())
         session.step(FEEDS)
@@ -203,7 +203,7 @@ def test_a_number_that_somebody_else_has_used_is_told(url, service):
 
 @pytest.mark.parametrize("sent", [True, False])
 @pytest.mark.parametrize("error", [httpx.ReadError, KeyboardInterrupt])
-def test_after_an_outage_a_tape_goes_on(url, sent, error):
+def test_a_tape_works_after_an_outage(url, sent, error):
     with flaky(url, "/ops$", 3 if error is httpx.ReadError else 1, sent, error) as service, bp.Tape(service) as tape:
         w, x = Variable([2.0], name="w"), Variable([3.0])
         with pytest.raises((bp.Unreachable, KeyboardInterrupt)):
@@ -213,7 +213,7 @@ def test_after_an_outage_a_tape_goes_on(url, sent, error):
         assert tape.view()["ops"] <= 3
 
 
-def test_what_takes_too_long_is_not_sent_again(url):
+def test_client_never_resends_a_request_that_timed_out(url):
     with flaky(url, "/gradients", 9, error=httpx.ReadTimeout) as service:
         program = Program(service, line())
         with pytest.raises(bp.Unreachable, match="lost"):
@@ -221,14 +221,14 @@ def test_what_takes_too_long_is_not_sent_again(url):
         assert service._http._transport.seen == 1
 
 
-def test_an_answer_of_something_on_the_way_is_told_as_it_is(url):
+def test_the_answer_of_a_proxy_is_reported_unchanged(url):
     for error in (httpx.Response(502, text="<html>bad gateway</html>"), httpx.Response(502, json=["bad"])):
         with flaky(url, "/v1/ops", 9, error=error) as service, pytest.raises(bp.Refused, match="Bad Gateway") as caught:
             service.ops()
         assert (caught.value.status, caught.value.code, caught.value.retryable) == (502, "", False)
 
 
-def test_an_error_is_not_hidden_by_another_one_while_closing(url):
+def test_an_error_while_closing_does_not_hide_the_first_error(url):
     def opened() -> list[Any]:
         service = flaky(url, "DELETE", 9, sent=False, error=httpx.ConnectError)
         service.attempts = 1
@@ -242,7 +242,7 @@ def test_an_error_is_not_hidden_by_another_one_while_closing(url):
             pass
 
 
-def test_what_made_a_connection_closes_it_and_nothing_else_does(url, service):
+def test_a_connection_is_closed_only_by_its_owner(url, service):
     with bp.Tape(url) as tape, Program(url, line()) as program:
         assert bp.tanh(Variable([0.0])).value == 0
     with bp.Tape(service), Program(service, line()):
@@ -253,7 +253,7 @@ def test_what_made_a_connection_closes_it_and_nothing_else_does(url, service):
         service.call("POST", f"{tape.path}/backward", {"target": "e1"})
 
 
-def test_nobody_there():
+def test_an_unreachable_service_raises_unreachable():
     with Service("http://127.0.0.1:9", attempts=2) as nobody, pytest.raises(bp.Unreachable):
         nobody.ops()
 
@@ -261,7 +261,7 @@ def test_nobody_there():
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_tensor_files_are_read_by_others_and_the_other_way_round():
+def test_tensor_files_are_compatible_with_safetensors():
     f = np.arange(12.0).reshape(3, 4) / 7
     arrays = {"f": f, "i": np.arange(6, dtype=np.int8), "b": np.array([True, False]), "s": np.array(2.5, "float32")}
     found = load(tensorfile.pack(arrays, {"n": np.int64(3), "list": (1, 2)}))

@@ -1,4 +1,4 @@
-"""The tape of the Python client, over a real service: arithmetic, every op by name, gradients, what is freed."""
+"""The tape of the Python client with a real service: arithmetic, ops by name, gradients, and released memory."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ PARTS: list[Any] = [
 
 
 @pytest.mark.parametrize("f", ARITHMETIC)
-def test_arithmetic_is_that_of_numpy(tape, f):
+def test_arithmetic_equals_numpy(tape, f):
     a, b = Variable(A), Variable(B)
     np.testing.assert_allclose(f(a, b).value, f(A, B), rtol=1e-14)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=repr)
-def test_parts_are_those_of_numpy_and_have_gradients(tape, part):
+def test_indexing_equals_numpy_and_has_gradients(tape, part):
     a = Variable(A)
     found = a[part]
     found.backward(np.ones_like(A[part]))
@@ -93,7 +93,7 @@ def test_parts_are_those_of_numpy_and_have_gradients(tape, part):
     np.testing.assert_array_equal(a.grad, wanted)
 
 
-def test_an_index_that_cannot_be_is_refused(tape):
+def test_an_invalid_index_is_refused(tape):
     a = Variable(A)
     for wrong in ("x", 1.5, (True, 0), A > 1):
         with pytest.raises(TypeError):
@@ -102,14 +102,14 @@ def test_an_index_that_cannot_be_is_refused(tape):
         a[7].value  # noqa: B018
 
 
-def test_a_whole_number_too_large_to_be_exact_is_refused_and_not_rounded(tape):
+def test_an_integer_too_large_to_be_exact_is_refused(tape):
     a = Variable([1, 2], requires_grad=False)
     assert (a + 2**52).value.tolist() == [1 + 2**52, 2 + 2**52]
     with pytest.raises(bp.Refused, match="float64 holds exactly"):
         (a + (2**53 + 1)).value  # noqa: B018
 
 
-def test_an_expression_knows_its_shape_and_dtype(tape):
+def test_an_expression_has_the_shape_and_dtype_of_its_value(tape):
     a = Variable(A)
     b = bp.cast(a[0], dtype="float32")
     assert (b.shape, b.dtype, b.ndim, len(b)) == ((4,), np.float32, 1, 4)
@@ -122,7 +122,7 @@ def test_an_expression_knows_its_shape_and_dtype(tape):
     assert repr(Variable([1.0])) == "Variable(array([1.]))"
 
 
-def test_functions_take_slots_by_name_lists_and_numbers(tape):
+def test_functions_accept_named_slots_lists_and_numbers(tape):
     a, b = Variable(A), Variable(B)
     np.testing.assert_array_equal(bp.concat([a, b], axis=1).value, np.concatenate([A, B], 1))
     np.testing.assert_array_equal(bp.concat(a, B, axis=0).value, np.concatenate([A, B]))
@@ -150,7 +150,7 @@ def test_functions_take_slots_by_name_lists_and_numbers(tape):
 
 
 def test_every_op_of_the_catalogue_is_a_function(service):
-    """Called with the inputs of its examples, it gives their outputs."""
+    """Each op, called with the inputs of its examples, returns their outputs."""
     called = 0
     with bp.Tape(service) as tape:
         for type in service.ops():
@@ -160,7 +160,7 @@ def test_every_op_of_the_catalogue_is_a_function(service):
             for example in spec["examples"]:
                 inputs, outputs = ([_array(x) for x in example[side]] for side in ("inputs", "outputs"))
                 if any(isinstance(x, list) or (isinstance(x, np.ndarray) and x.dtype == object) for x in inputs):
-                    continue  # lists of arrays are made on the tape, not given
+                    continue  # a list of arrays cannot be an argument, only the output of an op
                 found = bp.function(type)(*inputs, **example["attributes"])
                 called += 1
                 for x, wanted in zip(found if isinstance(found, tuple) else (found,), outputs, strict=False):
@@ -185,7 +185,7 @@ def _array(shown: Any) -> Any:
 # Variables
 
 
-def test_a_variable_that_changes_is_sent_again_and_one_that_does_not_is_not(tape):
+def test_a_variable_is_sent_again_only_after_a_change(tape):
     w = Variable(A, name="w")
     assert (w * 1).sum().item() == A.sum()
     first = w.named.text
@@ -198,7 +198,7 @@ def test_a_variable_that_changes_is_sent_again_and_one_that_does_not_is_not(tape
     assert (w * 1).value[0, 1] == pytest.approx(A[0, 1] - 1)
 
 
-def test_a_graph_of_before_a_change_still_gives_gradients(tape):
+def test_a_graph_recorded_before_a_change_still_has_gradients(tape):
     w = Variable([2.0, 3.0])
     before = (w * w).sum()
     before.value  # noqa: B018
@@ -210,7 +210,7 @@ def test_a_graph_of_before_a_change_still_gives_gradients(tape):
     assert w.grad.tolist() == [5.0, 7.0]
 
 
-def test_what_python_cannot_name_any_more_is_freed(tape):
+def test_ops_without_python_references_are_released(tape):
     w = Variable(A)
     for _ in range(20):
         loss = bp.tanh(w * 2).sum()
@@ -223,7 +223,7 @@ def test_what_python_cannot_name_any_more_is_freed(tape):
     assert tape.view()["ops"] <= 5
 
 
-def test_renewing_again_and_again_takes_no_more_memory(tape):
+def test_renewing_repeatedly_uses_constant_memory(tape):
     w = Variable(A)
     for i in range(6):
         tape.renew()
@@ -234,7 +234,7 @@ def test_renewing_again_and_again_takes_no_more_memory(tape):
     assert tape.view()["bytes"] == early
 
 
-def test_what_was_refused_is_forgotten_and_the_tape_goes_on(tape):
+def test_a_tape_works_after_refused_ops(tape):
     a, b = Variable(A), Variable(B)
     with pytest.raises(bp.Refused, match="inner sizes"):
         (a @ b).value  # noqa: B018
@@ -251,7 +251,7 @@ def test_what_was_refused_is_forgotten_and_the_tape_goes_on(tape):
                 use()
 
 
-def test_the_gradient_of_an_intermediate_can_be_kept(tape):
+def test_retain_grad_keeps_the_gradient_of_an_intermediate(tape):
     w = Variable([2.0])
     h = (w * w).retain_grad()
     (h * 3).sum().backward()
@@ -273,24 +273,24 @@ def test_expressions_belong_to_their_tape_and_its_generation(tape, service):
         bp.add(Variable(A).sum(), y)
 
 
-def test_without_a_tape_there_is_an_error_that_says_so():
+def test_an_op_without_a_tape_raises_an_error():
     with pytest.raises(bp.BackpassError, match="with Tape"):
         bp.tanh(Variable(A))
 
 
-def test_what_is_wrong_is_told_with_its_place(tape):
+def test_a_refused_op_is_reported_with_its_place(tape):
     a = Variable(A)
     with pytest.raises(bp.Refused) as caught:
         bp.tanh(a)
         (a @ a).value  # noqa: B018
-    told = caught.value
-    assert (told.status, told.code, told.retryable) == (422, "invalid-program", False)
-    assert told.location is not None and told.location["type"] == "matmul"
-    assert "inner sizes" in str(told) and told.problem["request_id"]
-    assert bp.tanh(a).value.shape == (3, 4)  # the tape goes on
+    refusal = caught.value
+    assert (refusal.status, refusal.code, refusal.retryable) == (422, "invalid-program", False)
+    assert refusal.location is not None and refusal.location["type"] == "matmul"
+    assert "inner sizes" in str(refusal) and refusal.problem["request_id"]
+    assert bp.tanh(a).value.shape == (3, 4)  # the tape still works
 
 
-def test_a_program_fetched_from_the_tape_is_one(tape, service):
+def test_a_program_fetched_from_the_tape_has_the_same_gradients(tape, service):
     w = Variable([1.0, 2.0], name="w")
     loss = bp.tanh(w).sum()
     loss.backward()
@@ -302,7 +302,7 @@ def test_a_program_fetched_from_the_tape_is_one(tape, service):
 # Gradients of functions
 
 
-def test_gradients_of_functions_nest_without_confusion(tape):
+def test_nested_gradients_of_functions_are_correct(tape):
     assert bp.grad(lambda x: x * bp.grad(lambda y: x + y)(1.0))(1.0) == 1.0
     assert bp.grad(lambda x: bp.grad(lambda y: x * y)(x))(3.0) == 1.0
     assert bp.grad(lambda x: bp.grad(lambda y: y * y * x)(2.0) * x)(3.0) == 24.0
@@ -311,7 +311,7 @@ def test_gradients_of_functions_nest_without_confusion(tape):
     assert bp.grad(lambda x: bp.grad(lambda y: x * x)(2.0) + x)(3.0) == 1.0
 
 
-def test_gradients_by_several_arguments_and_of_arrays(tape):
+def test_gradients_with_respect_to_several_arrays_are_correct(tape):
     f = lambda x, y, scale=1.0: (x * y).sum() * scale
     gx, gy = bp.grad(f, (0, 1))(A, B, scale=2.0)
     np.testing.assert_allclose(gx, 2 * B)
@@ -326,13 +326,13 @@ def test_gradients_by_several_arguments_and_of_arrays(tape):
     np.testing.assert_allclose(v.grad, 6 * A)
 
 
-def test_a_gradient_of_a_function_is_added_to_no_variable(tape):
+def test_the_gradient_of_a_function_changes_no_variable(tape):
     w, x = Variable(A), Variable(B)
     assert bp.grad(lambda s: (w * x).sum() * s)(2.0) == pytest.approx((A * B).sum())
     assert (w.grad, x.grad) == (None, None)
 
 
-def test_what_has_no_gradient_is_an_error_and_not_zero(tape):
+def test_functions_without_a_gradient_raise_an_error(tape):
     f = lambda x, y: (x * y).sum()
     for argnum in (2, -1, (0, -1)):
         with pytest.raises(TypeError, match="positional argument"):
@@ -346,13 +346,13 @@ def test_what_has_no_gradient_is_an_error_and_not_zero(tape):
         bp.grad(lambda x: x * 2)(A)
 
 
-def test_a_name_that_cannot_travel_is_refused_where_it_is_given():
+def test_an_invalid_variable_name_raises_value_error():
     for wrong in ("", "a b", "a?", "1x", "x" * 200):
         with pytest.raises(ValueError, match="name"):
             Variable(A, name=wrong)
 
 
-def test_a_hessian_vector_product(tape):
+def test_a_hessian_vector_product_is_correct(tape):
     f = lambda x: (bp.exp(x) * x).sum()
     hvp = bp.grad(lambda x, v: (bp.grad(f)(x) * v).sum())(A, B)
     np.testing.assert_allclose(hvp, np.exp(A) * (A + 2) * B, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Every example, as its reader would run it: as a process of its own, against a service that really listens."""
+"""Every example, run as its reader would run it: as a process, with a running service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.paths import ROOT
 
 
 def run_example(name: str, url: str, *options: str) -> str:
-    """What the example prints; it must succeed by its own measure."""
+    """The output of the example, which must exit with status 0."""
     command = [sys.executable, "-m", f"examples.{name}", "--url", url, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,7 +37,7 @@ def test_both_networks_learn_the_digits(url: str) -> None:
     assert "d loss / d w1" in printed
 
 
-def test_digits_that_are_not_learned_well_enough_are_a_failure(url: str) -> None:
+def test_the_digits_example_fails_below_its_target_accuracy(url: str) -> None:
     command = [sys.executable, "-m", "examples.digits", "--url", url, "--mlp-epochs", "1", "--convnet-epochs", "0"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -59,20 +59,20 @@ def test_36_two_hundred_steps_of_gradient_descent_fit_the_surface(url: str) -> N
     assert re.search(r"loss 0\.\d+ -> 0\.0\d+ in 200 steps", printed)
 
 
-def test_the_tape_agrees_with_the_formula(url: str) -> None:
+def test_the_tape_example_agrees_with_the_formula(url: str) -> None:
     printed = run_example("tape", url)
 
     assert printed.count("differs from the formula by") == 2
 
 
-def test_a_network_that_the_loss_does_not_need_is_not_played_back(url: str) -> None:
+def test_a_network_without_a_path_to_the_loss_is_not_played_back(url: str) -> None:
     printed = run_example("pruned", url)
 
     assert "104 ops recorded, 4 played back" in printed
     assert "big.2 has no gradient: not_on_path_to_loss" in printed
 
 
-def test_a_loop_in_python_learns_words_of_any_length(url: str) -> None:
+def test_a_python_loop_learns_words_of_several_lengths(url: str) -> None:
     printed = run_example("words", url)
 
     before, after = map(float, re.search(r"([\d.]+) -> ([\d.]+)$", printed, re.M).groups())  # type: ignore[union-attr]
@@ -100,7 +100,7 @@ def test_36_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: 
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("gradients_*.json")), ids=lambda path: path.stem)
-def test_the_stored_requests_get_the_answers_stored_beside_them(url: str, path: Path) -> None:
+def test_the_stored_requests_get_the_expected_answers(url: str, path: Path) -> None:
     answer = httpx.post(f"{url}/v1/gradients", content=path.read_bytes(), headers={"content-type": "application/json"})
 
     assert answer.status_code == 200, answer.text
@@ -112,7 +112,7 @@ def test_the_stored_requests_get_the_answers_stored_beside_them(url: str, path: 
 
 
 def _tanh_three_times(w: float) -> tuple[float, float]:
-    """h <- tanh(h w), three times from 1: the value, and its derivative by w from the product rule."""
+    """h <- tanh(h w), three times, from h = 1: (h, dh/dw), where dh/dw follows the product rule."""
     h, slope = 1.0, 0.0
     for _ in range(3):
         slope = (slope * w + h) * (1 - math.tanh(h * w) ** 2)
@@ -129,19 +129,19 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", models.stored())
-def test_the_stored_programs_are_those_that_the_examples_send(url: str, name: str) -> None:
+def test_the_stored_programs_equal_those_of_the_examples(url: str, name: str) -> None:
     path = ROOT / "examples" / "programs" / f"{name}.json"
 
     answer = httpx.post(
         f"{url}/v1/programs", content=path.read_bytes(), headers={"content-type": "application/json"}
     ).raise_for_status()
 
-    assert path.read_text() == models.text_of(models.stored()[name])  # else: python -m examples.models
+    assert path.read_text() == models.text_of(models.stored()[name])  # if not, run: python -m examples.models
     with Backpass(url) as service:
         assert answer.json()["id"] == service.register(models.stored()[name])
 
 
-def test_a_refused_program_is_explained_with_the_place_of_each_problem(url: str) -> None:
+def test_a_refused_program_is_reported_with_the_place_of_each_problem(url: str) -> None:
     wrong = models.tape()
     wrong["blocks"][0]["ops"][1]["inputs"]["y"] = ["nowhere"]
 
@@ -152,7 +152,7 @@ def test_a_refused_program_is_explained_with_the_place_of_each_problem(url: str)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_commands_of_the_readme_work_as_they_stand(url: str) -> None:
+def test_the_shell_commands_of_the_readme_work_unchanged(url: str) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     script = "\n".join(block for block in blocks if "curl " in block).replace("http://127.0.0.1:8080", url)
 
@@ -161,11 +161,11 @@ def test_the_commands_of_the_readme_work_as_they_stand(url: str) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"status"' not in done.stdout  # no problem document among the answers
+    assert '"status"' not in done.stdout  # no answer is a problem document
 
 
 def run_python_of(page: str, url: str, folder: Path) -> str:
-    """What the blocks of Python on a page print, run together as one script, as they stand."""
+    """The output of the Python blocks of a page, run unchanged as one script."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
     assert blocks
     for package in ("examples", "backpass_client"):
@@ -176,7 +176,7 @@ def run_python_of(page: str, url: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_python_of_the_readme_works_as_it_stands(url: str, tmp_path: Path) -> None:
+def test_the_python_code_of_the_readme_works_unchanged(url: str, tmp_path: Path) -> None:
     printed = re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", run_python_of("README.md", url, tmp_path))
 
     x, w, batch = np.array([1.0, 2.0, 3.0]), np.array([0.5, -0.25]), np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -189,5 +189,5 @@ def test_the_python_of_the_readme_works_as_it_stands(url: str, tmp_path: Path) -
     assert len(numbers) == 13
 
 
-def test_the_safetensors_example_of_the_documentation_works_as_it_stands(url: str, tmp_path: Path) -> None:
+def test_the_safetensors_example_of_the_documentation_works_unchanged(url: str, tmp_path: Path) -> None:
     assert run_python_of("docs/tensors.md", url, tmp_path).split() == ["0.625", "[0.5", "0.", "]", "True"]

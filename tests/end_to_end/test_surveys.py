@@ -1,6 +1,6 @@
-"""The examples by which surveys explain DyNet, PyTorch, Chainer and Autograd, each as it is written for that system.
+"""The examples with which surveys explain DyNet, PyTorch, Chainer and Autograd, with the code of each system.
 
-What a system calls by another name gets that name here, in a few lines above its example.
+A few lines above each example define the names of that system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def types_of(tape: bp.Tape) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
-def test_the_tape_of_a_feedforward_model(url: str, mode: Any) -> None:
+def test_a_feedforward_model_is_recorded_and_played_back(url: str, mode: Any) -> None:
     randn, matmul = random.standard_normal, bp.matmul
 
     def softmax(pred: Any, label: Any) -> Any:
@@ -76,7 +76,7 @@ def test_big_net_is_never_played_back(url: str, mode: Any) -> None:
         assert result.place == 99
         assert not set(played.played) & set(places)
         assert len(played.played) == 2
-        assert played.ran == ([] if mode == "immediate" else [100, 101])  # nor forwards, if nobody asks
+        assert played.ran == ([] if mode == "immediate" else [100, 101])  # a lazy tape does not run BigNet at all
         assert (big.grad, played.missing) == (None, [(big, "not_on_path_to_loss")])
         np.testing.assert_allclose(small.grad, data.data.sum(0, keepdims=True).T)
 
@@ -85,7 +85,7 @@ def test_big_net_is_never_played_back(url: str, mode: Any) -> None:
 
 
 class dynet_model:
-    """Parameters that outlive the tape."""
+    """Parameters that outlive a tape."""
 
     def __init__(self) -> None:
         self.parameters: list[Variable] = []
@@ -97,7 +97,7 @@ class dynet_model:
     add_lookup_parameters = add_parameters
 
 
-def test_dynet(url: str) -> None:
+def test_the_dynet_example_trains(url: str) -> None:
     num_epochs = 6
     training_data = [((3, 1999), 4), ((17, 3), 11), ((5, 5), 0)]
     with bp.lazy(url) as tape:
@@ -123,7 +123,7 @@ def test_dynet(url: str) -> None:
                 b = dy.parameter(b_p)
                 score_sym = dy.softmax(W @ dy.concatenate([E[in_words[0]], E[in_words[1]]]) + b)
                 loss_sym = dy.pickneglogsoftmax(score_sym, out_label)
-                assert tape.view()["ops"] == (0 if not losses else 8)  # nothing of this one has left yet
+                assert tape.view()["ops"] == (0 if not losses else 8)  # no op of this iteration has been sent yet
                 loss_val = loss_sym.value
                 played = loss_sym.backward()
 
@@ -135,19 +135,19 @@ def test_dynet(url: str) -> None:
                 trainer.zero_grads()
 
         assert sum(losses[-3:]) < sum(losses[:3]) - 0.2
-        assert compiled == [True] + [False] * 17  # one structure, whatever the words
-        assert played.ran == []  # the loss had been asked for: every op runs once
+        assert compiled == [True] + [False] * 17  # one structure for all words
+        assert played.ran == []  # reading the loss ran every op already
 
 
 # --- PyTorch -------------------------------------------------------------------------------------------------------
 
 
-def test_pytorch(url: str) -> None:
+def test_the_pytorch_example_gives_its_gradients(url: str) -> None:
     with bp.immediate(url) as tape:
         x = Variable(ones((5, 5)))
         y = Variable(ones((5, 5)) * 4)
         z = x**2 + x * 2 + x * y + y
-        assert z.data.tolist() == [[11.0] * 5] * 5  # there at once
+        assert z.data.tolist() == [[11.0] * 5] * 5  # computed at once
         with pytest.raises(bp.Refused, match="must have one element"):
             z.backward()
         z.backward(ones((5, 5)))
@@ -160,7 +160,7 @@ def test_pytorch(url: str) -> None:
         # when a portion of the graph becomes dead, it is freed
         assert tape.view()["ops"] == 6
         del z
-        gc.collect()  # the refusal above knows its frames, and they know z
+        gc.collect()  # the exception above refers to frames that refer to z
         w = x * 2
         w = x * 3
         assert tape.view()["ops"] <= 2
@@ -187,7 +187,7 @@ class FunctionSet(SimpleNamespace):
         return [v for layer in vars(self).values() for v in (layer.W, layer.b)]
 
 
-def test_chainer(url: str) -> None:
+def test_the_chainer_example_trains(url: str) -> None:
     F = SimpleNamespace(
         Linear=Linear,
         relu=bp.relu,
@@ -229,19 +229,19 @@ def test_chainer(url: str) -> None:
                 sizes.append(tape.view()["ops"])
 
     assert losses[-1] < 0.2 * losses[0]
-    assert max(sizes) <= 18  # this iteration and the one before; older ones are freed
+    assert max(sizes) <= 18  # two iterations; older ones are released
 
 
 # --- Autograd ------------------------------------------------------------------------------------------------------
 
 
 def make_grad(fun: Callable[..., Any], x: Any) -> tuple[Any, Any]:
-    """The gradient of `fun` at x, and its value."""
+    """(gradient of `fun` at x, value)."""
     end_value, outgrad = bp.value_and_grad(fun)(x)
     return outgrad, end_value
 
 
-def test_autograd(url: str) -> None:
+def test_the_autograd_example_gives_higher_derivatives(url: str) -> None:
     grad, exp = bp.grad, bp.exp
 
     def tanh(x: Any) -> Any:

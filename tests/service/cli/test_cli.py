@@ -1,4 +1,4 @@
-"""The command line as an operator sees it."""
+"""`backpass serve` as a process: stopping it and restarting it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.service.conftest import serve
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping_in_good_order_is_no_failure(tmp_path, number):
+def test_an_orderly_stop_exits_with_status_0(tmp_path, number):
     with serve(tmp_path, workers=1) as served:
         served.process.send_signal(number)
 
@@ -30,7 +30,7 @@ def test_machine_code_survives_a_restart(tmp_path):
     from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 
     def trained() -> tuple[float, dict[str, float]]:
-        """The loss of a first step, and the files of machine code with when they were written."""
+        """(loss of the first step, file name -> inode of the machine code on disk)."""
         with serve(tmp_path, workers=1) as served:
             asked = {"program": REGRESSION, "loss": "loss", "init": {"seed": 0}}
             id = served.client.post("/v1/sessions", json=asked).json()["id"]
@@ -42,11 +42,11 @@ def test_machine_code_survives_a_restart(tmp_path):
     again, found = trained()
 
     assert written
-    assert found == written  # a file that is written again is another one
+    assert found == written  # a rewritten file would have another inode
     assert again == first
 
 
-def test_where_no_machine_code_is_to_be_kept_none_is(tmp_path):
+def test_no_machine_code_is_stored_with_a_cache_of_0_bytes(tmp_path):
     from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 
     with serve(tmp_path, workers=1, cache_bytes=0) as served:

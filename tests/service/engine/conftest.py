@@ -1,4 +1,4 @@
-"""Pools of real worker processes, small and impatient."""
+"""Fixtures: pools of two real worker processes with short time limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 def open_pool() -> Pool:
-    """open_pool(workers=..., any setting=...) is an async context with a started pool."""
+    """open_pool(workers=..., <setting>=...) is an async context manager that starts and stops a pool."""
 
     @asynccontextmanager
     async def opened(handlers: str = "tests.service.engine.handlers:HANDLERS", **settings: Any) -> AsyncIterator:

@@ -1,4 +1,4 @@
-"""Handlers for the pool's tests: each shows one way in which a call can go."""
+"""Handlers for the tests of the pool, one for each way in which a call can end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def double(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def sleep(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Deaf: does not look at the stop signal."""
+    """Ignores the stop signal."""
     time.sleep(args["seconds"])
     return {"slept": args["seconds"]}, {}
 
 
 def listen(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Polite: stops when told to."""
+    """Cooperative: checks the stop signal every millisecond."""
     end = time.monotonic() + args["seconds"]
     while time.monotonic() < end:
         state.stop.check()
@@ -46,7 +46,7 @@ def leave(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 
 
 def keep(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Open the session args["id"] with the given tensors."""
+    """Create the session args["id"] with the given tensors."""
     state.sessions[args["id"]] = tensors
     return {}, {}
 
@@ -85,7 +85,7 @@ def environment(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.
 
 
 def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Says args["sizes"] one by one, each with an array of so many numbers, and then does what args["end"] says."""
+    """Send one part for each of args["sizes"], with an array of that size, then end as args["end"] says."""
     for i, size in enumerate(args["sizes"]):
         state.stop.check()
         state.send_part({"i": i}, {"x": np.full(size, i, np.int64)})
@@ -99,9 +99,9 @@ def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 
 
 def gated(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Needs something compiled, args["what"]; that takes until somebody writes to the FIFO args["gate"].
+    """Request the compilation args["what"], which ends when the test writes to the FIFO args["gate"].
 
-    What is written is the result, but "fail" fails.
+    The written text is the result; the text "fail" makes the compilation fail.
     """
 
     def compile() -> str:

@@ -1,4 +1,4 @@
-"""What a call is: arguments and tensors there and back, and errors as errors."""
+"""Calls of a pool: arguments and tensors arrive unchanged in both directions, and errors arrive as errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_reply_names_its_worker_and_times_every_phase(pool: EmbeddedPool
     assert reply.timing_ms.keys() == {"queue", "transfer_in", "compute", "transfer_out", "total"}
 
 
-async def test_arenas_grow_and_shrink_with_the_tensors(pool: EmbeddedPool):
+async def test_shared_memory_grows_and_shrinks_with_the_tensors(pool: EmbeddedPool):
     worker = pool.workers()[0].id
     for megabytes in (1, 50, 3, 130, 1):
         x = np.random.default_rng(0).random((megabytes, 2**17))
@@ -57,7 +57,7 @@ async def test_tensors_kept_by_a_handler_survive_later_calls(pool: EmbeddedPool)
     assert pool.workers()[0].sessions == 1
 
 
-async def test_an_error_of_the_program_arrives_with_all_its_problems(pool: EmbeddedPool):
+async def test_a_program_error_arrives_with_all_its_problems(pool: EmbeddedPool):
     with pytest.raises(RemoteError) as caught:
         await pool.call("wrong_program", {}, deadline=5)
 
@@ -67,7 +67,7 @@ async def test_an_error_of_the_program_arrives_with_all_its_problems(pool: Embed
     assert problem["location"]["op"] == 3
 
 
-async def test_an_error_of_the_run_arrives_with_its_place(pool: EmbeddedPool):
+async def test_an_execution_error_arrives_with_its_location(pool: EmbeddedPool):
     with pytest.raises(RemoteError) as caught:
         await pool.call("fail_here", {}, deadline=5)
 
@@ -76,7 +76,7 @@ async def test_an_error_of_the_run_arrives_with_its_place(pool: EmbeddedPool):
 
 
 @pytest.mark.parametrize("op", ["bug", "unsendable_result", "unsendable_error", "no such op"])
-async def test_a_bug_in_a_handler_is_an_internal_error_without_details_and_the_worker_lives(open_pool, op):
+async def test_a_handler_bug_is_an_internal_error_without_details_and_keeps_the_worker(open_pool, op):
     async with open_pool(workers=1) as pool:
         before = pool.workers()[0].pid
 
@@ -91,8 +91,8 @@ async def test_a_bug_in_a_handler_is_an_internal_error_without_details_and_the_w
 
 
 async def test_out_of_memory_fails_one_call_and_leaves_the_worker_alive(open_pool):
-    # as large as the limit, so that it cannot be mapped, and no larger: it is written here page by page, which on a
-    # busy machine took most of the deadline. One thread: every other reserves address space of its own.
+    # The tensor is as large as the limit, so that the worker cannot map it, and no larger, because writing it takes
+    # long on a busy machine. The worker has one thread, because each further thread reserves address space.
     limit = 2**29
     async with open_pool(workers=1, threads=1, worker_memory=limit) as pool:
         before = pool.workers()[0].pid
@@ -105,14 +105,14 @@ async def test_out_of_memory_fails_one_call_and_leaves_the_worker_alive(open_poo
         assert (await pool.call("echo", {}, {"x": np.ones(5)}, deadline=60)).result["pid"] == before
 
 
-async def test_arguments_that_are_not_plain_data_are_the_callers_error_and_cost_nothing(pool: EmbeddedPool):
+async def test_arguments_that_are_not_plain_data_raise_type_error_in_the_caller(pool: EmbeddedPool):
     with pytest.raises(TypeError):
         await pool.call("echo", {"x": object()}, {"x": np.zeros(2**21)}, deadline=5)
 
     assert (await pool.call("double", {}, {"x": np.ones(2**21)}, deadline=5)).tensors["x"][-1] == 2
 
 
-async def test_a_call_for_a_worker_that_is_not_there_says_so(pool: EmbeddedPool):
+async def test_a_call_for_an_unknown_worker_raises_worker_lost(pool: EmbeddedPool):
     with pytest.raises(WorkerLost):
         await pool.call("echo", {}, worker="wrk_of_last_week", deadline=5)
 
@@ -124,7 +124,7 @@ async def test_workers_run_calls_at_the_same_time(pool: EmbeddedPool):
     assert len({reply.worker for reply in replies}) == 2
 
 
-async def test_calls_beyond_the_queue_are_refused_at_once_and_the_others_answered(open_pool):
+async def test_calls_beyond_the_queue_limit_are_refused_and_the_others_answered(open_pool):
     async with open_pool(workers=2, queue_per_worker=4) as pool:
         calls = [pool.call("sleep", {"seconds": 0.05}, deadline=10) for _ in range(40)]
 
@@ -136,7 +136,7 @@ async def test_calls_beyond_the_queue_are_refused_at_once_and_the_others_answere
         assert pool.waiting == 0
 
 
-async def test_the_line_of_one_worker_is_bounded_too(open_pool):
+async def test_the_queue_of_one_worker_is_bounded(open_pool):
     async with open_pool(workers=2, queue_per_worker=2) as pool:
         worker = pool.workers()[1].id
         calls = [pool.call("sleep", {"seconds": 0.05}, worker=worker, deadline=10) for _ in range(10)]
@@ -147,7 +147,7 @@ async def test_the_line_of_one_worker_is_bounded_too(open_pool):
         assert {answer.worker for answer in answers if not isinstance(answer, QueueFull)} == {worker}
 
 
-async def test_each_worker_is_told_its_share_of_the_cores(open_pool):
+async def test_each_worker_gets_its_share_of_the_cores(open_pool):
     async with open_pool(workers=1, threads=3) as pool:
         libraries = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
         names = [*libraries, "BACKPASS_THREADS", "CUDA_VISIBLE_DEVICES"]

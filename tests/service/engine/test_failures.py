@@ -1,4 +1,4 @@
-"""What happens when a worker dies, hangs, or is not wanted any more: only its own call notices."""
+"""Failures of workers: when a worker dies, hangs or is cancelled, only its own calls fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}  # the loop that serves; `test_calls.py` runs on both
+    return "asyncio", {"use_uvloop": True}  # the event loop of the service; `test_calls.py` runs on both
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -36,7 +36,7 @@ async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> Non
 
 
 def exists(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Whether the process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -44,17 +44,17 @@ def exists(pid: int) -> bool:
 
 
 def open_files() -> list[str]:
-    """What the descriptors of this process refer to."""
+    """The targets of all descriptors of this process."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             found.append(os.readlink(entry))
-        except FileNotFoundError:  # the descriptor of this very listing
+        except FileNotFoundError:  # the descriptor of this listing itself
             continue
     return sorted(found)
 
 
-async def test_sigkill_in_the_middle_of_a_call_fails_that_call_fast_and_no_other(pool: EmbeddedPool):
+async def test_sigkill_during_a_call_fails_only_that_call_within_two_seconds(pool: EmbeddedPool):
     victim, other = pool.workers()
     lost = []
     pool.on_worker_lost(lambda worker, reason: lost.append((worker, reason)))
@@ -79,7 +79,7 @@ async def test_sigkill_in_the_middle_of_a_call_fails_that_call_fast_and_no_other
     assert [worker for worker, _ in lost] == [victim.id]
 
 
-async def test_a_worker_id_is_not_valid_for_its_replacement(pool: EmbeddedPool):
+async def test_a_worker_id_is_invalid_after_replacement(pool: EmbeddedPool):
     victim = pool.workers()[0]
     with pytest.raises(WorkerLost):
         await pool.call("kill", {}, worker=victim.id, deadline=5)
@@ -89,7 +89,7 @@ async def test_a_worker_id_is_not_valid_for_its_replacement(pool: EmbeddedPool):
         await pool.call("echo", {}, worker=victim.id, deadline=5)
 
 
-async def test_calls_waiting_for_a_worker_fail_with_it_and_calls_for_any_worker_do_not(open_pool):
+async def test_a_lost_worker_fails_its_queued_calls_but_not_calls_for_any_worker(open_pool):
     async with open_pool(workers=1) as pool:
         worker = pool.workers()[0].id
         running = asyncio.create_task(pool.call("sleep", {"seconds": 30}, deadline=60))
@@ -106,7 +106,7 @@ async def test_calls_waiting_for_a_worker_fail_with_it_and_calls_for_any_worker_
         assert (await anywhere).worker != worker
 
 
-async def test_an_idle_worker_that_dies_is_replaced(pool: EmbeddedPool):
+async def test_a_killed_idle_worker_is_replaced(pool: EmbeddedPool):
     victim = pool.workers()[0]
 
     os.kill(victim.pid, signal.SIGKILL)
@@ -118,7 +118,7 @@ async def test_an_idle_worker_that_dies_is_replaced(pool: EmbeddedPool):
 @pytest.mark.parametrize(
     ("op", "args", "reason"), [("leave", {}, "exit status 3"), ("kill", {"signal": 11}, "SIGSEGV")]
 )
-async def test_the_reason_of_a_death_is_kept(open_pool, op, args, reason):
+async def test_the_pool_keeps_the_reason_of_a_worker_exit(open_pool, op, args, reason):
     async with open_pool(workers=1) as pool:
         with pytest.raises(WorkerLost, match=reason):
             await pool.call(op, args, deadline=5)
@@ -127,7 +127,7 @@ async def test_the_reason_of_a_death_is_kept(open_pool, op, args, reason):
         assert reason in pool.workers()[0].last_fatal
 
 
-async def test_a_polite_handler_stops_at_the_deadline_and_its_worker_lives(open_pool):
+async def test_a_cooperative_handler_stops_at_its_deadline_and_keeps_its_worker(open_pool):
     async with open_pool(workers=1) as pool:
         worker, started = pool.workers()[0].id, time.monotonic()
 
@@ -139,7 +139,7 @@ async def test_a_polite_handler_stops_at_the_deadline_and_its_worker_lives(open_
         assert (await pool.call("echo", {}, deadline=5)).worker == worker
 
 
-async def test_a_deaf_handler_is_killed_after_its_deadline(open_pool):
+async def test_a_handler_that_ignores_its_deadline_is_killed(open_pool):
     async with open_pool(workers=1) as pool:
         worker, started = pool.workers()[0].id, time.monotonic()
 
@@ -151,7 +151,7 @@ async def test_a_deaf_handler_is_killed_after_its_deadline(open_pool):
         assert "deadline" in pool.workers()[0].last_fatal
 
 
-async def test_the_deadline_counts_the_time_in_the_line(open_pool):
+async def test_the_deadline_includes_the_time_in_the_queue(open_pool):
     async with open_pool(workers=1) as pool:
         running = asyncio.create_task(pool.call("sleep", {"seconds": 0.5}, deadline=5))
         await asyncio.sleep(0)
@@ -159,12 +159,12 @@ async def test_the_deadline_counts_the_time_in_the_line(open_pool):
         with pytest.raises(DeadlineExceeded) as caught:
             await pool.call("echo", {}, deadline=0.1)
 
-        assert caught.value.retryable, "it never ran"
+        assert caught.value.retryable, "the call never ran"
         await running
         assert pool.waiting == 0
 
 
-async def test_a_polite_handler_that_is_cancelled_keeps_its_worker_and_sessions(open_pool):
+async def test_a_cancelled_cooperative_handler_keeps_its_worker_and_sessions(open_pool):
     async with open_pool(workers=1) as pool:
         worker = pool.workers()[0].id
         await pool.call("keep", {"id": "ses_1"}, {"w": np.ones(3)}, deadline=5)
@@ -181,7 +181,7 @@ async def test_a_polite_handler_that_is_cancelled_keeps_its_worker_and_sessions(
         assert time.monotonic() - cancelled < 1
 
 
-async def test_a_deaf_handler_that_is_cancelled_loses_its_worker_after_the_grace(open_pool):
+async def test_a_cancelled_handler_that_does_not_stop_loses_its_worker_after_the_grace_period(open_pool):
     async with open_pool(workers=1) as pool:
         worker = pool.workers()[0].id
         call = asyncio.create_task(pool.call("sleep", {"seconds": 30}, deadline=60))
@@ -195,7 +195,7 @@ async def test_a_deaf_handler_that_is_cancelled_loses_its_worker_after_the_grace
         assert (await pool.call("echo", {}, deadline=5)).worker != worker
 
 
-async def test_cancelling_a_call_in_the_line_leaves_no_trace(open_pool):
+async def test_cancelling_a_queued_call_removes_it_from_the_queue(open_pool):
     async with open_pool(workers=1) as pool:
         running = asyncio.create_task(pool.call("sleep", {"seconds": 0.3}, deadline=5))
         await asyncio.sleep(0)
@@ -223,7 +223,7 @@ async def test_many_cancelled_calls_never_lose_a_slot(open_pool):
         assert sum(worker.restarts for worker in pool.workers()) == 0
 
 
-async def test_a_stopped_worker_is_noticed_and_replaced(open_pool):
+async def test_a_worker_without_heartbeat_is_replaced(open_pool):
     async with open_pool(workers=2, heartbeat_timeout=0.8) as pool:
         victim, other = pool.workers()
         call = asyncio.create_task(pool.call("listen", {"seconds": 30}, worker=victim.id, deadline=60))
@@ -238,7 +238,7 @@ async def test_a_stopped_worker_is_noticed_and_replaced(open_pool):
         assert pool.workers()[1].id == other.id
 
 
-async def test_a_worker_busy_with_a_long_call_is_not_taken_for_hung(open_pool):
+async def test_a_long_call_does_not_count_as_a_hang(open_pool):
     async with open_pool(workers=1, heartbeat_timeout=0.5) as pool:
         assert (await pool.call("sleep", {"seconds": 1.5}, deadline=5)).result == {"slept": 1.5}
 
@@ -264,7 +264,7 @@ async def test_replacements_leak_no_descriptor_and_no_process(open_pool, count):
         assert not any(exists(pid) for pid in pids)
 
 
-async def test_stopping_the_pool_ends_its_workers_and_closes_everything(open_pool):
+async def test_stopping_the_pool_ends_its_workers_and_closes_all_descriptors(open_pool):
     before = open_files()
     async with open_pool() as pool:
         pids = [worker.pid for worker in pool.workers()]
@@ -278,7 +278,7 @@ async def test_stopping_the_pool_ends_its_workers_and_closes_everything(open_poo
     assert len(open_files()) <= len(before)
 
 
-async def test_nothing_is_left_in_the_shared_memory_mount(open_pool):
+async def test_the_pool_creates_no_named_shared_memory(open_pool):
     before = set(os.listdir("/dev/shm"))
     async with open_pool() as pool:
         await pool.call("double", {}, {"x": np.ones(2**22)}, deadline=10)
@@ -306,14 +306,14 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-async def test_the_death_of_the_service_ends_its_workers_even_stopped_ones(sent: int, stopped: bool):
+async def test_the_death_of_the_service_ends_running_and_stopped_workers(sent: int, stopped: bool):
     command = [sys.executable, "-c", PARENT]
     parent = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in (await asyncio.to_thread(parent.stdout.readline)).split()]
     assert len(pids) == 2
     assert all(exists(pid) for pid in pids)
-    if stopped:  # such a worker can neither read from its socket nor look whose child it is
+    if stopped:  # a stopped worker cannot notice the end of its socket or of its parent
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
 
@@ -324,7 +324,7 @@ async def test_the_death_of_the_service_ends_its_workers_even_stopped_ones(sent:
     parent.stdout.close()
 
 
-async def test_workers_that_cannot_start_leave_no_one_waiting(open_pool):
+async def test_calls_fail_when_no_worker_can_start(open_pool):
     async with open_pool(handlers="tests.service.engine.no_such_module:HANDLERS", workers=2) as pool:
         call = asyncio.create_task(pool.call("echo", {}, deadline=20))
 
@@ -334,23 +334,23 @@ async def test_workers_that_cannot_start_leave_no_one_waiting(open_pool):
         assert "exit status 1" in pool.workers()[0].last_fatal
 
 
-async def test_a_callback_that_fails_does_not_stop_the_replacement(open_pool):
+async def test_a_failing_callback_does_not_prevent_replacement(open_pool):
     async with open_pool(workers=1) as pool:
-        told = []
+        reported = []
 
         def fails(worker: str, reason: str) -> None:
-            raise RuntimeError("not my day")
+            raise RuntimeError("the callback fails")
 
         pool.on_worker_lost(fails)
-        pool.on_worker_lost(lambda worker, reason: told.append(worker))
+        pool.on_worker_lost(lambda worker, reason: reported.append(worker))
         with pytest.raises(WorkerLost):
             await pool.call("kill", {}, deadline=5)
 
-        assert (await pool.call("echo", {}, deadline=5)).worker not in told
-        assert len(told) == 1
+        assert (await pool.call("echo", {}, deadline=5)).worker not in reported
+        assert len(reported) == 1
 
 
-def test_one_worker_for_each_visible_gpu(monkeypatch):
+def test_the_plan_has_one_worker_for_each_visible_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-5c3e")
 
     plans = plan_workers(Settings(device="cuda", workers=5))

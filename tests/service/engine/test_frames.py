@@ -1,4 +1,4 @@
-"""Frames come out of a socket whole and in order, however they are cut on their way."""
+"""Frames arrive complete and in order, however the socket divides them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def frame(number: int) -> bytes:
 
 
 def numbers(frames: Frames) -> list[int]:
-    """Of the messages that are whole by now."""
+    """The numbers of the messages that are complete."""
     found = []
     while (taken := frames.take()) is not None:
         message = messages.decode_to_worker(taken[0])
@@ -27,7 +27,7 @@ def numbers(frames: Frames) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 1000])
-def test_frames_cut_into_pieces_of_any_size_come_out_as_they_went_in(size: int):
+def test_frames_survive_reads_of_any_size(size: int):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         frames, stream, found = Frames(ours), b"".join(map(frame, range(300, 310))), []
@@ -39,7 +39,7 @@ def test_frames_cut_into_pieces_of_any_size_come_out_as_they_went_in(size: int):
     assert found == list(range(300, 310))
 
 
-def test_a_message_stays_what_it_is_when_more_is_read():
+def test_later_reads_do_not_change_a_taken_message():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         frames = Frames(ours)
@@ -53,7 +53,7 @@ def test_a_message_stays_what_it_is_when_more_is_read():
         assert numbers(frames) == [2, 3]
 
 
-def test_descriptors_go_with_their_frames_and_those_left_over_are_closed():
+def test_descriptors_arrive_with_their_frames_and_close_closes_the_untaken_ones():
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     with ours, theirs:
@@ -70,11 +70,11 @@ def test_descriptors_go_with_their_frames_and_those_left_over_are_closed():
         frames.close()
 
     assert os.read(read, 10) == b"x"
-    assert os.read(read, 10) == b""  # nobody can write any more
+    assert os.read(read, 10) == b""  # all write ends are closed
     os.close(read)
 
 
-def test_a_payload_that_is_no_message_is_an_error_and_an_ended_socket_the_end():
+def test_an_invalid_payload_raises_decode_error_and_a_closed_socket_eof_error():
     ours, theirs = socket.socketpair()
     with ours:
         frames = Frames(ours)

@@ -1,5 +1,5 @@
-"""A call that waits for a compilation, and those that do not wait for it. Nothing here goes by the clock: a compilation
-takes until the test opens its gate."""
+"""Parked calls: calls that wait for a compilation, and other calls meanwhile. No test depends on time: a compilation
+ends when the test opens its gate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gate = Callable[[str], str]
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """The path of a FIFO of that name."""
+    """gate(name) creates a FIFO and returns its path."""
 
     def made(name: str) -> str:
         path = tmp_path / name
@@ -33,17 +33,17 @@ def gate(tmp_path: Path) -> Gate:
 
 
 async def open_gate(path: str, said: str = "code") -> None:
-    """Once the compilation is at its gate."""
+    """Wait until the compilation reads from its gate, then give it its result."""
     await asyncio.to_thread(Path(path).write_text, said)
 
 
 async def parked(pool: EmbeddedPool, count: int) -> None:
-    """Until so many calls wait for compilations."""
+    """Wait until `count` calls wait for compilations."""
     for _ in range(60_000):
         if sum(slot.process.parked for slot in pool._slots if slot.process is not None) >= count:
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"no {count} calls wait for compilations")
+    raise AssertionError(f"fewer than {count} calls wait for compilations")
 
 
 def compiling(pool: EmbeddedPool, gate: str, what: str = "a", **options: Any) -> asyncio.Task:
@@ -51,7 +51,7 @@ def compiling(pool: EmbeddedPool, gate: str, what: str = "a", **options: Any) ->
     return asyncio.create_task(pool.call("gated", {"what": what, "gate": gate}, **options))
 
 
-async def test_other_calls_of_the_worker_go_on_while_one_waits(open_pool, gate):
+async def test_a_worker_answers_other_calls_while_one_call_is_parked(open_pool, gate):
     async with open_pool(workers=1) as pool:
         closed = gate("a")
         given = {"x": np.arange(5.0), "large": np.ones(2**19)}
@@ -69,7 +69,7 @@ async def test_other_calls_of_the_worker_go_on_while_one_waits(open_pool, gate):
         assert pool._slots[0].process.parked == 0
 
 
-async def test_calls_that_need_the_same_wait_for_one_compilation_and_others_for_theirs(open_pool, gate):
+async def test_equal_calls_share_one_compilation_and_other_calls_do_not_wait_for_it(open_pool, gate):
     async with open_pool(workers=1) as pool:
         first, second = gate("a"), gate("b")
         same = [compiling(pool, first) for _ in range(3)]
@@ -81,7 +81,7 @@ async def test_calls_that_need_the_same_wait_for_one_compilation_and_others_for_
         done = await asyncio.wait_for(same[0], MINUTE)
         assert done.result["compiled"] == "one"
         assert not other.done()
-        for task in same[1:]:  # the result was taken: whoever comes later asks anew
+        for task in same[1:]:  # the first call took the result, so these would start another compilation
             task.cancel()
         await asyncio.gather(*same[1:], return_exceptions=True)
         gates = asyncio.create_task(open_gate(second, "two"))
@@ -89,7 +89,7 @@ async def test_calls_that_need_the_same_wait_for_one_compilation_and_others_for_
         await gates
 
 
-async def test_a_compilation_that_fails_fails_its_own_call(open_pool, gate):
+async def test_a_failed_compilation_fails_its_call_and_can_be_tried_again(open_pool, gate):
     async with open_pool(workers=1) as pool:
         closed = gate("a")
         waiting = compiling(pool, closed)
@@ -106,7 +106,7 @@ async def test_a_compilation_that_fails_fails_its_own_call(open_pool, gate):
         assert pool.events["restart", "crash"] == 0
 
 
-async def test_the_deadline_ends_the_waiting_and_not_the_worker(open_pool, gate):
+async def test_the_deadline_of_a_parked_call_does_not_end_the_worker(open_pool, gate):
     async with open_pool(workers=1) as pool:
         pid = (await pool.call("echo", {}, deadline=MINUTE)).result["pid"]
         closed = gate("a")
@@ -115,13 +115,13 @@ async def test_the_deadline_ends_the_waiting_and_not_the_worker(open_pool, gate)
 
         assert caught.value.retryable
         assert pool._slots[0].process.parked == 0
-        later = compiling(pool, closed)  # finds the compilation that goes on
+        later = compiling(pool, closed)  # waits for the same compilation, which goes on
         await parked(pool, 1)
         await open_gate(closed)
         assert (await later).result == {"compiled": "code", "pid": pid}
 
 
-async def test_a_call_that_is_cancelled_is_forgotten_and_what_only_it_wanted_is_not_begun(open_pool, gate):
+async def test_cancelling_a_parked_call_cancels_its_queued_compilation(open_pool, gate):
     async with open_pool(workers=1) as pool:
         running, unwanted, wanted = gate("a"), gate("b"), gate("c")
         calls = [compiling(pool, path, path) for path in (running, unwanted, wanted)]
@@ -129,15 +129,15 @@ async def test_a_call_that_is_cancelled_is_forgotten_and_what_only_it_wanted_is_
         calls[1].cancel()
         with pytest.raises(asyncio.CancelledError):
             await calls[1]
-        await pool.call("echo", {}, deadline=MINUTE)  # behind the message that it is forgotten
+        await pool.call("echo", {}, deadline=MINUTE)  # arrives after the `Forget` message
 
         await open_gate(running)
-        await open_gate(wanted)  # which its compilation would not reach if it had to pass the one before
+        await open_gate(wanted)  # reached only if the cancelled compilation before it does not run
 
         assert [(await calls[i]).result["compiled"] for i in (0, 2)] == ["code", "code"]
 
 
-async def test_no_more_calls_wait_than_may_wait_for_a_worker(open_pool, gate):
+async def test_the_number_of_parked_calls_is_bounded(open_pool, gate):
     async with open_pool(workers=1, queue_per_worker=2) as pool:
         closed = gate("a")
         waiting = [compiling(pool, closed, str(i)) for i in range(3)]
@@ -153,7 +153,7 @@ async def test_no_more_calls_wait_than_may_wait_for_a_worker(open_pool, gate):
         assert pool._slots[0].process.parked == 0
 
 
-async def test_waiting_calls_fail_with_their_worker_and_with_the_pool(open_pool, gate):
+async def test_parked_calls_fail_with_their_worker_and_with_the_pool(open_pool, gate):
     async with open_pool(workers=1) as pool:
         lost = compiling(pool, gate("a"))
         await parked(pool, 1)

@@ -1,4 +1,4 @@
-"""Calls that say something before they end."""
+"""Calls that send parts of their answer before they end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from service.ipc.shared_memory import SharedMemoryReader
 
 pytestmark = pytest.mark.anyio
 
-MIB = 2**17  # int64 numbers
+MIB = 2**17  # int64 elements in 1 MiB
 
 
-class Heard(list[tuple[int, np.ndarray]]):
-    """What was said, in order; `first` is set with the first of it."""
+class Parts(list[tuple[int, np.ndarray]]):
+    """The received parts, in order. first: set when the first part arrives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class Heard(list[tuple[int, np.ndarray]]):
         self.first.set()
 
 
-def right(heard: Heard, sizes: list[int]) -> None:
-    assert [i for i, _ in heard] == list(range(len(sizes)))
-    for (i, array), size in zip(heard, sizes, strict=True):
+def check(parts: Parts, sizes: list[int]) -> None:
+    assert [i for i, _ in parts] == list(range(len(sizes)))
+    for (i, array), size in zip(parts, sizes, strict=True):
         assert array.shape == (size,)
         assert (array == i).all()
 
@@ -42,58 +42,58 @@ def right(heard: Heard, sizes: list[int]) -> None:
     [[], [0], [3, 0, 7], [100] * 500, [1, MIB, 1, 2 * MIB, 1], [MIB // 2] * 40, [20 * MIB, 1, 150 * MIB, 1, 3]],
     ids=["nothing", "empty", "small", "many", "growing", "files", "huge"],
 )
-async def test_parts_come_in_order_and_whole_before_the_answer(pool: EmbeddedPool, sizes):
-    for _ in range(2):  # the second time in the files of the first
-        heard = Heard()
-        reply = await pool.call("count", {"sizes": sizes}, deadline=60, on_part=heard)
+async def test_parts_arrive_complete_and_in_order_before_the_answer(pool: EmbeddedPool, sizes):
+    for _ in range(2):  # the second call reuses the shared-memory files of the first
+        parts = Parts()
+        reply = await pool.call("count", {"sizes": sizes}, deadline=60, on_part=parts)
 
-        right(heard, sizes)
+        check(parts, sizes)
         assert reply.result == {"said": len(sizes)}
         np.testing.assert_array_equal(reply.tensors["last"], np.arange(5))
     assert (await pool.call("echo", {}, {"x": np.ones(3)}, deadline=5)).tensors["x"].tolist() == [1, 1, 1]
 
 
-async def test_parts_of_calls_at_the_same_time_do_not_mix(pool: EmbeddedPool):
+async def test_parts_of_simultaneous_calls_do_not_mix(pool: EmbeddedPool):
     sizes = [[10 + k] * 200 for k in range(4)]
-    heard = [Heard() for _ in sizes]
+    parts = [Parts() for _ in sizes]
 
-    calls = (pool.call("count", {"sizes": s}, deadline=30, on_part=h) for s, h in zip(sizes, heard, strict=True))
+    calls = (pool.call("count", {"sizes": s}, deadline=30, on_part=h) for s, h in zip(sizes, parts, strict=True))
     await asyncio.gather(*calls)
 
-    for each, size in zip(heard, sizes, strict=True):
-        right(each, size)
+    for each, size in zip(parts, sizes, strict=True):
+        check(each, size)
 
 
-async def test_nobody_needs_to_listen(pool: EmbeddedPool):
+async def test_a_call_without_callback_drops_its_parts(pool: EmbeddedPool):
     assert (await pool.call("count", {"sizes": [5, 2 * MIB]}, deadline=30)).result == {"said": 2}
 
 
-async def test_a_call_that_fails_has_said_what_it_said(pool: EmbeddedPool):
-    heard = Heard()
+async def test_parts_of_a_failing_call_arrive(pool: EmbeddedPool):
+    parts = Parts()
 
     with pytest.raises(RemoteError) as error:
-        await pool.call("count", {"sizes": [4, 5], "end": "fail"}, deadline=30, on_part=heard)
+        await pool.call("count", {"sizes": [4, 5], "end": "fail"}, deadline=30, on_part=parts)
 
     assert error.value.code == "too_many_trips"
-    right(heard, [4, 5])
+    check(parts, [4, 5])
 
 
-async def test_a_worker_that_dies_has_said_what_it_said(pool: EmbeddedPool):
-    heard = Heard()
+async def test_parts_of_a_killed_worker_arrive(pool: EmbeddedPool):
+    parts = Parts()
 
     with pytest.raises(WorkerLost):
-        await pool.call("count", {"sizes": [4, MIB], "end": "kill"}, deadline=30, on_part=heard)
+        await pool.call("count", {"sizes": [4, MIB], "end": "kill"}, deadline=30, on_part=parts)
 
-    right(heard, [4, MIB])
+    check(parts, [4, MIB])
     assert (await pool.call("count", {"sizes": [1]}, deadline=30)).result == {"said": 1}
 
 
-async def test_cancelling_a_call_that_has_begun_to_speak_stops_it_and_keeps_its_worker(pool: EmbeddedPool):
+async def test_cancelling_a_call_after_its_first_part_keeps_the_worker(pool: EmbeddedPool):
     before = [(w.id, w.pid) for w in pool.workers()]
-    heard = Heard()
-    call = asyncio.create_task(pool.call("count", {"sizes": [4], "end": "listen"}, deadline=60, on_part=heard))
-    await asyncio.wait_for(heard.first.wait(), 30)
-    assert not call.done()  # it speaks while it runs
+    parts = Parts()
+    call = asyncio.create_task(pool.call("count", {"sizes": [4], "end": "listen"}, deadline=60, on_part=parts))
+    await asyncio.wait_for(parts.first.wait(), 30)
+    assert not call.done()  # the part arrived while the call runs
 
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -104,7 +104,7 @@ async def test_cancelling_a_call_that_has_begun_to_speak_stops_it_and_keeps_its_
     assert [(w.id, w.pid) for w in pool.workers()] == before
 
 
-async def test_a_part_that_there_is_no_room_for_fails_the_call_and_leaves_the_worker_usable(pool, monkeypatch):
+async def test_a_part_that_does_not_fit_in_memory_fails_the_call_and_keeps_the_worker(pool, monkeypatch):
     before = [(w.id, w.pid) for w in pool.workers()]
     real = SharedMemoryReader.read
 
@@ -114,15 +114,15 @@ async def test_a_part_that_there_is_no_room_for_fails_the_call_and_leaves_the_wo
         return real(self, tensors, data)
 
     monkeypatch.setattr(SharedMemoryReader, "read", full)
-    heard = Heard()
+    parts = Parts()
     with pytest.raises(NoCapacity):
-        await pool.call("count", {"sizes": [4, 7, MIB, 2 * MIB], "end": "listen"}, deadline=30, on_part=heard)
+        await pool.call("count", {"sizes": [4, 7, MIB, 2 * MIB], "end": "listen"}, deadline=30, on_part=parts)
 
-    right(heard, [4])
+    check(parts, [4])
     for _ in range(3):
-        again = Heard()
+        again = Parts()
         await pool.call("count", {"sizes": [MIB, 3]}, deadline=30, on_part=again)
-        right(again, [MIB, 3])
+        check(again, [MIB, 3])
     assert [(w.id, w.pid) for w in pool.workers()] == before
 
 
@@ -130,13 +130,13 @@ async def test_parts_leak_no_descriptor(pool: EmbeddedPool):
     def descriptors(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
-    async def speak() -> list[int]:
+    async def send_parts() -> list[int]:
         calls = (pool.call("count", {"sizes": [MIB] * 8, "end": end}, deadline=30) for end in ("fail", "return") * 4)
         await asyncio.gather(*calls, return_exceptions=True)
         return [descriptors(pid) for pid in (os.getpid(), *(w.pid for w in pool.workers() if w.pid))]
 
-    await speak()
-    before = await speak()
+    await send_parts()
+    before = await send_parts()
     for _ in range(3):
-        after = await speak()
+        after = await send_parts()
     assert all(b <= a + 2 for a, b in zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: training, numbering, versions, and what happens when things go wrong."""
+"""Sessions over HTTP: training, sequence numbers, versions, invalid requests and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = {"feeds": tensors(FEEDS)}
 
 
 def gradient(w: np.ndarray) -> np.ndarray:
-    """Of the regression's loss by w."""
+    """The gradient of the regression's loss with respect to w."""
     return 2 * FEEDS["x"].T @ (FEEDS["x"] @ w - FEEDS["y"]) / len(FEEDS["x"])
 
 
@@ -41,7 +41,7 @@ def path(client):
 # Training
 
 
-def test_steps_do_what_the_optimizer_says(client, path):
+def test_steps_apply_the_optimizer(client, path):
     w = SKETCH.values["w"]
     for seq in (1, 2, 3):
         answer = client.post(f"{path}/steps", json={"seq": seq, "return_gradients": "all", **BODY})
@@ -63,7 +63,7 @@ def test_steps_do_what_the_optimizer_says(client, path):
         ({"clip_norm": 0.01}, lambda g: g * 0.01 / np.linalg.norm(g)),
     ],
 )
-def test_gradients_are_clipped_before_the_optimizer_sees_them(client, settings, clipped):
+def test_gradients_are_clipped_before_the_optimizer(client, settings, clipped):
     w = SKETCH.values["w"]
     with opened(client, SKETCH, optimizer=SGD, **settings) as path:
         said = client.post(f"{path}/steps", json={"seq": 1, "return_gradients": "all", **BODY}).json()
@@ -74,7 +74,7 @@ def test_gradients_are_clipped_before_the_optimizer_sees_them(client, settings, 
         np.testing.assert_allclose(weights(client, path), w - 0.1 * clipped(gradient(w)), rtol=1e-12)
 
 
-def test_a_step_in_safetensors_both_ways(client, path):
+def test_a_step_reads_and_writes_safetensors(client, path):
     said, arrays = read_file(client.post(f"{path}/steps", **file_of(FEEDS, seq=1, fetch=["prediction"])))
     assert (said["seq"], arrays.keys()) == (1, {"loss", "fetch/prediction"})
     np.testing.assert_allclose(arrays["fetch/prediction"], FEEDS["x"] @ SKETCH.values["w"])
@@ -93,17 +93,17 @@ def test_gradients_and_evaluations_change_nothing(client, path):
 
 
 @pytest.mark.parametrize("optimizer", [SGD, {"type": "adam"}, {"type": "momentum", "nesterov": True}])
-def test_gradients_sent_back_as_an_update_are_a_step(client, optimizer):
-    with opened(client, SKETCH, optimizer=optimizer) as stepped, opened(client, SKETCH, optimizer=optimizer) as told:
+def test_an_update_with_computed_gradients_equals_a_step(client, optimizer):
+    with opened(client, SKETCH, optimizer=optimizer) as stepped, opened(client, SKETCH, optimizer=optimizer) as refusal:
         for _ in range(3):
             client.post(f"{stepped}/steps", json=BODY)
-            found = client.post(f"{told}/gradients", json=BODY).json()
-            answer = client.post(f"{told}/updates", json={"gradients": found["gradients"]})
+            found = client.post(f"{refusal}/gradients", json=BODY).json()
+            answer = client.post(f"{refusal}/updates", json={"gradients": found["gradients"]})
             assert answer.status_code == 200, answer.text
-        np.testing.assert_array_equal(weights(client, stepped), weights(client, told))
+        np.testing.assert_array_equal(weights(client, stepped), weights(client, refusal))
 
 
-def test_an_update_takes_the_file_that_gradients_answered(client, path):
+def test_an_update_accepts_the_gradients_file(client, path):
     request = file_of(FEEDS)
     _, arrays = read_file(client.post(f"{path}/gradients", **request))
     answer = client.post(f"{path}/updates", **file_of({"grad/w": arrays["grad/w"]}, seq=1))
@@ -111,7 +111,7 @@ def test_an_update_takes_the_file_that_gradients_answered(client, path):
     np.testing.assert_allclose(weights(client, path), SKETCH.values["w"] - 0.1 * gradient(SKETCH.values["w"]))
 
 
-def test_the_same_seed_starts_and_trains_the_same(client):
+def test_the_same_seed_gives_the_same_parameters(client):
     runs = []
     for seed in (3, 3, 4):
         body = {"program": SKETCH.document, "loss": "loss", "optimizer": SGD, "init": {"seed": seed}}
@@ -122,7 +122,7 @@ def test_the_same_seed_starts_and_trains_the_same(client):
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_initializers_are_obeyed(client):
+def test_initializers_set_the_initial_parameters(client):
     body = {"program": SKETCH.document, "loss": "loss", "init": {"initializers": {"w": {"type": "ones"}}}}
     made = client.post("/v1/sessions", json=body)
     path = made.headers["location"]
@@ -130,7 +130,7 @@ def test_initializers_are_obeyed(client):
     assert client.delete(path).status_code == 204
 
 
-def test_states_live_between_steps_and_not_beyond_evaluations(client):
+def test_steps_keep_states_and_evaluations_do_not(client):
     sketch = regression()
     sketch._leaf("state", "seen", 0.0, "float64")
     sketch.op("increment", "seen", out="seen", step=1)
@@ -146,10 +146,10 @@ def test_states_live_between_steps_and_not_beyond_evaluations(client):
         assert (seen(), array(value["fetched"]["seen"]).item()) == (2.0, 3.0)
 
 
-# Numbering
+# Sequence numbers
 
 
-def test_a_step_sent_twice_is_done_once(client, path):
+def test_a_step_sent_twice_is_executed_once(client, path):
     body = {"seq": 1, **BODY}
     first, again = client.post(f"{path}/steps", json=body), client.post(f"{path}/steps", json=body)
 
@@ -160,28 +160,28 @@ def test_a_step_sent_twice_is_done_once(client, path):
     assert client.get(path).json()["step"] == 1
 
 
-def test_a_number_with_another_body_is_a_conflict(client, path):
+def test_a_used_sequence_number_with_another_body_is_a_conflict(client, path):
     client.post(f"{path}/steps", json={"seq": 1, **BODY})
     other = client.post(f"{path}/steps", json={"seq": 1, "return_gradients": "all", **BODY})
     elsewhere = client.post(f"{path}/updates", json={"seq": 1, "gradients": {"w": tensor(np.ones((2, 1)))}})
     for answer in (other, elsewhere):
-        told = problem(answer, 409, "sequence-conflict")
-        assert (told["expected_seq"], told["weights_version"]) == (2, "e1.v1")
+        refusal = problem(answer, 409, "sequence-conflict")
+        assert (refusal["expected_seq"], refusal["weights_version"]) == (2, "e1.v1")
 
 
-def test_a_number_ahead_is_a_gap(client, path):
-    told = problem(client.post(f"{path}/steps", json={"seq": 3, **BODY}), 409, "sequence-gap")
-    assert (told["expected_seq"], told["weights_version"]) == (1, "e1.v0")
+def test_a_skipped_sequence_number_is_a_gap(client, path):
+    refusal = problem(client.post(f"{path}/steps", json={"seq": 3, **BODY}), 409, "sequence-gap")
+    assert (refusal["expected_seq"], refusal["weights_version"]) == (1, "e1.v0")
     assert client.post(f"{path}/steps", json={"seq": 1, **BODY}).status_code == 200
 
 
-def test_a_failed_step_leaves_its_number_free(client, path):
+def test_a_failed_step_does_not_use_its_sequence_number(client, path):
     wrong = client.post(f"{path}/steps", json={"seq": 1, "feeds": tensors({"x": FEEDS["x"]})})
     assert "y" in problem(wrong, 422, "invalid-request")["detail"]
     assert client.post(f"{path}/steps", json={"seq": 1, **BODY}).json()["step"] == 1
 
 
-def test_sixty_four_answers_are_kept(client, path):
+def test_the_last_64_answers_are_stored(client, path):
     bodies = [{"seq": seq, "deadline_s": 10 + seq, **BODY} for seq in range(1, 67)]
     for body in bodies:
         assert client.post(f"{path}/steps", json=body).status_code == 200
@@ -189,11 +189,11 @@ def test_sixty_four_answers_are_kept(client, path):
     problem(client.post(f"{path}/steps", json=bodies[1]), 409, "sequence-conflict")
 
 
-def test_without_numbers_the_service_counts(client, path):
+def test_the_service_numbers_steps_without_a_sequence_number(client, path):
     assert [client.post(f"{path}/steps", json=BODY).json()["seq"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_the_same_step_sent_by_many_at_once_is_done_once(client, path):
+def test_a_step_sent_six_times_at_once_is_executed_once(client, path):
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda _: client.post(f"{path}/steps", json={"seq": 1, **BODY}), range(6)))
     assert {answer.status_code for answer in answers} == {200}
@@ -204,7 +204,7 @@ def test_the_same_step_sent_by_many_at_once_is_done_once(client, path):
 # Parameters and their versions
 
 
-def test_parameters_come_as_a_file_and_go_back_as_one(client, path):
+def test_parameters_are_read_and_written_as_a_file(client, path):
     answer = client.get(f"{path}/parameters", headers={"accept": FILE})
     said, arrays = read_file(answer)
     request = file_of({"w": arrays["w"] + 1})
@@ -216,15 +216,15 @@ def test_parameters_come_as_a_file_and_go_back_as_one(client, path):
     np.testing.assert_array_equal(weights(client, path), SKETCH.values["w"] + 1)
 
 
-def test_putting_parameters_needs_the_version_that_is_there(client, path):
+def test_replacing_parameters_requires_the_present_version(client, path):
     body = {"parameters": tensors({"w": np.ones((2, 1))})}
     problem(client.put(f"{path}/parameters", json=body), 428, "precondition-required")
     client.post(f"{path}/steps", json=BODY)
     for stale in ('"e1.v0"', 'W/"e1.v1"', "e1.v1"):
-        told = problem(
+        refusal = problem(
             client.put(f"{path}/parameters", json=body, headers={"if-match": stale}), 412, "precondition-failed"
         )
-        assert told["weights_version"] == "e1.v1"
+        assert refusal["weights_version"] == "e1.v1"
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": '"x", "e1.v1"'}).status_code == 200
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": "*"}).status_code == 200
 
@@ -244,7 +244,7 @@ def test_parameters_are_replaced_all_or_not_at_all(client, path, parameters, cod
     np.testing.assert_array_equal(weights(client, path), SKETCH.values["w"])
 
 
-def test_unchanged_parameters_are_not_sent_again(client, path):
+def test_unchanged_parameters_are_answered_with_304(client, path):
     etag = client.get(f"{path}/parameters").headers["etag"]
     assert client.get(f"{path}/parameters", headers={"if-none-match": etag}).status_code == 304
     client.post(f"{path}/steps", json=BODY)
@@ -253,10 +253,10 @@ def test_unchanged_parameters_are_not_sent_again(client, path):
     problem(client.get(f"{path}/parameters", params={"names": ["v"]}), 422, "invalid-request")
 
 
-# Numbers that are none
+# Values that are not finite
 
 
-def test_a_step_with_nan_can_be_refused_and_then_changes_nothing(client, path):
+def test_require_finite_refuses_a_step_with_nan_and_changes_nothing(client, path):
     feeds = {**FEEDS, "x": FEEDS["x"] * np.nan}
     refused = client.post(f"{path}/steps", **file_of(feeds, seq=1, require_finite=True))
     assert refused.status_code == 422
@@ -269,7 +269,7 @@ def test_a_step_with_nan_can_be_refused_and_then_changes_nothing(client, path):
     assert client.get(f"{path}/parameters").json()["parameters"]["w"]["finite"] is False
 
 
-# Wrong requests
+# Invalid requests
 
 
 @pytest.mark.parametrize(
@@ -296,12 +296,12 @@ def test_a_step_with_nan_can_be_refused_and_then_changes_nothing(client, path):
         ({"unknown": 1}, 422, "invalid-request"),
     ],
 )
-def test_a_session_that_cannot_be_is_refused(client, change, status, code):
+def test_an_invalid_session_is_refused(client, change, status, code):
     answer = client.post("/v1/sessions", json={"program": SKETCH.document, "loss": "loss"} | change)
     assert problem(answer, status, code or answer.json()["code"])["detail"]
 
 
-def test_a_variable_cannot_take_the_place_of_optimizer_state(client):
+def test_a_variable_cannot_have_the_name_of_an_optimizer_state(client):
     sketch = regression()
     sketch.param("w/first", [1.0])
     body = {"program": sketch.document, "loss": "loss", "optimizer": {"type": "adam"}}
@@ -326,7 +326,7 @@ def test_a_variable_cannot_take_the_place_of_optimizer_state(client):
         ("evaluations", {"fetch": ["prediction"]}, "invalid-request"),
     ],
 )
-def test_a_wrong_call_is_refused_and_changes_nothing(client, path, call, body, code):
+def test_an_invalid_call_is_refused_and_changes_nothing(client, path, call, body, code):
     problem(client.post(f"{path}/{call}", json=body), 422, code)
     assert client.get(path).json()["next_seq"] == 1
     np.testing.assert_array_equal(weights(client, path), SKETCH.values["w"])
@@ -335,7 +335,7 @@ def test_a_wrong_call_is_refused_and_changes_nothing(client, path, call, body, c
 # Opening, listing, closing
 
 
-def test_a_closed_session_is_gone_and_closing_it_again_is_fine(client):
+def test_a_closed_session_is_gone_and_can_be_closed_again(client):
     with opened(client, SKETCH) as path:
         assert path.removeprefix("/v1/sessions/") in {s["id"] for s in client.get("/v1/sessions").json()["sessions"]}
         assert [client.delete(path).status_code for _ in range(2)] == [204, 204]
@@ -365,17 +365,17 @@ def test_a_program_in_use_is_not_deleted(client):
     assert client.delete(f"/v1/programs/{id}").status_code == 204
 
 
-# When things go wrong
+# Limits and failures
 
 
-def test_limits_of_sessions_and_of_waiting_calls_and_leases(tmp_path: Path):
+def test_sessions_waiting_calls_and_leases_are_limited(tmp_path: Path):
     with serve(tmp_path, sessions=2, session_pipeline=1, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
         with opened(client, endless()) as slow, opened(client, SKETCH, lease_s=0.3) as idle:
             body = {"program": SKETCH.document, "loss": "loss"}
             problem(client.post("/v1/sessions", json=body), 429, "quota-exceeded")
             time.sleep(0.4)
-            with opened(client, SKETCH):  # in place of the one that nobody used
+            with opened(client, SKETCH):  # replaces the session with the expired lease
                 assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
 
             run = {"feeds": tensors({"go": np.array(True)}), "deadline_s": 1.5}
@@ -383,10 +383,10 @@ def test_limits_of_sessions_and_of_waiting_calls_and_leases(tmp_path: Path):
                 codes = sorted(threads.map(lambda _: client.post(f"{slow}/steps", json=run).status_code, range(4)))
             assert codes == [429, 429, 504, 504]
             stop = {"feeds": tensors({"go": np.array(False)}), "seq": 1}
-            assert client.post(f"{slow}/steps", json=stop).json()["step"] == 1  # the session is as it was
+            assert client.post(f"{slow}/steps", json=stop).json()["step"] == 1  # the stopped steps changed nothing
 
 
-def test_92_a_worker_killed_in_the_middle_of_a_step_takes_only_its_own_sessions(tmp_path: Path):
+def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: Path):
     with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
         with opened(client, endless()) as doomed, opened(client, SKETCH, optimizer=SGD) as other:
@@ -404,9 +404,9 @@ def test_92_a_worker_killed_in_the_middle_of_a_step_takes_only_its_own_sessions(
                 answer = call.result()
                 took = time.monotonic() - killed
 
-            told = problem(answer, 503, "worker-lost")
+            refusal = problem(answer, 503, "worker-lost")
             assert took < 2.0
-            assert (told["retryable"], told["expected_seq"]) == (True, 1)
+            assert (refusal["retryable"], refusal["expected_seq"]) == (True, 1)
             assert "retry-after" in answer.headers
             assert client.post(f"{other}/steps", json=BODY).json()["step"] == 1
             problem(client.post(f"{doomed}/steps", json=body), 410, "gone")

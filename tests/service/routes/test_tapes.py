@@ -1,4 +1,4 @@
-"""Tapes over HTTP: values now or later, playback, numbering, and what happens when things go wrong."""
+"""Tapes over HTTP: immediate and lazy values, playback, sequence numbers, invalid requests and failures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def value(client: httpx.Client, path: str, name: str) -> np.ndarray:
 # Values
 
 
-def test_immediate_values_come_with_the_answer_and_lazy_ones_when_asked_for(client):
+def test_immediate_values_come_with_the_answer_and_lazy_values_on_request(client):
     with opened(client) as now, opened(client, mode="lazy") as later:
         first = client.post(f"{now}/ops", json=BODY).json()
         second = client.post(f"{later}/ops", json=BODY).json()
@@ -95,7 +95,7 @@ def test_values_to_return_can_be_named(client, path):
     assert append(client, path, op("exp", x="w"), return_values="all")["values"].keys() == {"exp_4"}
 
 
-def test_everything_in_safetensors(client, path):
+def test_tape_calls_read_and_write_safetensors(client, path):
     request = file_of({"parameter/w": W, "constant/x": X}, ops=LINE, return_values=["wx"])
     said, arrays = read_file(client.post(f"{path}/ops", **request))
     np.testing.assert_array_equal(arrays["value/wx"], W * X)
@@ -108,7 +108,7 @@ def test_everything_in_safetensors(client, path):
     assert said["played_back"] == [0]
 
 
-def test_names_that_hold_a_slash_can_be_read(client, path):
+def test_values_with_a_slash_in_their_name_can_be_read(client, path):
     append(client, path, op("exp", "layer/1/out", x="w"), parameters=tensors({"w": W}))
     np.testing.assert_array_equal(value(client, path, "layer/1/out"), np.exp(W))
 
@@ -116,7 +116,7 @@ def test_names_that_hold_a_slash_can_be_read(client, path):
 # Playback
 
 
-def test_only_what_reaches_the_target_is_played_back(client, path, mode):
+def test_only_ops_that_reach_the_target_are_played_back(client, path, mode):
     client.post(f"{path}/ops", json=BODY)
     said = client.post(f"{path}/backward", json={"target": "loss"}).json()
 
@@ -136,7 +136,7 @@ def test_the_cotangent_is_a_tensor_or_a_variable(client, path):
         assert array(said["gradients"]["w"]).tolist() == (X * X).tolist()
 
 
-def test_recorded_gradients_are_differentiated_again(client, path):
+def test_recorded_gradients_can_be_differentiated_again(client, path):
     append(client, path, op("tanh", "y", x="x"), parameters=tensors({"x": np.array(0.3)}))
     name, wanted, t = "y", [], np.tanh(0.3)
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_iterations_with_the_same_structure_are_compiled_once_for_all_tapes_of_a
 # The tape as a program
 
 
-def test_a_tape_is_a_program_like_any_other(client, path):
+def test_a_tape_can_be_registered_as_a_program(client, path):
     client.post(f"{path}/ops", json=BODY)
     document = client.get(f"{path}/program").json()
 
@@ -184,14 +184,14 @@ def test_a_renewed_tape_keeps_its_parameters(client, path):
     np.testing.assert_array_equal(value(client, path, "w"), 2 * W)
 
 
-def test_ops_that_are_refused_do_not_begin_anew_either(client, path):
+def test_refused_ops_do_not_renew_the_tape(client, path):
     client.post(f"{path}/ops", json=BODY)
     problem(client.post(f"{path}/ops", json={"ops": [{"type": "tahn"}], "renew": True}), 422, "invalid-program")
     assert client.get(path).json()["renewals"] == 0
     np.testing.assert_array_equal(value(client, path, "loss"), (W * X).sum())
 
 
-def test_released_names_free_what_nothing_else_needs(client, path):
+def test_released_names_free_ops_that_no_other_name_needs(client, path):
     client.post(f"{path}/ops", json=BODY)
     assert append(client, path, release=["big", "nothing"])["ops"] == 2
     assert append(client, path, release=["wx"])["ops"] == 2
@@ -199,7 +199,7 @@ def test_released_names_free_what_nothing_else_needs(client, path):
     assert client.get(path).json()["bytes"] == W.nbytes
 
 
-# Numbering
+# Sequence numbers
 
 
 def test_ops_sent_twice_are_appended_once(client, path):
@@ -216,50 +216,50 @@ def test_ops_sent_twice_are_appended_once(client, path):
     assert first.content == again.content
 
 
-def test_the_same_ops_sent_by_many_at_once_are_appended_once(client, path):
+def test_ops_sent_six_times_at_once_are_appended_once(client, path):
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda _: client.post(f"{path}/ops", json={"seq": 1, **BODY}), range(6)))
     assert len({answer.content for answer in answers}) == 1
     assert client.get(path).json()["ops"] == 3
 
 
-# Wrong requests
+# Invalid requests
 
 
-def test_everything_wrong_is_told_with_its_place_on_the_tape_and_in_the_body(client, path):
+def test_every_mistake_is_reported_with_its_place_on_the_tape_and_in_the_body(client, path):
     client.post(f"{path}/ops", json=BODY)
     wrong = [op("exp", x="w"), op("matmul", x="w", y="v"), op("add", x="w", y="c"), op("tahn", x="w")]
     body = {"ops": wrong, "constants": tensors({"c": np.zeros(3)}), "seq": 2}
 
-    told = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
+    refusal = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
 
-    errors = [(e["code"], e["pointer"], e["location"]["op"]) for e in told["errors"]]
+    errors = [(e["code"], e["pointer"], e["location"]["op"]) for e in refusal["errors"]]
     assert errors == [
         ("unknown-variable", "/ops/1/inputs/y/0", 4),
         (errors[1][0], "/ops/2", 5),
         ("unknown-op", "/ops/3", 6),
     ]
-    assert (told["errors"][0]["location"]["slot"], told["errors"][0]["location"]["variable"]) == ("y", "v")
+    assert (refusal["errors"][0]["location"]["slot"], refusal["errors"][0]["location"]["variable"]) == ("y", "v")
     view = client.get(path).json()
     assert (view["ops"], view["next_seq"]) == (3, 2)
 
 
-def test_control_flow_is_refused(client, path):
+def test_control_flow_is_refused_on_a_tape(client, path):
     body = {"ops": [{"type": "while", "inputs": {"condition": ["x"]}, "attrs": {"sub_block": 1}}]}
-    told = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
-    assert (told["reason"], told["errors"][0]["pointer"]) == ("control-flow-on-tape", "/ops/0")
+    refusal = problem(client.post(f"{path}/ops", json=body), 422, "invalid-program")
+    assert (refusal["reason"], refusal["errors"][0]["pointer"]) == ("control-flow-on-tape", "/ops/0")
 
 
-def test_an_op_that_fails_when_it_runs_is_told_with_its_place(client):
+def test_an_op_that_fails_at_run_time_is_reported_with_its_place(client):
     gather = op("gather", "g", x="w", index="i")
     leaves = {"parameters": tensors({"w": W}), "constants": tensors({"i": np.array([7])})}
     with opened(client) as now, opened(client, mode="lazy") as later:
-        told = problem(client.post(f"{now}/ops", json={"ops": [gather], **leaves}), 422, "execution-failed")
-        assert told["location"]["op"] == 0
+        refusal = problem(client.post(f"{now}/ops", json={"ops": [gather], **leaves}), 422, "execution-failed")
+        assert refusal["location"]["op"] == 0
         assert client.get(now).json()["ops"] == 0
         append(client, later, gather, **leaves)
-        told = problem(client.get(f"{later}/values/g"), 422, "execution-failed")
-        assert (told["location"]["op"], told["location"]["type"]) == (0, "gather")
+        refusal = problem(client.get(f"{later}/values/g"), 422, "execution-failed")
+        assert (refusal["location"]["op"], refusal["location"]["type"]) == (0, "gather")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_an_op_that_fails_when_it_runs_is_told_with_its_place(client):
         ("backward", {}, "invalid-request"),
     ],
 )
-def test_a_wrong_call_is_refused_and_changes_nothing(client, path, call, body, code):
+def test_an_invalid_call_is_refused_and_changes_nothing(client, path, call, body, code):
     client.post(f"{path}/ops", json=BODY)
     before = client.get(path).json()
     problem(client.post(f"{path}/{call}", json=body), 422, code)
@@ -291,7 +291,7 @@ def test_a_wrong_call_is_refused_and_changes_nothing(client, path, call, body, c
     assert (before["ops"], before["next_seq"]) == (after["ops"], after["next_seq"])
 
 
-def test_a_tensor_of_a_file_says_what_it_is(client, path):
+def test_a_tensor_without_a_role_prefix_is_refused(client, path):
     problem(client.post(f"{path}/ops", **file_of({"w": W})), 422, "invalid-request")
     problem(client.post(f"{path}/backward", **file_of({"w": W}, target="w")), 422, "invalid-request")
 
@@ -299,14 +299,14 @@ def test_a_tensor_of_a_file_says_what_it_is(client, path):
 @pytest.mark.parametrize(
     ("body", "code"), [({"mode": "eager"}, "invalid-request"), ({"lease_s": 1e9}, "limit-exceeded")]
 )
-def test_a_tape_that_cannot_be_is_refused(client, body, code):
+def test_an_invalid_tape_is_refused(client, body, code):
     problem(client.post("/v1/tapes", json=body), 422, code)
 
 
-# Opening, listing, closing, losing
+# Opening, listing, closing, lost workers
 
 
-def test_a_closed_tape_is_gone_and_closing_it_again_is_fine(client):
+def test_a_closed_tape_is_gone_and_can_be_closed_again(client):
     with opened(client, mode="lazy", seed=3) as path:
         view = client.get(path).json()
         assert (view["mode"], view["seed"], view["state"]) == ("lazy", 3, "ready")
@@ -321,7 +321,7 @@ def test_a_closed_tape_is_gone_and_closing_it_again_is_fine(client):
     assert client.get("/v1/tapes/ses_" + "a" * 26).status_code == 422
 
 
-def test_tapes_are_bounded_in_number_in_ops_in_bytes_and_in_idleness(tmp_path: Path):
+def test_tapes_are_limited_in_number_ops_bytes_and_idle_time(tmp_path: Path):
     with serve(tmp_path, tapes=2, ops=4, tape_bytes=4096) as served:
         client = served.client
         with opened(client) as one, opened(client, lease_s=0.3) as idle:
@@ -332,14 +332,14 @@ def test_tapes_are_bounded_in_number_in_ops_in_bytes_and_in_idleness(tmp_path: P
                 {"constants": tensors({"c": np.zeros(1000)})},
                 {"ops": [op("fill_constant", attrs={"shape": [9999], "value": 1.0, "dtype": "float64"})]},
             ):
-                told = problem(client.post(f"{one}/ops", json=body), 422, "limit-exceeded")
-                assert told["reason"] == "tape-full"
+                refusal = problem(client.post(f"{one}/ops", json=body), 422, "limit-exceeded")
+                assert refusal["reason"] == "tape-full"
             time.sleep(0.4)
-            with opened(client):  # in place of the one that nobody used
+            with opened(client):  # replaces the tape with the expired lease
                 assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
 
 
-def test_a_killed_worker_takes_only_its_own_tapes(tmp_path: Path):
+def test_a_killed_worker_loses_only_its_own_tapes(tmp_path: Path):
     with serve(tmp_path) as served:
         client = served.client
         with opened(client) as doomed, opened(client) as other:
@@ -359,7 +359,7 @@ def test_a_killed_worker_takes_only_its_own_tapes(tmp_path: Path):
             assert client.delete(doomed).status_code == 204
 
 
-def test_the_examples_of_the_documentation_can_be_sent_as_they_stand(client):
+def test_the_api_examples_work_unchanged(client):
     paths = create_app(Settings.model_construct()).openapi()["paths"]
 
     def examples(path: str) -> list[Any]:

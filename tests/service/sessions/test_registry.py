@@ -1,4 +1,4 @@
-"""The registry of sessions against an engine that does what a test says: the cases that timing makes rare."""
+"""The registry of sessions with a fake engine that the test controls, for cases that depend on timing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.settings import Settings
 
 
 class Worker:
-    """An engine with one worker, whose sessions count their steps. `before` and `after` run around each step."""
+    """A fake engine with one worker whose sessions count steps. `before` and `after` run around each step."""
 
     def __init__(self) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
@@ -110,7 +110,7 @@ async def refused(code: str, work: Any) -> HttpProblem:
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_step_whose_answer_was_lost_is_not_done_again(registry, session, worker):
+async def test_a_step_whose_answer_was_lost_is_not_executed_again(registry, session, worker):
     worker.after = failing(DeadlineExceeded("late", waited=False))
     with pytest.raises(DeadlineExceeded):
         await step(registry, session, 1)
@@ -123,7 +123,7 @@ async def test_a_step_whose_answer_was_lost_is_not_done_again(registry, session,
     assert worker.held[session.id]["step"] == 2
 
 
-async def test_a_step_that_was_stopped_in_time_can_be_sent_again(registry, session, worker):
+async def test_a_step_stopped_before_its_update_can_be_sent_again(registry, session, worker):
     worker.before = failing(DeadlineExceeded("late", waited=False))
     with pytest.raises(DeadlineExceeded):
         await step(registry, session, 1)
@@ -132,7 +132,7 @@ async def test_a_step_that_was_stopped_in_time_can_be_sent_again(registry, sessi
     assert worker.held[session.id]["step"] == 1
 
 
-async def test_a_client_that_goes_away_finds_its_answer_later(registry, session, worker):
+async def test_a_disconnected_client_gets_its_answer_with_the_next_try(registry, session, worker):
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -151,7 +151,7 @@ async def test_a_client_that_goes_away_finds_its_answer_later(registry, session,
     assert worker.held[session.id]["step"] == 1
 
 
-async def test_a_lost_worker_ends_its_sessions_and_says_where_they_were(registry, session, worker):
+async def test_a_lost_worker_ends_its_sessions_and_reports_their_position(registry, session, worker):
     await step(registry, session, 1)
     worker.before = failing(WorkerLost("wrk_1", "killed"))
     problem = await refused("worker-lost", step(registry, session, 2))
@@ -172,7 +172,7 @@ async def test_lost_sessions_do_not_count_as_open(registry, session, worker):
     await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
 
 
-async def test_a_session_whose_closing_failed_still_counts(registry, session, worker):
+async def test_a_session_that_failed_to_close_stays_open(registry, session, worker):
     call = worker.call
 
     async def busy(op: str, *args: Any, **more: Any) -> Reply:

@@ -1,5 +1,5 @@
-"""Sessions whose first step is being compiled, beside sessions that train. The compiler stands still, stopped by a
-signal, for as long as the test wants."""
+"""Sessions that wait for a compilation, while other sessions train. The tests stop the compiler process with a
+signal, so that a compilation takes as long as the test needs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BODY = {"feeds": tensors({name: SKETCH.values[name] for name in "xy"})}
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Served]:
-    """A service with one worker, which keeps no code on disk."""
+    """A service with one worker and no machine code on disk."""
     with serve(tmp_path, workers=1, cache_bytes=0) as served:
         yield served
 
 
 def compiler_of(served: Served) -> int:
-    """The process id of the worker's compiler, which must be there."""
+    """The process id of the worker's compiler process."""
     (worker,) = (w["pid"] for w in served.client.get("/v1/workers").json()["workers"])
     children = [pid for each in Path(f"/proc/{worker}/task").glob("*/children") for pid in each.read_text().split()]
     (found,) = [
@@ -42,7 +42,7 @@ def compiler_of(served: Served) -> int:
 
 
 def until_parked(served: Served) -> None:
-    """Until a call waits for a compilation."""
+    """Wait until a call waits for a compilation."""
     end = time.monotonic() + 60
     while 'backpass_worker_parked_calls{worker="0"} 1.0' not in served.client.get("/metrics").text:
         assert time.monotonic() < end, "no call waits for a compilation"
@@ -58,14 +58,14 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_the_compiler_is_given_back_where_nothing_is_ever_compiled():
+def test_idle_compilations_release_the_compiler():
     ended = threading.Event()
     Compilations(lambda number: None, idle=ended.set, idle_s=0.01).start()
 
     assert ended.wait(10)
 
 
-def test_a_compilation_that_stands_still_holds_up_its_own_session_only(one: Served):
+def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
     client, other = one.client, regression(rows=7)
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
         client.post(f"{path}/steps", json=BODY)
@@ -77,7 +77,7 @@ def test_a_compilation_that_stands_still_holds_up_its_own_session_only(one: Serv
                 said = client.post(f"{path}/steps", json={"seq": seq, **BODY})
                 assert (said.status_code, said.json()["step"]) == (200, seq)
             fresh = client.post("/v1/gradients", json={"program": SKETCH.document, "loss": "loss", "values": {}})
-            assert fresh.status_code == 422  # also calls of any worker are answered
+            assert fresh.status_code == 422  # calls for any worker are answered too
             assert not held.done()
         late = held.result(60)
         feeds = tensors({name: other.values[name] for name in "xy"})
@@ -85,7 +85,7 @@ def test_a_compilation_that_stands_still_holds_up_its_own_session_only(one: Serv
         context.__exit__(None, None, None)
 
 
-def test_a_compiler_that_crashes_fails_the_call_that_wanted_it(one: Served):
+def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
     client = one.client
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
         client.post(f"{path}/steps", json=BODY)

@@ -1,4 +1,4 @@
-"""A session whose steps are bound to its arrays does what one does whose steps are run op by op."""
+"""Steps bound to a session's arrays give the same results as steps that run op by op."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from core.ir.errors import CoreError, ExecutionError
 from service.settings import Settings
 from service.worker import sessions
+from service.worker.session import WorkerSession
 from service.worker.state import WorkerState
 from tests.programs import Sketch
 
@@ -20,7 +21,7 @@ RNG = np.random.default_rng(7)
 
 
 def noisy() -> Sketch:
-    """A regression with dropout, a parameter that stays, a state that counts and one that is only written."""
+    """A regression with dropout, a constant parameter, a state that counts and a state that is only written."""
     s = Sketch()
     s.feed("x", RNG.standard_normal((4, 3)), dtype="float32")
     s.feed("i", [0, 1, 2, 1], dtype="int64")
@@ -36,7 +37,7 @@ def noisy() -> Sketch:
 
 
 class Side:
-    """A session in a worker of its own."""
+    """A session in its own worker state."""
 
     def __init__(self, sketch: Sketch, compile: str) -> None:
         self.state = WorkerState("w", "cpu", np, Settings(compile=compile).model_dump(mode="json"), going())  # type: ignore[arg-type]
@@ -46,7 +47,7 @@ class Side:
         sessions.create(self.state, {**asked, "seed": 3, "initializers": {}}, given)
 
     @property
-    def session(self) -> sessions.WorkerSession:
+    def session(self) -> WorkerSession:
         return self.state.sessions["s"]
 
     @property
@@ -54,7 +55,7 @@ class Side:
         return self.session.last_step is not None and self.session.last_step.bound is not None
 
     def step(self, feeds: dict[str, Any], returned: str = "none", **args: Any) -> Any:
-        """What is said and the arrays, as they are when they are sent; or the code of the error."""
+        """(JSON members, copies of the arrays) of the answer; or the code of the error."""
         asked = {"id": "s", "seq": 1, "fetch": [], "require_finite": False, **args, "returned": returned}
         try:
             said, arrays = sessions.step(self.state, asked, feeds)
@@ -69,7 +70,7 @@ class Side:
 
 
 def going(reason: str | None = None) -> Any:
-    """A signal that stops a call for this reason, if for any."""
+    """A stop signal with this reason; None never stops."""
 
     def check() -> None:
         if reason is not None:
@@ -99,7 +100,7 @@ def sides() -> tuple[Side, Side]:
 
 
 def feeds(x: Any = None, **changed: Any) -> dict[str, Any]:
-    """Of one step, fresh and read-only, as they come in a frame."""
+    """The feeds of one step: new read-only arrays, like those from a frame."""
     x = RNG.standard_normal((4, 3)).astype("float32") if x is None else x
     found = {"x": x, "i": np.asarray([0, 1, 2, 1]), **changed}
     for value in found.values():
@@ -107,7 +108,7 @@ def feeds(x: Any = None, **changed: Any) -> dict[str, Any]:
     return found
 
 
-def test_bound_steps_are_steps(sides):
+def test_bound_steps_equal_interpreted_steps(sides):
     bound, plain = sides
     for number in range(6):
         given = feeds()
@@ -116,8 +117,8 @@ def test_bound_steps_are_steps(sides):
         same(bound.held(), plain.held())
 
 
-def test_what_was_answered_before_stays_what_it_was(sides):
-    """A session's parameters are new arrays to whoever evaluates, not those that a later step writes."""
+def test_later_steps_do_not_change_earlier_answers(sides):
+    """An evaluation returns arrays that later steps do not overwrite."""
     for _ in range(5):
         given = feeds()
         for side in sides:
@@ -128,12 +129,12 @@ def test_what_was_answered_before_stays_what_it_was(sides):
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "an index outside": feeds(i=np.asarray([0, 1, 9, 1])),
-    "a name that is none": {"x": feeds()["x"], "j": feeds()["i"]},
-    "one too many": feeds(extra=np.zeros(2)),
-    "one too few": {"x": feeds()["x"]},
-    "another shape": feeds(np.zeros((5, 3), "float32")),
-    "another dtype": feeds(np.zeros((4, 3))),
+    "index out of range": feeds(i=np.asarray([0, 1, 9, 1])),
+    "unknown name": {"x": feeds()["x"], "j": feeds()["i"]},
+    "extra feed": feeds(extra=np.zeros(2)),
+    "missing feed": {"x": feeds()["x"]},
+    "wrong shape": feeds(np.zeros((5, 3), "float32")),
+    "wrong dtype": feeds(np.zeros((4, 3))),
     "not finite": feeds(np.full((4, 3), np.nan, "float32")),
 }
 
@@ -159,7 +160,7 @@ def test_a_bound_step_that_fails_changes_nothing(sides, done, wrong):
 
 
 @pytest.mark.parametrize("reason", ["canceled", "deadline_exceeded"])
-def test_a_bound_step_does_not_begin_when_it_should_stop(sides, reason):
+def test_a_bound_step_does_not_start_after_a_stop_signal(sides, reason):
     bound, _ = sides
     for _ in range(3):
         bound.step(feeds())
@@ -170,7 +171,7 @@ def test_a_bound_step_does_not_begin_when_it_should_stop(sides, reason):
     same(bound.held(), before)
 
 
-def test_whatever_else_changes_a_session_is_seen_by_its_next_step(sides):
+def test_a_step_sees_every_other_change_of_its_session(sides):
     def put(side: Side) -> None:
         sessions.put_parameters(side.state, {"id": "s"}, {"w": np.ones((3, 2), "float32")})
 

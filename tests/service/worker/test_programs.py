@@ -1,4 +1,4 @@
-"""What a worker keeps of programs, called directly."""
+"""The worker's cache of programs and executables, called directly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state() -> Any:
     return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"), compilations=None)
 
 
-def test_a_program_is_read_once_and_then_known_by_its_id(state):
+def test_a_program_is_read_once_and_then_found_by_its_id(state):
     with pytest.raises(ExecutionError) as unknown:
         cached_program(state, {"program_id": "a"})
     first = cached_program(state, {"program_id": "a", "document": regression().document})
@@ -35,7 +35,7 @@ def test_a_program_is_read_once_and_then_known_by_its_id(state):
     assert list(state.programs) == ["a"]
 
 
-def test_an_executable_is_compiled_once_for_each_question(state):
+def test_an_executable_is_compiled_once_for_each_query(state):
     sketch = regression()
     known = cached_program(state, {"document": sketch.document})
     query, other = GradientQuery(loss="loss"), GradientQuery(loss="loss", unconnected="zeros")
@@ -45,7 +45,7 @@ def test_an_executable_is_compiled_once_for_each_question(state):
     assert fresh == [True, True, False, True, True, False]
 
 
-def test_what_was_not_used_for_longest_goes_when_room_is_short(state, monkeypatch):
+def test_a_full_cache_drops_the_least_recently_used_program(state, monkeypatch):
     document = regression().document  # two ops
     monkeypatch.setattr(programs, "PROGRAM_ROOM", 4)
     for id in ("a", "b"):
@@ -55,7 +55,7 @@ def test_what_was_not_used_for_longest_goes_when_room_is_short(state, monkeypatc
     assert list(state.programs) == ["a", "c"]
 
 
-def test_an_executable_asks_only_for_what_it_reads(state):
+def test_an_executable_has_only_the_inputs_that_it_reads(state):
     sketch = regression()
     known = cached_program(state, {"document": sketch.document})
     compiled = known.forward(("prediction",), {})
@@ -75,21 +75,21 @@ CODE = {
 
 
 def settled(known: CachedProgram, ask: Any) -> Any:
-    """What `ask` gives in the end."""
+    """The result of `ask`, called again after each compilation that it waits for."""
     assert known.compilations is not None
-    told: SimpleQueue[int] = SimpleQueue()
-    known.compilations._notify = told.put
+    done: SimpleQueue[int] = SimpleQueue()
+    known.compilations._notify = done.put
     for number in range(3):
         try:
             return ask()
         except CompilationPending as pending:
             known.compilations.wait(pending.compilation, number)
-            assert told.get(timeout=60) == number
-    raise AssertionError("parked again and again")
+            assert done.get(timeout=60) == number
+    raise AssertionError("the call was parked three times")
 
 
 @pytest.mark.parametrize("what", CODE)
-def test_what_becomes_machine_code_is_compiled_beside_the_calls_and_once(state, what):
+def test_machine_code_is_compiled_once_in_the_compilation_thread(state, what):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
     known = cached_program(state, {"program_id": "a", "document": sketch.document})
@@ -108,7 +108,7 @@ def test_what_becomes_machine_code_is_compiled_beside_the_calls_and_once(state, 
 
 
 @pytest.mark.parametrize("machine", ["auto", "always"])
-def test_nothing_becomes_machine_code_before_its_sizes_are_known(state, machine):
+def test_machine_code_is_compiled_only_for_known_sizes(state, machine):
     state.settings["compile"] = machine
     sketch = regression()
     for feed in sketch.document["blocks"][0]["vars"]:
@@ -119,11 +119,11 @@ def test_nothing_becomes_machine_code_before_its_sizes_are_known(state, machine)
     opened = known.training(QUERY, SGD, None, (), {})
     stepped = known.training(QUERY, SGD, None, (), {name: sketch.values[name] for name in "xy"})
 
-    assert opened.executable.machine is None  # what would be compiled here no step could use
+    assert opened.executable.machine is None  # no step could use code for open sizes
     assert stepped.executable.machine is not None
 
 
-def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
+def test_a_compilation_error_reaches_every_caller(state):
     state.compilations = Compilations(lambda number: None)
     known = cached_program(state, {"program_id": "a", "document": regression().document})
     wrong = GradientQuery(loss="nothing")
@@ -134,7 +134,7 @@ def test_a_mistake_found_while_compiling_is_told_to_whoever_asked(state):
 
 
 @pytest.mark.reference
-def test_a_short_question_that_is_asked_once_is_answered_at_once(state):
+def test_a_single_call_of_a_small_program_is_not_parked(state):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
     known = cached_program(state, {"program_id": "a", "document": sketch.document})

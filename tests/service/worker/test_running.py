@@ -1,4 +1,4 @@
-"""What a worker says of a run, called directly."""
+"""The answer that a worker makes from the outputs of a run, called directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPILED: Any = SimpleNamespace(fresh=False, executable=SimpleNamespace(choice=N
 
 @pytest.mark.parametrize("returned", ["none", "norms", "all"])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-def test_an_answer_is_finite_if_every_element_is_however_large(dtype, returned):
+def test_finite_is_true_for_all_finite_values_including_the_largest(dtype, returned):
     largest = ml_dtypes.finfo(dtype).max
 
     for number in (0, largest, -largest, np.inf, -np.inf, np.nan):
