@@ -18,7 +18,7 @@ from core.autodiff.hooks import Hooks, When
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import Location
-from core.ir.names import block_index, plain
+from core.ir.names import block_index, unversioned
 from core.ir.registry import lookup
 
 __all__ = ["Cotangents", "Densified", "gradient_name"]
@@ -254,12 +254,12 @@ class Cotangents:
         self.hooks.applied.append((number, f"{self._index}:{primal}"))
         if hook.do == "record":
             assert isinstance(ct, Value), "what is recorded is not by rows"
-            name, _, home = plain(primal).partition("@IN@")
+            name, _, home = unversioned(primal).partition("@IN@")
             at, name = hook.place if hook.variable else (home or self._index, name)
             self.recorded[f"{at}:{name}"] = ct
 
     def _tell(self, name: str, reason: str, location: Location | None) -> None:
-        told = Densified(f"{self._index}:{plain(name)}", reason, location)
+        told = Densified(f"{self._index}:{unversioned(name)}", reason, location)
         if told not in self.densified:
             self.densified.append(told)
 

@@ -39,7 +39,7 @@ def exact(value: Any) -> Hashable:
 
 
 def exact_attrs(attrs: Mapping[str, Any]) -> Hashable:
-    """`exact` of the attributes of an op; fast for ops without attributes. The order of the names is part of the key."""
+    """`exact` of the attributes of an op; fast for an op without attributes. The key keeps the order of the names."""
     return (*attrs, *[exact(each) for each in attrs.values()]) if attrs else ()
 
 

@@ -18,9 +18,9 @@ __all__ = [
     "check_places",
     "inner_name",
     "list_of_names",
-    "plain",
     "root_array",
     "root_variable",
+    "unversioned",
 ]
 
 
@@ -70,15 +70,15 @@ def called(block: Block, index: int | None, number: int, name: str) -> list[str]
     """
     if index == OF_FUNCTION:
         return []
-    versions = [n for n in block.types if plain(n) == name or plain(n).startswith(f"{name}@IN@")]
+    versions = [n for n in block.types if unversioned(n) == name or unversioned(n).startswith(f"{name}@IN@")]
     if number == index:
-        return [n for n in versions if plain(n) == name]
+        return [n for n in versions if unversioned(n) == name]
     ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
     there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
-    return [n for n in versions if plain(n) == f"{name}@IN@{number}" or n in there]
+    return [n for n in versions if unversioned(n) == f"{name}@IN@{number}" or n in there]
 
 
-def plain(variable: str) -> str:
+def unversioned(variable: str) -> str:
     """The client's name of a variable: without its version suffix."""
     return variable.split("@VER@")[0]
 

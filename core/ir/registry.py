@@ -43,9 +43,9 @@ __all__ = [
     "block_attrs",
     "composite",
     "construct",
+    "json_value",
     "lookup",
     "op",
-    "plain",
 ]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -313,7 +313,7 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
-    """The attributes of `spec` that hold one or several blocks (`kind` BlockIndex: indices of blocks, in a construct)."""
+    """The attributes of `spec` that hold one or several blocks; with `kind` BlockIndex, a construct's block indices."""
 
     def holds(annotation: Any) -> bool:
         return annotation is kind or any(holds(a) for a in typing.get_args(annotation))
@@ -358,10 +358,10 @@ def convert(annotation: Any, value: Any) -> Any:
     raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """The JSON form of an attribute's value; `convert` is its inverse."""
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [json_value(each) for each in value]
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value
