@@ -127,7 +127,7 @@ def _by_policy(
             query = replace(query, loop_memory="store")
             backward = differentiate(program, query)[0]
             step = gradient_step(backward, query)
-        whole = Step(backward.forward, backward.asked, step, trips)
+        whole = Step(backward.forward, backward.rule_calls, step, trips)
         nests = whole.nests if whole.exact else None
     for policy in others:
         if nests is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.backward.backward_program import Backward, rewrites, roles
@@ -174,10 +174,10 @@ def _backward(
     block = with_memory(program.block, options)
     variables = {name: root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     block, cut = without_flow(program, block, options)
-    depends = Dependence()
+    activity = Activity()
     hooks = Hooks(options.hooks, {v.name: v.role for v in program.variables})
     check_hooks(program, options.hooks)
-    a = Adjoint(block, cut=cut, depends=depends, hooks=hooks)
+    a = Adjoint(block, cut=cut, activity=activity, hooks=hooks)
     frozen = {v.name for v in program.parameters if not v.trainable}
     wrt = [v for v in dict.fromkeys(variables.values()) if v not in frozen]
     found = a.run_by_rows(_seeded(a, targets, seeds), wrt)
@@ -185,7 +185,7 @@ def _backward(
     grads = {v: a.final(_whole(a, v, ct).name) for v, ct in found.items()}
     tables = {v: (a.final(ct.rows.name), a.final(ct.values.name)) for v, ct in found.items() if _stays(ct, a, v)}
     missing = {
-        name: reason_for(program, block, v, targets, cut, depends) for name, v in variables.items() if v not in grads
+        name: reason_for(program, block, v, targets, cut, activity) for name, v in variables.items() if v not in grads
     }
     if missing and options.unconnected == "error":
         name, (why, _) = next(iter(missing.items()))
@@ -227,7 +227,7 @@ def _backward(
         sparse={name: tables[v] for name, v in variables.items() if v in tables},
         densified=tuple(a.cotangents.densified),
         forward=block,
-        asked={i: replace(ask, adjoint=tuple(map(a.final, ask.adjoint))) for i, ask in a.asked.items()},
+        rule_calls={i: replace(call, adjoint=tuple(map(a.final, call.adjoint))) for i, call in a.rule_calls.items()},
     )
 
 
@@ -248,7 +248,7 @@ def _stays(ct: Cotangent, a: Adjoint, variable: str) -> TypeGuard[SparseRows]:
 
 def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
     """A gradient as one array. What reads rows does without it, so it tells only of those that do not stay rows."""
-    return a.cotangents.whole(variable, ct, None if _stays(ct, a, variable) else "open_size")
+    return a.cotangents.dense(variable, ct, None if _stays(ct, a, variable) else "open_size")
 
 
 def _as_array(b: BlockBuilder, ct: Value) -> Value:

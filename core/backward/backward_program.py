@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.autodiff.cotangents import Densified, gradient_name
 from core.cost.budget import Choice
 from core.ir import Block, Program
@@ -45,7 +45,8 @@ class Backward:
                     ways; the gradient variable itself is the whole table.
     densified:      tables whose gradient could have stayed rows, and what needed it whole.
     choice:         what was chosen for a budget.
-    forward:        the block that was differentiated; asked: what the rules of its control flow were asked.
+    forward:        the differentiated block.
+    rule_calls:     position in `forward` of a control-flow op -> the call of its rule.
     """
 
     program: Program
@@ -65,7 +66,7 @@ class Backward:
     densified: tuple[Densified, ...] = ()
     choice: Choice | None = None
     forward: Block = field(default=EMPTY, repr=False)
-    asked: Mapping[int, Asked] = field(default_factory=dict, repr=False)
+    rule_calls: Mapping[int, RuleCall] = field(default_factory=dict, repr=False)
 
     @property
     def gradients(self) -> dict[str, str]:

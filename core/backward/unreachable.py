@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.ir import Block, Op, Program, inner_blocks
 from core.ir.errors import Location
 from core.ir.registry import lookup
@@ -18,7 +18,7 @@ def reason_for(
     variable: str,
     targets: Sequence[str],
     cut: Collection[str],
-    depends: Dependence,
+    activity: Activity,
 ) -> tuple[str, Location | None]:
     """A machine-readable reason, most telling first, and the op at which the path ends, if it is one op.
 
@@ -38,7 +38,7 @@ def reason_for(
         return "unused", None
     if not _reaches(block, variable, targets):
         return "not_on_path_to_loss", None
-    return _cut_point(block, variable, targets, cut, depends)
+    return _cut_point(block, variable, targets, cut, activity)
 
 
 def _reaches(block: Block, variable: str, targets: Collection[str]) -> bool:
@@ -51,7 +51,7 @@ def _reaches(block: Block, variable: str, targets: Collection[str]) -> bool:
 
 
 def _cut_point(
-    block: Block, variable: str, targets: Sequence[str], cut: Collection[str], depends: Dependence
+    block: Block, variable: str, targets: Sequence[str], cut: Collection[str], activity: Activity
 ) -> tuple[str, Location | None]:
     """The first op on the way to a target past which the value no longer moves smoothly with `variable`."""
     useful = set(targets)
@@ -62,7 +62,7 @@ def _cut_point(
     for op in block.ops:
         if active.isdisjoint(op.inputs) or useful.isdisjoint(op.outputs):
             continue
-        for name, reaches in zip(op.outputs, depends.op(op), strict=True):
+        for name, reaches in zip(op.outputs, activity.op(op), strict=True):
             smooth = any(reaches >> i & 1 and each in active for i, each in enumerate(op.inputs))
             if name not in useful:
                 continue

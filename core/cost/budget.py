@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Protocol, get_args
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.cost.memory import predict_memory
 from core.cost.nests import loops_of
 from core.cost.step import Step
@@ -98,7 +98,7 @@ class Differentiated(Protocol):
     @property
     def forward(self) -> Block: ...
     @property
-    def asked(self) -> Mapping[int, Asked]: ...
+    def rule_calls(self) -> Mapping[int, RuleCall]: ...
     @property
     def checkpoints(self) -> tuple[str, ...]: ...
 
@@ -140,7 +140,7 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
         return chosen(())
     plans = [_Plan((), 0, peak)]
     if loops:
-        whole = Step(backward.forward, backward.asked, step, budget.trips)
+        whole = Step(backward.forward, backward.rule_calls, step, budget.trips)
         plans = list(_by_nest(whole)) if apart and whole.nests is not None else []
         if not plans or _shared(plans[0].policies):
             plans = [_Plan(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.ir import HOLE, Block, Op, inner_blocks
 from core.ir.errors import Place
 from core.ir.exact import exact
@@ -27,7 +27,7 @@ class Nest:
 
     op: Op
     loops: tuple[Place, ...]
-    asked: Asked | None
+    call: RuleCall | None
     at: int
     back: int | None
     inputs: tuple[str | None, ...]
@@ -44,7 +44,7 @@ def loops_of(op: Op) -> Iterator[Op]:
                 yield from loops_of(each)
 
 
-def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Nest] | None:
+def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) -> list[Nest] | None:
     """The nests of block 0. None where `step` does not show what became of one, or where a loop has its own policy.
 
     forward: the block that was differentiated; step: its optimised step.
@@ -57,9 +57,9 @@ def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Ne
             continue
         if op.type not in ("loop", "if_else"):
             return None
-        ask = asked.get(index)
-        at = next((made[name] for name in (ask.outputs if ask else op.outputs) if name in made), None)
-        back = next((made[name] for name in ask.adjoint if name in made), None) if ask else None
+        call = rule_calls.get(index)
+        at = next((made[name] for name in (call.outputs if call else op.outputs) if name in made), None)
+        back = next((made[name] for name in call.adjoint if name in made), None) if call else None
         if at is None and back is None:
             continue
         if at is None:  # a gradient that reads nothing of its loop: the forward part is dead, alone
@@ -69,11 +69,11 @@ def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Ne
             return None
         structure = (
             _structure(op, forward),
-            ask and (ask.seeded, ask.wanted) if back is not None else None,
+            call and (call.seeded, call.wanted) if back is not None else None,
             tuple(name in step.ops[at].outputs for name in op.outputs),
         )
-        ask = ask if back is not None else None
-        found.append(Nest(op, tuple(places), ask, at, back, _inputs(op, step.ops[at]), structure))
+        call = call if back is not None else None
+        found.append(Nest(op, tuple(places), call, at, back, _inputs(op, step.ops[at]), structure))
     return found
 
 

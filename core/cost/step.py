@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.cost.memory import lives
 from core.cost.nests import Nest, nests_of
 from core.cost.variants import Variant, constant, variant_of
@@ -28,16 +28,16 @@ HUGE = 2**48
 class Step:
     """The optimised step of a program whose loops are at "store", and what changes with their policies.
 
-    forward, asked: what was differentiated, and what the rules of its control flow were asked.
-    trips:          how often every loop is taken to run.
+    forward, rule_calls: the differentiated block, and the calls of the rules of its control-flow ops.
+    trips:               the assumed number of trips of every loop.
 
     nests is None where the step does not come apart into nests; `exact` is whether `peak` is that of the whole step
     compiled under the same policies, which it else is but for the stacks that enter and leave nests.
     """
 
-    def __init__(self, forward: Block, asked: Mapping[int, Asked], step: Block, trips: int) -> None:
+    def __init__(self, forward: Block, rule_calls: Mapping[int, RuleCall], step: Block, trips: int) -> None:
         self.forward, self.step, self.trips = forward, step, trips
-        self.nests = nests_of(forward, asked, step)
+        self.nests = nests_of(forward, rule_calls, step)
         # stacks and open sizes cross the edge of a nest in other sizes than they have inside
         self.exact = self.nests is not None and not any(
             isinstance(type := forward.types[name], StackType) or not type.is_static

@@ -47,13 +47,13 @@ def constant(op: Op) -> Hashable:
 
 
 def variant_of(nest: Nest, forward: Block, step: Block, policies: tuple[LoopMemory, ...], trips: int) -> Variant:
-    op, asked = nest.op, nest.asked
+    op, call = nest.op, nest.call
     small = chunk_loops(alone(op, forward), "store", dict(zip(nest.loops, policies, strict=True)))
     a = Adjoint(small)
     found = {}
-    if asked is not None:
-        seeds = [(name, a.seed(name)) for name, seeded in zip(op.outputs, asked.seeded, strict=True) if seeded]
-        wanted = {name for name, w in zip(op.inputs, asked.wanted, strict=True) if w}
+    if call is not None:
+        seeds = [(name, a.seed(name)) for name, seeded in zip(op.outputs, call.seeded, strict=True) if seeded]
+        wanted = {name for name, w in zip(op.inputs, call.wanted, strict=True) if w}
         found = a.run(seeds, [name for name in small.params if name in wanted])
     live = [name for name in op.outputs if name in step.ops[nest.at].outputs]
     block = optimize(a.joined([*live, *(ct.name for ct in found.values())]))
