@@ -20,7 +20,7 @@ from core.ops.elementwise.arithmetic import cast
 from core.ops.optimizers.updates import decayed
 from core.optim.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
+__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "dense_reason", "state_types"]
 
 STEPS = "@STEPS"
 """The optimiser's count of updates, which a learning-rate schedule reads."""
@@ -106,7 +106,7 @@ BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}
 """Optimisers that leave alone, to the bit, where the gradient is zero; and attributes that must be usual for that."""
 
 
-def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
+def dense_reason(optimizer: Optimizer, dtype: str) -> str | None:
     """Why an update needs the whole gradient of a table, machine-readable; None if the rows that are not zero will do.
 
     optimizer:<type>: it moves rows without a gradient too. weight_decay: decay does. <attribute>: with this value of
