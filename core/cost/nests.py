@@ -1,4 +1,4 @@
-"""Nests: the ops of block 0 with loops inside, and where they are in the optimised step."""
+"""Nests: the ops of block 0 that contain loops, and their positions in the optimised step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from core.ir.exact import exact
 
 __all__ = ["Nest", "alone", "loops_of", "nests_of"]
 
-"""The client's op that a loop stands for: block and position."""
-
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """An op of block 0 with loops inside, and where it is in the optimised step.
+    """An op of block 0 that contains loops, and its position in the optimised step.
 
     loops:     the places of its loops, outer ones first.
-    at, back:  positions of the op and of its gradient in the step; `back` is None if it has none there.
-    inputs:    for each input the name it has in the step, or None if it is not read there.
-    structure: equal for nests that differ in names only.
+    call:      the call of its rule; None if the step has no gradient of it.
+    at, back:  positions of the op and of its gradient in the step; `back` is None without a gradient.
+    inputs:    for each input its name in the step, or None if the step does not read it.
+    structure: equal for nests that differ only in names.
     """
 
     op: Op
@@ -45,9 +44,9 @@ def loops_of(op: Op) -> Iterator[Op]:
 
 
 def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) -> list[Nest] | None:
-    """The nests of block 0. None where `step` does not show what became of one, or where a loop has its own policy.
+    """The nests of block 0. None if one cannot be found in `step`, or if a loop has a policy of its own.
 
-    forward: the block that was differentiated; step: its optimised step.
+    forward: the differentiated block; step: its optimised step.
     """
     made = {name: i for i, op in enumerate(step.ops) for name in op.outputs}
     found = []
@@ -62,7 +61,7 @@ def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) ->
         back = next((made[name] for name in call.adjoint if name in made), None) if call else None
         if at is None and back is None:
             continue
-        if at is None:  # a gradient that reads nothing of its loop: the forward part is dead, alone
+        if at is None:  # the gradient reads no output of its loop, so the forward part alone is dead
             return None
         places = dict.fromkeys(each.location.place for each in loops if each.location)
         if step.ops[at].type != op.type or any(e.location is None or e.attrs["memory"] != "store" for e in loops):
@@ -78,7 +77,7 @@ def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) ->
 
 
 def _inputs(op: Op, now: Op) -> tuple[str | None, ...]:
-    """The names in the step of the inputs of `op`; the passes rename inputs, and drop operands that branches ignore."""
+    """The names in the step of the inputs of `op`. Passes rename inputs and drop operands that no branch reads."""
     if op.type != "if_else":
         return now.inputs
     kept = dict(zip(now.attrs["true_block"].params, now.inputs[1:], strict=True))
@@ -86,7 +85,7 @@ def _inputs(op: Op, now: Op) -> tuple[str | None, ...]:
 
 
 def _structure(op: Op, block: Block) -> Hashable:
-    """The op without its names. Places count as names."""
+    """A key of `op` without names. Places count as names."""
     places: dict[Place | None, int] = {}
 
     def of(block: Block, ops: Sequence[Op]) -> Hashable:
@@ -107,7 +106,7 @@ def _structure(op: Op, block: Block) -> Hashable:
 
 
 def alone(op: Op, block: Block) -> Block:
-    """A block that holds `op` and nothing else."""
+    """A block with `op` as its only op."""
     params = tuple(dict.fromkeys(name for name in op.inputs if name != HOLE))
     named = (*params, *op.outputs)
     types = {name: block.types[name] for name in named}
