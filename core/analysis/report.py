@@ -10,7 +10,7 @@ from typing import Any, get_args
 from core.analysis.compiled import machine_code
 from core.analysis.place import place
 from core.backward.backward_program import Backward
-from core.compiler.compile import GradientQuery, bound
+from core.compiler.compile import GradientQuery, bind_shapes
 from core.compiler.differentiate import differentiate
 from core.cost import count_work, predict_memory
 from core.cost.budget import Budget
@@ -42,7 +42,7 @@ def analyse(
     compiled: whether the step is to run as machine code, and that is to be told about.
     """
     with headroom():
-        sized = bound(program, shapes)
+        sized = bind_shapes(program, shapes)
         # what fits a budget depends on the sizes
         backward = backward or differentiate(program if query.options.budget is None else sized, query)[0]
         known = backward if sized is program else differentiate(sized, query)[0]
@@ -61,7 +61,7 @@ def _closed(sized: Program, query: GradientQuery, step: Block) -> Block | None:
     if not ones:
         return step
     try:
-        return gradient_step(differentiate(bound(sized, ones), query)[0], query)
+        return gradient_step(differentiate(bind_shapes(sized, ones), query)[0], query)
     except CoreError:  # it has a size of its own, as where it is reshaped
         return None
 
@@ -127,7 +127,7 @@ def _by_policy(
             query = replace(query, loop_memory="store")
             backward = differentiate(program, query)[0]
             step = gradient_step(backward, query)
-        whole = Step(backward.forward, backward.asked, step, trips)
+        whole = Step(backward.forward, backward.rule_calls, step, trips)
         nests = whole.nests if whole.exact else None
     for policy in others:
         if nests is not None:

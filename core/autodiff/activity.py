@@ -1,7 +1,7 @@
-"""What depends, differentiably, on what: asked of an op, of a block, or of all variables of a block.
+"""Activity analysis: which outputs of an op or a block depend, differentiably, on which inputs.
 
-A rule is only applied where it can matter: to an op between what is differentiated and what it is differentiated by.
-For most ops every output depends on every input. Control flow is asked more precisely, through its inner blocks.
+The backward pass applies a VJP rule only to ops on a path from a requested variable to a target. For most ops every
+output depends on every input. For control flow the dependence follows from its inner blocks.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from core.ir import Block, Op, inner_blocks
 from core.ir.registry import lookup
 
-__all__ = ["FLOWS", "Dependence"]
+__all__ = ["FLOWS", "Activity"]
 
 FLOWS: dict[str, Callable[..., Sequence[int]]] = {}
-"""Control-flow op -> function (op, bits of each inner block by attribute name) -> bits of each output."""
+"""Control-flow op -> function (op, dependence bits of each inner block by attribute name) -> bits of each output.
+
+Bit i of an output is set if the output depends on input i.
+"""
 
 
-class Dependence:
-    """Which outputs depend, differentiably, on which inputs; remembered per block, so that nesting costs no more."""
+class Activity:
+    """Dependences of outputs on inputs, cached for each block: a nested block is analysed once."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
 
     def active(self, block: Block, wrt: Iterable[str], cut: Collection[str]) -> set[str]:
-        """The variables of `block` whose value moves with those in `wrt`, none of them behind a cut."""
+        """The variables of `block` that depend differentiably on a variable in `wrt`, not through a name in `cut`."""
         active = {name for name in wrt if block.types[name].is_float and name not in cut}
         for op in block.ops:
             if active.isdisjoint(op.inputs):
@@ -37,13 +40,13 @@ class Dependence:
         return active
 
     def of(self, block: Block) -> tuple[int, ...]:
-        """For each result of `block`, the set of parameters it depends on, as bits."""
+        """For each result of `block`, the parameters it depends on: bit i for parameter i."""
         if id(block) not in self._of:
             self._of[id(block)] = (block, self._walk(block))
         return self._of[id(block)][1]
 
     def op(self, op: Op) -> tuple[int, ...]:
-        """For each output of `op`, the set of inputs it depends on, as bits."""
+        """For each output of `op`, the inputs it depends on: bit i for input i."""
         spec = lookup(op.type)
         if spec.no_gradient is not None:
             return (0,) * len(op.outputs)
@@ -53,9 +56,9 @@ class Dependence:
         return ((1 << len(op.inputs)) - 1,) * len(op.outputs)
 
     def _walk(self, block: Block) -> tuple[int, ...]:
-        moved = {name: 1 << i for i, name in enumerate(block.params) if block.types[name].is_float}
+        masks = {name: 1 << i for i, name in enumerate(block.params) if block.types[name].is_float}
         for op in block.ops:
-            bits = [moved.get(name, 0) for name in op.inputs]
+            bits = [masks.get(name, 0) for name in op.inputs]
             if not any(bits):
                 continue
             for name, reaches in zip(op.outputs, self.op(op), strict=True):
@@ -64,5 +67,5 @@ class Dependence:
                     for i, each in enumerate(bits):
                         if each and reaches >> i & 1:
                             total |= each
-                    moved[name] = total
-        return tuple(moved.get(name, 0) for name in block.results)
+                    masks[name] = total
+        return tuple(masks.get(name, 0) for name in block.results)

@@ -1,10 +1,11 @@
 """Reverse-mode differentiation of a closed block, nested blocks included.
 
-`Adjoint` walks the ops of a block in reverse. When it comes to an op, all that reads its outputs lies behind, so their
-cotangents are complete; the op's rule says what flows back to its inputs, and `Cotangents` collects that.
+`Adjoint` walks the ops of a block in reverse. When the walk reaches an op, it has passed every reader of the op's
+outputs, so the cotangents of the outputs are complete. The op's VJP rule writes contributions to the cotangents of its
+inputs, and `Cotangents` adds them.
 
-One class does it at every depth: the top level of a program, the branches of an `if_else` and the body of a `loop`
-are all just closed blocks, and the rules of control-flow ops build an `Adjoint` of each inner block in turn.
+One class serves every depth: the top level of a program, the branches of an `if_else` and the body of a `loop` are
+closed blocks. The rules of control-flow ops build an `Adjoint` of each inner block.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.autodiff.cotangents import Cotangents, Densified
 from core.autodiff.hooks import Hooks
 from core.autodiff.vjp import apply_rule
@@ -23,17 +24,17 @@ from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
 from core.ir.registry import OpSpec, lookup
 
-__all__ = ["Adjoint", "Asked", "pullback", "vjp"]
+__all__ = ["Adjoint", "RuleCall", "pullback", "vjp"]
 
 
 def vjp(block: Block, wrt: Collection[str] | None = None) -> Block:
     """Pull cotangents of the results of `block` back to its parameters.
 
-    The new block takes the parameters of `block`, then one cotangent per floating-point result. It returns the
-    results of `block`, then one cotangent per name in `wrt` (default: every floating-point parameter), real zeros
-    where the results do not depend on it.
+    The new block takes the parameters of `block`, then one cotangent for each floating-point result. It returns the
+    results of `block`, then one cotangent for each name in `wrt` (default: every floating-point parameter). A
+    structural zero is returned as an array of zeros.
 
-    Raises NotDifferentiable, with the op's location, where no rule exists.
+    Raises NotDifferentiable, with the op's location, for an op without a gradient.
     """
     wrt = [name for name in block.params if block.types[name].is_float] if wrt is None else wrt
     a = Adjoint(block)
@@ -45,17 +46,17 @@ def vjp(block: Block, wrt: Collection[str] | None = None) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Pullback:
-    """The block from (parameters, cotangents of some results) to cotangents.
+    """The block from (parameters, cotangents of some results) to cotangents of parameters.
 
-    reached: for each result of the block the parameter it is the cotangent of. One whose cotangent comes as rows is
-             there twice, for the rows and their values.
+    reached: for each result of the block the parameter of this cotangent. A row-sparse cotangent has two results: the
+             row numbers, then the values.
     """
 
     block: Block
     reached: tuple[str, ...]
 
     def by_name(self, outs: Iterable[Value]) -> dict[str, Cotangent]:
-        """The results by parameter."""
+        """Cotangents by parameter, from the results `outs` of the block."""
         found: dict[str, Cotangent] = {}
         for name, out in zip(self.reached, outs, strict=True):
             rows = found.get(name)
@@ -66,7 +67,7 @@ class Pullback:
 def pullback(
     block: Block, seeded: Sequence[int], wrt: Sequence[str], densified: list[Densified] | None = None
 ) -> Pullback:
-    """Pull cotangents of the results numbered `seeded` back to those of `wrt` that do receive one."""
+    """Pull cotangents of the results numbered `seeded` back to `wrt`, without structural zeros."""
     a = Adjoint(block, root=False, densified=densified)
     found = a.run_by_rows([(block.results[i], a.seed(block.results[i])) for i in seeded], wrt)
     results = [(name, v.name) for name in wrt if name in found for v in arrays_of(found[name])]
@@ -75,11 +76,13 @@ def pullback(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the rule of an op with inner blocks was asked.
+class RuleCall:
+    """A call of the rule of an op with inner blocks.
 
-    seeded:  for each output whether it has a cotangent; wanted: for each input whether one is wanted.
-    outputs: those of the op as its rule left it; adjoint: those of the op that came of it.
+    seeded:  for each output of the op, whether it has a cotangent.
+    wanted:  for each input of the op, whether its cotangent is requested.
+    outputs: the outputs of the forward op after its rule rewrote it.
+    adjoint: the outputs of the adjoint op that the rule added.
     """
 
     seeded: tuple[bool, ...]
@@ -92,37 +95,37 @@ class Adjoint:
     """The backward pass of one block, under construction.
 
     b:          builder that knows every primal variable and collects the adjoint ops.
-    primal:     the ops of the block; a rule of a control-flow op may replace its own with one that returns more.
-    cotangents: of its variables, as far as the walk has come.
-    asked:      position of an op with inner blocks -> what its rule was asked.
+    primal:     the ops of the block. The rule of a control-flow op may replace its op by one that returns residuals.
+    cotangents: the cotangents of the block's variables that the walk has reached.
+    rule_calls: position of an op with inner blocks -> the call of its rule.
     """
 
     def __init__(
         self,
         block: Block,
         cut: Collection[str] = (),
-        depends: Dependence | None = None,
+        activity: Activity | None = None,
         hooks: Hooks | None = None,
         root: bool = True,
         densified: list[Densified] | None = None,
     ) -> None:
         self.block = block
         self.primal = list(block.ops)
-        self.depends = depends or Dependence()
+        self.activity = activity or Activity()
         self.cut = block.stopped.union(cut)
         self.b = BlockBuilder.like(block)
         self.b.ops = []
         self.cotangents = Cotangents(block, self.b, hooks or Hooks(), root, densified)
-        self.asked: dict[int, Asked] = {}
+        self.rule_calls: dict[int, RuleCall] = {}
         self._inner: list[Adjoint] = []
         self._readers: dict[str, list[Op]] = defaultdict(list)
 
     def seed(self, name: str) -> Value:
-        """A new parameter that takes the cotangent of `name`."""
+        """A new parameter for the cotangent of `name`."""
         return self.b.param(self.b.types[name])
 
     def ones(self, name: str) -> Value:
-        """The cotangent of a target by default. A constant where the shape is known, else shaped like the target."""
+        """The default seed of a target: a constant if its shape is static, otherwise shaped like the target."""
         type = self.b.types[name]
         assert isinstance(type, TensorType)
         if type.is_static:
@@ -130,15 +133,15 @@ class Adjoint:
         return self.b.emit("full_like", self.b.value(name), value=1.0)
 
     def run(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Value]:
-        """Append the adjoint ops. The cotangent of each name in `wrt` that has one; the others are structural zeros.
+        """Append the adjoint ops. Return the dense cotangents of `wrt`; a missing key is a structural zero.
 
-        Raises NotDifferentiable where an op without a gradient lies between a seed and `wrt`.
+        Raises NotDifferentiable if an op without a gradient lies between a seed and `wrt`.
         """
-        return {name: self.cotangents.whole(name, ct) for name, ct in self.run_by_rows(seeds, wrt).items()}
+        return {name: self.cotangents.dense(name, ct) for name, ct in self.run_by_rows(seeds, wrt).items()}
 
     def run_by_rows(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Cotangent]:
-        """As `run`, but the cotangent of a table may come as rows; `Cotangents.whole` makes a table of it."""
-        active = self.depends.active(self.block, wrt, self.cut)
+        """Like `run`, but cotangents of tables may be row-sparse; `Cotangents.dense` converts them."""
+        active = self.activity.active(self.block, wrt, self.cut)
         for name, ct in seeds:
             self.cotangents.contribute(name, ct)
         outer = self.b.location
@@ -152,38 +155,38 @@ class Adjoint:
         return {name: ct for name, ct in found.items() if ct is not None}
 
     def _step(self, index: int, active: set[str]) -> None:
-        """The adjoint of the op at `index`: from the cotangents of its outputs to parts of those of its inputs."""
+        """Append the adjoint of the op at `index`: contributions to the cotangents of its inputs."""
         op = self.primal[index]
         if not any(self.cotangents.waiting(name) for name in op.outputs):
             return
         if active.isdisjoint(op.inputs) or active.isdisjoint(op.outputs):
             return
         self.b.location = _adjoint_of(op.location)
-        cts = [self._given(name, op) if name in active else None for name in op.outputs]
+        cts = [self._output_cotangent(name, op) if name in active else None for name in op.outputs]
         wanted = [name in active for name in op.inputs]
         for name, part in zip(op.inputs, self._apply(index, op, cts, wanted), strict=True):
             if part is not None and name in active:
                 self.cotangents.contribute(name, self._fit(part, op, name))
 
-    def _given(self, name: str, op: Op) -> Value | None:
-        """The complete cotangent of an output of `op`, which rules take as one array."""
+    def _output_cotangent(self, name: str, op: Op) -> Value | None:
+        """The complete cotangent of an output of `op`. It is dense: VJP rules take no rows."""
         ct = self.cotangents.complete(name)
-        return None if ct is None else self.cotangents.whole(name, ct, f"computed_by:{op.type}", op.location)
+        return None if ct is None else self.cotangents.dense(name, ct, f"computed_by:{op.type}", op.location)
 
     def _apply(self, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> tuple[Cotangent | None, ...]:
-        """What flows back to each input of `op`; None is nothing."""
+        """A contribution to the cotangent of each input of `op`; None for a structural zero."""
         spec = lookup(op.type)
         if spec.unavailable is not None:
             raise NotDifferentiable(
                 f"{op.type} has no gradient: {spec.unavailable}",
-                suggestion="set stop_gradient on its input or output if none should flow through it",
+                suggestion="set stop_gradient on its input or output if no gradient should flow through it",
             )
         if spec.adjoint_rule is not None:
             before = len(self.b.ops)
             parts = tuple(spec.adjoint_rule(self, index, op, cts, wanted))
             adjoint = self.b.ops[-1].outputs if len(self.b.ops) > before else ()
             seeded = tuple(ct is not None for ct in cts)
-            self.asked[index] = Asked(seeded, tuple(wanted), self.primal[index].outputs, adjoint)
+            self.rule_calls[index] = RuleCall(seeded, tuple(wanted), self.primal[index].outputs, adjoint)
             return parts
         ins = [None if name == HOLE else self.b.value(name) for name in op.inputs]
         if spec.vjp_rule is None:
@@ -195,7 +198,7 @@ class Adjoint:
     def _pull_back_composite(
         self, spec: OpSpec, op: Op, ins: list[Value | None], cts: list[Value | None], wanted: list[bool]
     ) -> tuple[Cotangent | None, ...]:
-        """A composite without a rule of its own: its expansion is run again and pulled back."""
+        """The contributions of a composite without a VJP rule: the pullback of its expansion, computed again."""
         types = tuple(None if v is None else v.type for v in ins)
         seeded = tuple(i for i, ct in enumerate(cts) if ct is not None)
 
@@ -210,11 +213,11 @@ class Adjoint:
         return tuple(by_name.get(p) for p in params)
 
     def _fit(self, ct: Cotangent, op: Op, name: str) -> Cotangent:
-        """Undo broadcasting, once, here, so that no rule has to."""
+        """Sum `ct` over the axes that `op` broadcast, here for all ops: no VJP rule undoes broadcasting."""
         primal = self.b.value(name)
         if isinstance(ct, SparseRows) or isinstance(primal.type, StackType):
             return ct
-        # two sizes that are both unknown may still differ when the program runs
+        # two open sizes may differ at run time
         certain = primal.type.is_static or len(op.inputs) == 1 or not lookup(op.type).broadcasts
         if ct.type == primal.type and certain:
             return ct
@@ -224,27 +227,27 @@ class Adjoint:
         return self.b.emit("sum_to_like", ct, primal)
 
     def joined(self, results: Sequence[str]) -> Block:
-        """Forward and backward as one block, returning `results`."""
+        """The forward and adjoint ops as one block that returns `results`."""
         ops = (*self.primal, *self.ops())
         return self._block(ops, tuple(self.final(n) for n in self.b.params), results)
 
     def part(self, ops: Iterable[Op], params: Sequence[str], results: Sequence[str]) -> Block:
-        """A block of some of the ops, with only the types it needs."""
+        """A block of some of the ops, with only the types of its own variables."""
         ops = tuple(ops)
         return self._block(ops, tuple(self.final(n) for n in params), results)
 
     def ops(self) -> list[Op]:
-        """The adjoint ops, every name final."""
+        """The adjoint ops with final names."""
         return self.cotangents.ops()
 
     def final(self, name: str) -> str:
-        """The name that the variable `name` of the builder has in the blocks made here."""
+        """The final name of the builder's variable `name`, as in `ops`, `joined` and `part`."""
         return self.cotangents.final(name)
 
     def origins(self) -> dict[str, str]:
-        """Cotangent variable -> primal variable, inner blocks included; where names meet, the outer one counts."""
+        """Cotangent variable -> primal variable, inner blocks included. The outer block wins if names are equal."""
         every = [self]
-        for each in every:  # grows while it is walked
+        for each in every:  # the list grows during the loop
             every.extend(each._inner)
         found: dict[str, str] = {}
         for each in reversed(every):
@@ -260,9 +263,9 @@ class Adjoint:
         return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)
 
     def inside(self, block: Block) -> Adjoint:
-        """The backward pass of an inner block of one of the ops."""
+        """The backward pass of an inner block of one of the ops, with the same hooks."""
         own = self.cotangents
-        inner = Adjoint(block, depends=self.depends, hooks=own.hooks, root=False, densified=own.densified)
+        inner = Adjoint(block, activity=self.activity, hooks=own.hooks, root=False, densified=own.densified)
         self._inner.append(inner)
         return inner
 
@@ -278,13 +281,13 @@ class Adjoint:
         return name in self.cotangents.primal
 
     def rewrite(self, index: int, op: Op) -> None:
-        """Put `op` in the place of a forward op; its new outputs become primal variables."""
+        """Replace the forward op at `index` by `op`; its new outputs become primal variables."""
         self.primal[index] = op
         self.cotangents.primal.update(op.outputs)
 
 
 def _adjoint_of(location: Location | None) -> Location | None:
-    """The same place, marked as the backward pass of what stands there."""
+    """`location`, marked as part of the backward pass."""
     if location is None or location.adjoint:
         return location
     return replace(location, adjoint=True)

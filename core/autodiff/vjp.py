@@ -1,6 +1,6 @@
 """The VJP rule of one op, applied to symbols.
 
-A rule on 16-bit floats is applied in float32 where it would round more than once; the rule does not know.
+A rule on 16-bit floats runs in float32 if it would round more than once. The rule itself is written without dtypes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ Parts = tuple[Cotangent | None, ...]
 
 
 def apply_rule(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
-    """What flows back to each input of `op`, as its rule says; None is nothing.
+    """The contributions that the rule of `op` makes to the cotangents of its inputs; None for a structural zero.
 
-    cts: one for every floating-point output, None for the others. outs, ins: what `op` gave and read.
+    cts:       a cotangent for every floating-point output, None for the other outputs.
+    outs, ins: the outputs and inputs of `op`.
     """
     if can_widen(v.type for v in (*cts, *ins) if v is not None):
         return _in_float32(b, op, cts, outs, ins)
-    return _as_written(op, cts, outs, ins)
+    return _call_rule(op, cts, outs, ins)
 
 
-def _as_written(op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
+def _call_rule(op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
     spec = lookup(op.type)
     assert spec.vjp_rule is not None
     if len(outs) == 1 and not spec.variadic_outputs:
@@ -39,9 +40,10 @@ def _as_written(op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
 
 
 def _in_float32(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbols) -> Parts:
-    """The same where that is better for floats of 16 bits.
+    """Apply the rule to 16-bit floats, in float32 where that is more precise.
 
-    What the op gave was rounded, and differences from it lose digits: in float32 the rule sees it computed anew.
+    The op's outputs were rounded to 16 bits, and differences from them lose digits. The float32 rule therefore reads
+    outputs computed again in float32.
     """
     operands = (*cts, *outs, *ins)
     types = tuple(None if v is None else v.type for v in operands)
@@ -51,10 +53,10 @@ def _in_float32(b: BlockBuilder, op: Op, cts: Symbols, outs: Symbols, ins: Symbo
         reached: list[int] = []
 
         def body(*x: Value | None) -> list[Value]:
-            given, gave = x[2 * n :], x[n : 2 * n]
+            inputs, outputs = x[2 * n :], x[n : 2 * n]
             if op.type not in EXACT and any(v is not None and v.type != t for v, t in zip(x, types, strict=True)):
-                gave = as_tuple(next(v for v in x if v is not None).builder.emit(op.type, *given, **op.attrs))
-            parts = [() if v is None else arrays_of(v) for v in _as_written(op, x[:n], gave, given)]
+                outputs = as_tuple(next(v for v in x if v is not None).builder.emit(op.type, *inputs, **op.attrs))
+            parts = [() if v is None else arrays_of(v) for v in _call_rule(op, x[:n], outputs, inputs)]
             reached[:] = map(len, parts)
             return [v for part in parts for v in part]
 

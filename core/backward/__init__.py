@@ -1,13 +1,13 @@
-"""From a question about gradients to a program with its backward pass.
+"""From a gradient query to a program with its backward pass.
 
-Clients ask two questions: `append_backward(program, loss)` and `gradients(program, targets, inputs)`. The answer,
-`Backward`, holds the program and, as data, the tables that nobody should have to parse from names: the gradient of each
-variable, the forward op of each backward op, the op after which each gradient is final, and the reason for each missing
-gradient.
+There are two entry points: `append_backward(program, loss)` and `gradients(program, targets, inputs)`. Both return a
+`Backward`: the program, and tables about it as data, so that no client parses them from names. The tables hold the
+gradient of each variable, the forward op of each backward op, the op after which each gradient is final, and the reason
+for each missing gradient.
 
-    query             the question, as data: which gradients, and how they are computed
-    append_backward   from the question to the answer
-    backward_program  the answer and its tables
+    query             the query as data: the requested gradients
+    append_backward   `append_backward` and `gradients`
+    backward_program  `Backward`, the program and its tables
     unreachable       the reason for a missing gradient
     forward_only      the forward program of a program with a backward pass
 """

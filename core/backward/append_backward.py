@@ -1,7 +1,7 @@
-"""`append_backward` and `gradients`: a program in, the program with its backward pass out.
+"""`append_backward` and `gradients`: append the backward pass to a program.
 
-The forward ops keep their places; the ops of the backward pass follow them. Beside the program come, as data, the
-tables that tell what each gradient belongs to, when it is final, and why a gradient that was asked for does not exist.
+The forward ops keep their positions; the ops of the backward pass follow them. The result holds the program and tables
+about its gradients: their variables, the positions where they are final, and the reasons for missing gradients.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.backward.backward_program import Backward, rewrites, roles
@@ -28,7 +28,7 @@ from core.passes.recompute import recompute
 __all__ = ["Backward", "Options", "append_backward", "check_seed", "gradients"]
 
 StepOf = Callable[[Backward], Block]
-"""From an answer to its optimised step."""
+"""A function from a backward pass to its optimised step."""
 
 
 def append_backward(
@@ -38,11 +38,11 @@ def append_backward(
     options: Options | None = None,
     step_of: StepOf | None = None,
 ) -> Backward:
-    """Append to `program` what computes d loss / d parameter.
+    """Append to `program` the ops that compute d loss / d parameter.
 
     loss:           name of a floating-point variable of one element in block 0.
-    parameter_list: names of parameters; None means every trainable one, in the order of their declaration.
-    step_of:        the optimised step of an answer, which a budget is about: by default the loss, the gradients and
+    parameter_list: names of parameters; None means all trainable parameters, in the order of their declaration.
+    step_of:        the optimised step whose memory a budget limits. By default it returns the loss, the gradients and
                     the states.
 
     Raises ProgramError: loss_not_scalar, loss_not_float, loss_has_stop_gradient, loss_not_in_root, unknown_variable,
@@ -59,7 +59,7 @@ def append_backward(
             if name not in known:
                 raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
     with headroom():
-        return _answer(program, [target], wanted, None, options or Options(), step_of)
+        return _within_budget(program, [target], wanted, None, options or Options(), step_of)
 
 
 def gradients(
@@ -72,10 +72,10 @@ def gradients(
 ) -> Backward:
     """Append to `program` the sum of the vector-Jacobian products of `targets` with respect to `inputs`.
 
-    targets:          floating-point variables of block 0, of any shape; one listed twice counts twice.
-    inputs:           parameters, feeds, or variables of block 0; one listed twice is answered twice.
-    target_gradients: for each target the variable that holds its cotangent, or None for ones.
-    step_of:          as of `append_backward`.
+    targets:          floating-point variables of block 0, of any shape; a target listed twice counts twice.
+    inputs:           parameters, feeds, or variables of block 0; an input listed twice is returned twice.
+    target_gradients: for each target the variable of its cotangent, or None for ones.
+    step_of:          see `append_backward`.
 
     Raises ProgramError: unknown_variable, loss_not_in_root, loss_not_float, target_grad_shape, bad_no_grad_set,
     budget_too_small.
@@ -98,7 +98,7 @@ def gradients(
                 check_seed(target, program.block.types[target], program.block.types[seed])
     wanted = list_of_names(inputs, "bad_inputs")
     with headroom():
-        return _answer(program, names, wanted, seeds, options or Options(), step_of)
+        return _within_budget(program, names, wanted, seeds, options or Options(), step_of)
 
 
 def _check_loss(block: Block, loss: str, variable: str) -> None:
@@ -116,7 +116,7 @@ def _check_loss(block: Block, loss: str, variable: str) -> None:
 
 
 def check_seed(target: str, wanted: Any, given: Any) -> None:
-    """Raises ProgramError (target_grad_shape) if `given` cannot be the cotangent of a value of type `wanted`."""
+    """Raise ProgramError (target_grad_shape) if `given` cannot be the cotangent of a value of type `wanted`."""
     fits = (
         given.dtype == wanted.dtype
         and len(given.shape) == len(wanted.shape)
@@ -126,7 +126,7 @@ def check_seed(target: str, wanted: Any, given: Any) -> None:
         raise ProgramError(f"the target gradient of {target!r} is {given}, not {wanted}", "target_grad_shape")
 
 
-def _answer(
+def _within_budget(
     program: Program,
     targets: list[str],
     wanted: list[str],
@@ -134,7 +134,7 @@ def _answer(
     options: Options,
     step_of: StepOf | None,
 ) -> Backward:
-    """The backward pass; within a budget, if there is one."""
+    """The backward pass; if `options` have a budget, with the policies and cuts that fit it."""
     budget = options.budget
     if budget is None:
         return _backward(program, targets, wanted, seeds, options)
@@ -170,22 +170,22 @@ def _backward(
     seeds: list[str | None] | None,
     options: Options,
 ) -> Backward:
-    """The backward pass as `options` say it, which leave nothing open for a budget."""
+    """The backward pass under fixed `options`, without a budget."""
     block = with_memory(program.block, options)
     variables = {name: root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     block, cut = without_flow(program, block, options)
-    depends = Dependence()
+    activity = Activity()
     hooks = Hooks(options.hooks, {v.name: v.role for v in program.variables})
     check_hooks(program, options.hooks)
-    a = Adjoint(block, cut=cut, depends=depends, hooks=hooks)
+    a = Adjoint(block, cut=cut, activity=activity, hooks=hooks)
     frozen = {v.name for v in program.parameters if not v.trainable}
     wrt = [v for v in dict.fromkeys(variables.values()) if v not in frozen]
     found = a.run_by_rows(_seeded(a, targets, seeds), wrt)
 
-    grads = {v: a.final(_whole(a, v, ct).name) for v, ct in found.items()}
-    tables = {v: (a.final(ct.rows.name), a.final(ct.values.name)) for v, ct in found.items() if _stays(ct, a, v)}
+    grads = {v: a.final(_dense(a, v, ct).name) for v, ct in found.items()}
+    tables = {v: (a.final(ct.rows.name), a.final(ct.values.name)) for v, ct in found.items() if _is_sparse(ct, a, v)}
     missing = {
-        name: reason_for(program, block, v, targets, cut, depends) for name, v in variables.items() if v not in grads
+        name: reason_for(program, block, v, targets, cut, activity) for name, v in variables.items() if v not in grads
     }
     if missing and options.unconnected == "error":
         name, (why, _) = next(iter(missing.items()))
@@ -204,35 +204,35 @@ def _backward(
         again = recompute(a.part(a.primal, block.params, block.results), adjoint, *at)
         adjoint = again.ops
         a.b.types.update(again.types)
-    whole = a.part((*a.primal, *adjoint), block.params, block.results)
+    joined = a.part((*a.primal, *adjoint), block.params, block.results)
 
     n = len(a.primal)
-    written = {name: i for i, op in enumerate(whole.ops) for name in op.outputs}
+    written = {name: i for i, op in enumerate(joined.ops) for name in op.outputs}
     present = {*written, *(name for inner in blocks_inside(adjoint) for name in inner.types)}
     origin = {g: v for g, v in a.cotangents.origin.items() if g in written}
     return Backward(
-        program=replace(program, block=whole),
+        program=replace(program, block=joined),
         params_grads=tuple((name, grads.get(variables[name])) for name in wanted),
         grad_to_var={g: v for g, v in a.origins().items() if g in present},
         grad_info_map={v: (g, 0) for g, v in origin.items() if "@RENAME@" not in g and not g.endswith("@VALUES")},
         forward_of=tuple((n + i, op.location) for i, op in enumerate(adjoint)),
-        roles=roles(whole, n, targets),
+        roles=roles(joined, n, targets),
         ready_at={name: written[g] for name, v in variables.items() if (g := grads.get(v)) in written},
         missing={name: why for name, (why, _) in missing.items()} if options.unconnected == "null" else {},
         cut_at={name: at for name, (_, at) in missing.items() if at is not None},
-        rewrites=rewrites(block, whole, again),
+        rewrites=rewrites(block, joined, again),
         recorded=recorded,
         hooked=tuple(hooks.applied),
-        checkpoints=again.kept if again else (),
+        checkpoints=again.checkpoints if again else (),
         sparse={name: tables[v] for name, v in variables.items() if v in tables},
         densified=tuple(a.cotangents.densified),
         forward=block,
-        asked={i: replace(ask, adjoint=tuple(map(a.final, ask.adjoint))) for i, ask in a.asked.items()},
+        rule_calls={i: replace(call, adjoint=tuple(map(a.final, call.adjoint))) for i, call in a.rule_calls.items()},
     )
 
 
 def _seeded(a: Adjoint, targets: Sequence[str], seeds: Sequence[str | None] | None) -> list[tuple[str, Value]]:
-    """The targets and their cotangents: those given, or ones, which come from where the last target is written."""
+    """Each target with its seed: the given cotangent, or ones. The ones get the location of the last target's op."""
     writer = next((op.location for op in a.block.ops if targets[-1] in op.outputs), None)
     with a.b.at(writer and replace(writer, adjoint=True)):
         return [
@@ -241,18 +241,22 @@ def _seeded(a: Adjoint, targets: Sequence[str], seeds: Sequence[str | None] | No
         ]
 
 
-def _stays(ct: Cotangent, a: Adjoint, variable: str) -> TypeGuard[SparseRows]:
-    """Whether a gradient is answered as rows: the shape of the table must be known for that."""
+def _is_sparse(ct: Cotangent, a: Adjoint, variable: str) -> TypeGuard[SparseRows]:
+    """Whether a gradient is also returned row-sparse, which needs a table of static shape."""
     return isinstance(ct, SparseRows) and a.b.types[variable].is_static
 
 
-def _whole(a: Adjoint, variable: str, ct: Cotangent) -> Value:
-    """A gradient as one array. What reads rows does without it, so it tells only of those that do not stay rows."""
-    return a.cotangents.whole(variable, ct, None if _stays(ct, a, variable) else "open_size")
+def _dense(a: Adjoint, variable: str, ct: Cotangent) -> Value:
+    """A gradient as one dense array.
+
+    A gradient that is also returned row-sparse is not reported in `densified`: a reader of its rows removes the dense
+    array as dead code.
+    """
+    return a.cotangents.dense(variable, ct, None if _is_sparse(ct, a, variable) else "open_size")
 
 
 def _as_array(b: BlockBuilder, ct: Value) -> Value:
-    """What was recorded, as a plain array: one row a trip, the trips of inner loops one after the other."""
+    """A recorded cotangent as an array. A stack becomes one row for each trip, the trips of inner loops in order."""
     while isinstance(ct.type, StackType) and isinstance(ct.type.element, StackType):
         ct = b.emit("array_flatten", ct)
     if isinstance(ct.type, StackType):

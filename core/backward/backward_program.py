@@ -1,6 +1,6 @@
-"""The answer to a question for gradients: the program with its backward pass, and tables about it.
+"""The result of a gradient query: the program with its backward pass, and tables about it.
 
-The tables say as data what nobody should have to parse from names.
+The tables are data, so that no client has to parse names of variables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.autodiff.cotangents import Densified, gradient_name
 from core.cost.budget import Choice
 from core.ir import Block, Program
@@ -26,26 +26,27 @@ EMPTY = Block((), (), (), {})
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """A program that computes gradients, and what there is to know about them.
+    """A program that computes gradients, and tables about them.
 
     program:        forward ops, then backward ops.
-    params_grads:   (requested name, gradient variable or None), in the order of the request.
+    params_grads:   (requested name, gradient variable or None), in the order of the query.
     grad_to_var:    gradient variable -> forward variable, partial gradients and those inside loops included.
     grad_info_map:  forward variable -> (gradient variable, index of its block).
-    forward_of:     for each op of the backward pass, its position in block 0 and the client's op it comes from.
-    roles:          of each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
+    forward_of:     for each op of the backward pass, its position in block 0 and its op in the client's program.
+    roles:          for each op of block 0: 0 forward, 256 forward and loss, 257 backward and loss, 1 backward.
     ready_at:       requested name -> position in block 0 of the op after which its gradient is final.
-    missing:        requested name -> why it has no gradient; see core.backward.unreachable.
-    cut_at:         requested name -> the op at which its path to the targets ends, where that is one op.
-    rewrites:       what had to change in the forward part, in sentences.
-    recorded:       "block:name" -> variable that holds what a hook records; inside loops one element a trip.
+    missing:        requested name -> the reason why it has no gradient; see core.backward.unreachable.
+    cut_at:         requested name -> the op at which its path to the targets ends, if that is a single op.
+    rewrites:       the changes to the forward part, as sentences.
+    recorded:       "block:name" -> variable of the gradient that a hook records; one element a trip inside loops.
     hooked:         (number of the hook, "block:name" whose gradient it acts on), in the order of the ops.
-    checkpoints:    variables of the forward part that are kept where it is cut.
-    sparse:         requested name -> (variable of the rows, variable of their values) of a gradient that is there both
-                    ways; the gradient variable itself is the whole table.
-    densified:      tables whose gradient could have stayed rows, and what needed it whole.
-    choice:         what was chosen for a budget.
-    forward:        the block that was differentiated; asked: what the rules of its control flow were asked.
+    checkpoints:    forward variables that cross a cut and stay in memory.
+    sparse:         requested name -> (variable of the row numbers, variable of their values), for a gradient that is
+                    also row-sparse; its gradient variable is the dense table.
+    densified:      tables with a densified gradient, and the reasons.
+    choice:         the plan chosen for a budget.
+    forward:        the differentiated block.
+    rule_calls:     position in `forward` of a control-flow op -> the call of its rule.
     """
 
     program: Program
@@ -65,7 +66,7 @@ class Backward:
     densified: tuple[Densified, ...] = ()
     choice: Choice | None = None
     forward: Block = field(default=EMPTY, repr=False)
-    asked: Mapping[int, Asked] = field(default_factory=dict, repr=False)
+    rule_calls: Mapping[int, RuleCall] = field(default_factory=dict, repr=False)
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -74,8 +75,10 @@ class Backward:
 
     @property
     def role_vars(self) -> tuple[tuple[str, ...], ...]:
-        """For each op of block 0 the pairs (parameter, gradient) it makes final, one after the other: Fluid's
-        ``op_role_var``, which tells an optimiser or a collective where to step in."""
+        """For each op of block 0 the parameters whose gradients it completes, as (parameter, gradient, ...).
+
+        This is Fluid's ``op_role_var``: the places where an optimiser or a collective can start.
+        """
         parameters = {v.name for v in self.program.parameters}
         found: list[list[str]] = [[] for _ in self.program.block.ops]
         for name, grad in dict(self.params_grads).items():
@@ -84,7 +87,7 @@ class Backward:
         return tuple(map(tuple, found))
 
     def as_document(self) -> dict[str, Any]:
-        """Everything as JSON-ready values."""
+        """The program and all tables as JSON-ready values."""
         with headroom():
             return self._as_document()
 
@@ -113,7 +116,7 @@ class Backward:
 
 
 def roles(block: Block, forward: int, targets: Collection[str]) -> tuple[int, ...]:
-    """`Backward.roles` of `block`, whose first `forward` ops are the forward ones."""
+    """`Backward.roles` of `block`. forward: the number of its forward ops, which come first."""
     found = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
     seeds = set(map(gradient_name, targets))
     found += [
@@ -124,15 +127,15 @@ def roles(block: Block, forward: int, targets: Collection[str]) -> tuple[int, ..
 
 
 def rewrites(before: Block, after: Block, again: Recomputed | None) -> tuple[str, ...]:
-    """What a reader should know: extra outputs of loops and branches, renamed versions, and what runs again."""
-    said = []
+    """Sentences on the changes to the forward part: recomputed ops, residuals of control flow, renamed versions."""
+    sentences = []
     if again is not None:
-        said.append(f"{again.again} ops of the forward part run again in the backward pass")
+        sentences.append(f"{again.again} ops of the forward part run again in the backward pass")
     for old, new in zip(before.ops, after.ops, strict=False):
         extra = new.outputs[len(old.outputs) :]
         if extra:
             place = f"block {old.location.block}, op {old.location.op}" if old.location else old.type
-            said.append(f"{place} ({old.type}) also returns {', '.join(extra)}, which the backward pass reads")
+            sentences.append(f"{place} ({old.type}) also returns {', '.join(extra)}, which the backward pass reads")
     versions = [m for n in before.types if (m := re.fullmatch(r"(.+)@VER@\d+", n))]
-    said.extend(f"{m[1]!r} is written more than once: {m[0]!r} is one of its versions" for m in versions)
-    return tuple(said)
+    sentences.extend(f"{m[1]!r} is written more than once: {m[0]!r} is one of its versions" for m in versions)
+    return tuple(sentences)

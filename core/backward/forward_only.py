@@ -1,4 +1,4 @@
-"""The forward program of a program with its backward pass, ready for evaluation."""
+"""Remove the backward pass from a program, to evaluate it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["clone"]
 
 
 def clone(program: Program, for_test: bool = False) -> Program:
-    """`program` without the ops of its backward pass, and without what loops and branches return for these alone.
+    """`program` without the ops of its backward pass and without the residuals that loops and branches return for it.
 
-    for_test: ops that behave differently in training (dropout, batch normalisation) get `is_test`.
+    for_test: set `is_test` in ops that behave differently in training (dropout, batch normalisation).
     """
     return replace(program, block=_forward(program.block, for_test))
 
@@ -37,7 +37,7 @@ def _forward(block: Block, for_test: bool) -> Block:
 
 
 def _trimmed(op: Op, needed: Collection[str]) -> Op:
-    """A control-flow op without the outputs that the backward pass alone had it return."""
+    """A control-flow op without its residuals: outputs with reserved names that no forward op reads."""
     if op.type not in ("loop", "if_else"):
         return op
     first = op.attrs["carried"] if op.type == "loop" else 0

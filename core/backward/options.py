@@ -11,7 +11,7 @@ from core.autodiff.hooks import Hook
 from core.cost.budget import Budget, Policies
 from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError
-from core.ir.names import block_index, called, check_places, inner_name, list_of_names, plain, root_variable
+from core.ir.names import block_index, called, check_places, inner_name, list_of_names, root_variable, unversioned
 from core.ops.control.inner_blocks import LoopMemory
 from core.passes.chunk import chunk_loops
 from core.passes.recompute import even_cuts
@@ -127,7 +127,7 @@ def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Bloc
         attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
         for attr, inner in inner_blocks(op):
             for place in places:
-                kept.update(map(plain, called(inner, block_index(inner), *place)))
+                kept.update(map(unversioned, called(inner, block_index(inner), *place)))
             attrs[attr] = _with_checkpoints(inner, places)
         if kept:
             attrs["checkpoints"] = tuple(sorted(kept))

@@ -1,10 +1,10 @@
-"""Why a gradient that was asked for does not exist."""
+"""The reason why a requested gradient does not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.ir import Block, Op, Program, inner_blocks
 from core.ir.errors import Location
 from core.ir.registry import lookup
@@ -18,9 +18,9 @@ def reason_for(
     variable: str,
     targets: Sequence[str],
     cut: Collection[str],
-    depends: Dependence,
+    activity: Activity,
 ) -> tuple[str, Location | None]:
-    """A machine-readable reason, most telling first, and the op at which the path ends, if it is one op.
+    """A machine-readable reason, the most specific one, and the op at which the path ends, if it is a single op.
 
     integer_dtype, in_no_grad_set, not_trainable, unused, not_on_path_to_loss, stopped_at:<variable>,
     non_differentiable_op:<op>, branch_never_differentiable.
@@ -38,22 +38,22 @@ def reason_for(
         return "unused", None
     if not _reaches(block, variable, targets):
         return "not_on_path_to_loss", None
-    return _cut_point(block, variable, targets, cut, depends)
+    return _cut_point(block, variable, targets, cut, activity)
 
 
 def _reaches(block: Block, variable: str, targets: Collection[str]) -> bool:
-    """Whether any path of data leads from `variable` to a target, differentiable or not."""
-    moved = {variable}
+    """Whether a target depends on `variable`, differentiably or not."""
+    dependent = {variable}
     for op in block.ops:
-        if not moved.isdisjoint(op.inputs):
-            moved.update(op.outputs)
-    return not moved.isdisjoint(targets)
+        if not dependent.isdisjoint(op.inputs):
+            dependent.update(op.outputs)
+    return not dependent.isdisjoint(targets)
 
 
 def _cut_point(
-    block: Block, variable: str, targets: Sequence[str], cut: Collection[str], depends: Dependence
+    block: Block, variable: str, targets: Sequence[str], cut: Collection[str], activity: Activity
 ) -> tuple[str, Location | None]:
-    """The first op on the way to a target past which the value no longer moves smoothly with `variable`."""
+    """The first op on a path to a target whose output does not depend differentiably on `variable`."""
     useful = set(targets)
     for op in reversed(block.ops):
         if not useful.isdisjoint(op.outputs):
@@ -62,7 +62,7 @@ def _cut_point(
     for op in block.ops:
         if active.isdisjoint(op.inputs) or useful.isdisjoint(op.outputs):
             continue
-        for name, reaches in zip(op.outputs, depends.op(op), strict=True):
+        for name, reaches in zip(op.outputs, activity.op(op), strict=True):
             smooth = any(reaches >> i & 1 and each in active for i, each in enumerate(op.inputs))
             if name not in useful:
                 continue
@@ -83,7 +83,7 @@ def _reason_in(op: Op, inputs: list[int]) -> str:
     blocks = [inner for _, inner in inner_blocks(op)]
     if not blocks:
         return f"non_differentiable_op:{op.type}"
-    for inner in blocks:  # name the op inside that ends the path, where there is just one way in
+    for inner in blocks:  # a stop inside the control-flow op is a more precise reason than the op itself
         for each in inner.ops:
             if each.type == "stop_gradient":
                 return f"stopped_at:{each.outputs[0]}"

@@ -1,11 +1,11 @@
 """From a program, a query and an optimiser to a step that is ready to run.
 
-`compile.py` reads from top to bottom in the order of the work: bind the open sizes of this step, differentiate, append
-the optimiser's update, optimise, plan. Each function returns an `Executable`; `Executable.compiled()` replaces what the
-reference executor runs by machine code where that is possible.
+`compile.py` follows the order of the work: bind the open sizes of this step, differentiate, append the optimiser's
+update, optimise, plan. Each function returns an `Executable` for the reference executor. `Executable.compiled()`
+replaces the parts that can be machine code by machine code.
 
     compile        compile_forward, compile_gradient, compile_training, compile_update
-    differentiate  the backward pass of a query, also of a scaled loss
+    differentiate  the backward pass of a query, with or without loss scaling
     update         from gradients to new parameters and optimiser state; row by row for tables
     trainer        training steps in a loop, in this process
 """

@@ -1,4 +1,4 @@
-"""From a program and a question to something that runs: the table of contents of the compiler."""
+"""Compile a program and a query to an executable step: the entry points of the compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.backward.backward_program import Backward
 from core.backward.options import Options
 from core.backward.query import GradientQuery
 from core.codegen.backend import CPU
-from core.compiler.differentiate import Answered, differentiate_scaled
+from core.compiler.differentiate import ScaledBackward, differentiate_scaled
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
 from core.ir import Program, TensorType, Variable
@@ -42,7 +42,7 @@ __all__ = [
     "Outputs",
     "Update",
     "append_backward",
-    "bound",
+    "bind_shapes",
     "compile_forward",
     "compile_gradient",
     "compile_training",
@@ -60,14 +60,14 @@ def compile_gradient(
     shapes: Mapping[str, Sequence[int]] | None = None,
     loss_scale: LossScale | None = None,
 ) -> Executable:
-    """The step that computes gradients; nothing is updated but the program's own states (in `Outputs.states`).
+    """Compile the step that computes gradients. It updates only the program's own states (in `Outputs.states`).
 
-    fetch:  further variables to return, gradients of intermediates included.
-    shapes: of the feeds whose declaration leaves sizes open.
-    loss_scale: what the loss is multiplied by on the way; the gradients are those of the loss itself.
+    fetch:      further variables to return; gradients of intermediate variables are allowed.
+    shapes:     shapes of the feeds with open sizes.
+    loss_scale: the scale of the loss during the backward pass; the returned gradients are those of the unscaled loss.
     """
     with headroom():
-        found = differentiate_scaled(bound(program, shapes), query, loss_scale, fetch)
+        found = differentiate_scaled(bind_shapes(program, shapes), query, loss_scale, fetch)
         backward = found.backward
         wanted = wanted_by(backward, query, fetch)
         executable = _executable(backward.program, wanted, found.seeds, backward.missing, backward.densified)
@@ -77,11 +77,11 @@ def compile_gradient(
 def compile_forward(
     program: Program, fetch: Sequence[str] = (), shapes: Mapping[str, Sequence[int]] | None = None
 ) -> Executable:
-    """The step that only evaluates: `fetch` and the program's states."""
+    """Compile the step that only evaluates. It returns `fetch` and the program's states."""
     with headroom():
-        known = bound(program, shapes)
-        wanted = [(Result("fetched", name), root_array(known, name)) for name in fetch]
-        return _executable(known, wanted + states_of(known), {}, {})
+        program = bind_shapes(program, shapes)
+        wanted = [(Result("fetched", name), root_array(program, name)) for name in fetch]
+        return _executable(program, wanted + states_of(program), {}, {})
 
 
 def compile_training(
@@ -94,39 +94,41 @@ def compile_training(
     loss_scale: LossScale | None = None,
     gives_gradients: bool = True,
 ) -> Executable:
-    """Forward, backward and optimiser as one step.
+    """Compile forward pass, backward pass and optimiser as one step.
 
-    gives_gradients: whether the gradients are results too; one that only its update reads need not exist as a whole.
-    clip: what is done to the gradients between the two; those in `Outputs.gradients` are the ones before.
-    loss_scale: what the loss is multiplied by on the way. Where a gradient is not finite then, parameters, states and
-                the optimiser's state stay as they are, and `Outputs.scaling` says so.
+    gives_gradients: whether the step returns the gradients too. If not, a gradient that only its update reads may stay
+                     row-sparse or be fused into the update.
+    clip:            clipping between backward pass and optimiser; `Outputs.gradients` holds the unclipped gradients.
+    loss_scale:      the scale of the loss during the backward pass. If a scaled gradient is not finite, parameters,
+                     states and optimiser state do not change, and `Outputs.scaling` reports the skipped update.
     """
     if query.loss is None:
         raise ProgramError("training needs a loss", "bad_query")
     with headroom():
         by_name = {v.name: v for v in program.parameters}
 
-        def trained_by(found: Answered) -> tuple[Program, Wanted, tuple[Densified, ...]]:
+        def with_update(found: ScaledBackward) -> tuple[Program, Wanted, tuple[Densified, ...]]:
             backward = found.backward
             wanted = wanted_by(backward, query, fetch, gives_gradients)
             b = BlockBuilder.like(backward.program.block)
             finite = b.value(found.finite) if found.finite is not None else None
             trained = [by_name[name] for name in backward.gradients]
-            slots, updated, densified = apply_update(b, optimizer, trained, found.whole(b), clip, finite)
+            slots, updated, densified = apply_update(b, optimizer, trained, found.exact_gradients(b), clip, finite)
             if loss_scale is not None and finite is not None:
                 updated += found.scaling(b, loss_scale)
                 wanted = [
-                    (each, _kept(finite, name, each.name) if each.place == "states" else name) for each, name in wanted
+                    (each, _select(finite, name, each.name) if each.place == "states" else name)
+                    for each, name in wanted
                 ]
             block = b.build(backward.program.block.results)
             variables = (*backward.program.variables, *slots)
             return replace(backward.program, block=block, variables=variables), wanted + updated, densified
 
         found = differentiate_scaled(
-            bound(program, shapes), query, loss_scale, step_of=lambda found: step_block(*trained_by(found)[:2])
+            bind_shapes(program, shapes), query, loss_scale, step_of=lambda found: step_block(*with_update(found)[:2])
         )
         backward = found.backward
-        trained_program, wanted, densified = trained_by(found)
+        trained_program, wanted, densified = with_update(found)
         densified = (*backward.densified, *densified)
         executable = _executable(trained_program, wanted, found.seeds, backward.missing, densified)
         trained = tuple(by_name[name] for name in backward.gradients)
@@ -147,14 +149,16 @@ def compile_update(
     clip: Clip | None = None,
     by_rows: Collection[str] = (),
 ) -> Update:
-    """The step that takes gradients of the parameters `names` from the client and applies the optimiser.
+    """Compile the step that applies the optimiser to gradients from the client.
 
-    by_rows: those of `names` whose gradient comes as ``<name>@GRAD``, values of rows, and ``<name>@GRAD@ROWS``.
+    names:   the parameters to update. The gradient of each is the feed ``<name>@GRAD``.
+    by_rows: those of `names` with a row-sparse gradient: ``<name>@GRAD`` holds the values of the rows
+             ``<name>@GRAD@ROWS``.
     """
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
     if unknown:
-        raise ProgramError(f"{unknown[0]!r} is no trainable parameter", "unknown_variable")
+        raise ProgramError(f"{unknown[0]!r} is not a trainable parameter", "unknown_variable")
     b = BlockBuilder()
     trained = tuple(by_name[n] for n in names)
     for v in trained:
@@ -181,8 +185,8 @@ def compile_update(
     return Update(replace(executable, optimizer=optimizer, trained=trained))
 
 
-def bound(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
-    """`program` with the sizes of its feeds in `shapes`; other names there are left aside. Raises ProgramError."""
+def bind_shapes(program: Program, shapes: Mapping[str, Sequence[int]] | None) -> Program:
+    """`program` with the shapes of its feeds; other names in `shapes` are ignored. Raises ProgramError (feed_shape)."""
     feeds = {v.name for v in program.feeds}
     sizes = {name: shape for name, shape in (shapes or {}).items() if name in feeds}
     block = bind(program.block, sizes)
@@ -208,7 +212,7 @@ def _executable(
     return Executable(interpreter_of(block), CPU, named, layout, missing, densified)
 
 
-def _kept(finite: Value, new: str, old: str) -> str:
-    """The variable `new` where the bool is true, else `old`."""
+def _select(finite: Value, new: str, old: str) -> str:
+    """The variable `new` if the bool `finite` is true, otherwise `old`."""
     b = finite.builder
     return b.emit("where", finite, b.value(new), b.value(old)).name

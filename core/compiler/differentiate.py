@@ -1,4 +1,4 @@
-"""A query answered: by the backward pass of a program, or by that of the program with its loss scaled."""
+"""The backward pass of a query, with or without loss scaling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.ir.names import root_array
 from core.optim.loss_scaling import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
 from core.runtime.outputs import Result, Wanted, gradient_step
 
-__all__ = ["Answered", "differentiate", "differentiate_scaled"]
+__all__ = ["ScaledBackward", "differentiate", "differentiate_scaled"]
 
 
 def differentiate(
@@ -25,9 +25,10 @@ def differentiate(
     fetch: Sequence[str] = (),
     step_of: Callable[[Backward], Block] | None = None,
 ) -> tuple[Backward, dict[str, str]]:
-    """The backward pass, and the parameters added for cotangents that come with the step (variable -> name there).
+    """The backward pass of `query`, and the parameters added for cotangents that are inputs of the step.
 
-    A budget is about the step of `query` that returns `fetch` besides, or about `step_of` the backward pass.
+    step_of: the step whose memory a budget limits; by default the step of `query` that also returns `fetch`.
+    Returns the backward pass and, for each added parameter, variable -> name of the step's input.
     """
     step_of = step_of or (lambda backward: gradient_step(backward, query, fetch))
     if query.loss is not None:
@@ -59,13 +60,15 @@ def differentiate(
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A backward pass, by a scaled loss or not.
+class ScaledBackward:
+    """A backward pass, with or without loss scaling.
 
-    backward: whose gradients are those of the loss itself, in the dtypes of their parameters.
-    exact:    these in float32 where that is 16 bits, as (variable of the rows or None, variable of the values).
-    factor, finite: the number that the loss is multiplied by, and whether no gradient overflowed; None without.
-    limit:    the largest such number.
+    backward: the backward pass. Its gradients are those of the unscaled loss, in the dtypes of their parameters.
+    exact:    the same gradients, with 16-bit ones in float32, as (variable of the row numbers or None, variable of the
+              values); None without loss scaling.
+    factor:   variable of the scale of the loss; None without loss scaling.
+    finite:   variable of a bool, whether every scaled gradient is finite; None without loss scaling.
+    limit:    the largest scale.
     """
 
     backward: Backward
@@ -75,24 +78,25 @@ class Answered:
     finite: str | None = None
     limit: float = math.inf
 
-    def whole(self, b: BlockBuilder) -> list[Cotangent]:
-        """What the optimiser gets."""
+    def exact_gradients(self, b: BlockBuilder) -> list[Cotangent]:
+        """The unscaled gradients for the optimiser, row-sparse or dense, before rounding to 16 bits."""
         if self.exact is None:
             return [_gradient(b, self.backward, name) for name in self.backward.gradients]
         return [b.value(v) if rows is None else SparseRows(b.value(rows), b.value(v)) for rows, v in self.exact]
 
     def scaling(self, b: BlockBuilder, scale: LossScale) -> Wanted:
-        """What is answered of the loss scale, and what is kept of it."""
+        """The reported values of the loss scale, and its state after the step."""
         assert self.factor is not None and self.finite is not None
         factor, finite = b.value(self.factor), b.value(self.finite)
-        told = [
+        reported = [
             (Result("scaling", "loss_scale"), factor.name),
             (Result("scaling", "skipped"), b.emit("logical_not", finite).name),
         ]
         if scale.interval is None:
-            return told
+            return reported
         new = scale.after(factor, b.value(STREAK), finite, self.limit)
-        return [*told, *((Result("optimizer_state", n), v.name) for n, v in zip((FACTOR, STREAK), new, strict=True))]
+        state = [(Result("optimizer_state", n), v.name) for n, v in zip((FACTOR, STREAK), new, strict=True)]
+        return [*reported, *state]
 
 
 def differentiate_scaled(
@@ -100,31 +104,31 @@ def differentiate_scaled(
     query: GradientQuery,
     scale: LossScale | None,
     fetch: Sequence[str] = (),
-    step_of: Callable[[Answered], Block] | None = None,
-) -> Answered:
-    """`differentiate`, with the loss multiplied by `scale` and the gradients divided by it again."""
+    step_of: Callable[[ScaledBackward], Block] | None = None,
+) -> ScaledBackward:
+    """`differentiate`, with the loss multiplied by `scale` and the gradients divided by it."""
     found = None if scale is None or query.loss is None else scaled(program, query.loss, scale)
 
-    def of(backward: Backward) -> Answered:
-        return Answered(backward) if found is None else _divided(program, found, backward)
+    def of(backward: Backward) -> ScaledBackward:
+        return ScaledBackward(backward) if found is None else _divided(program, found, backward)
 
-    measured = step_of or (lambda each: gradient_step(each.backward, query, fetch))
-    known = program if found is None else found.program
-    backward, seeds = differentiate(known, query, fetch, lambda backward: measured(of(backward)))
+    budgeted_step = step_of or (lambda each: gradient_step(each.backward, query, fetch))
+    differentiated = program if found is None else found.program
+    backward, seeds = differentiate(differentiated, query, fetch, lambda backward: budgeted_step(of(backward)))
     return replace(of(backward), seeds=seeds)
 
 
-def _divided(program: Program, found: Scaled, backward: Backward) -> Answered:
-    """The backward pass of `program` from that of the same with a scaled loss."""
+def _divided(program: Program, found: Scaled, backward: Backward) -> ScaledBackward:
+    """The backward pass of `program`, from the backward pass of the same program with a scaled loss."""
     b = BlockBuilder.like(backward.program.block)
     types = {v.name: v.type for v in program.parameters}
     raw = [_gradient(b, backward, name) for name in backward.gradients]
     factor = b.value(found.factor)
     finite = all_finite(raw, factor)
     exact = unscaled(raw, factor)
-    answered = {name: rounded(g, types[name]) for name, g in zip(backward.gradients, exact, strict=True)}
-    grads = {name: backward.gradients[name] if isinstance(g, SparseRows) else g.name for name, g in answered.items()}
-    sparse = {name: (g.rows.name, g.values.name) for name, g in answered.items() if isinstance(g, SparseRows)}
+    returned = {name: rounded(g, types[name]) for name, g in zip(backward.gradients, exact, strict=True)}
+    grads = {name: backward.gradients[name] if isinstance(g, SparseRows) else g.name for name, g in returned.items()}
+    sparse = {name: (g.rows.name, g.values.name) for name, g in returned.items() if isinstance(g, SparseRows)}
     latest = {**backward.program.latest, found.loss: program.latest.get(found.loss, found.loss)}
     divided = replace(
         backward,
@@ -134,11 +138,11 @@ def _divided(program: Program, found: Scaled, backward: Backward) -> Answered:
         ready_at={name: at - found.ops for name, at in backward.ready_at.items()},
     )
     pairs = tuple((g.rows.name, g.values.name) if isinstance(g, SparseRows) else (None, g.name) for g in exact)
-    return Answered(divided, {}, pairs, found.factor, finite.name, found.limit)
+    return ScaledBackward(divided, {}, pairs, found.factor, finite.name, found.limit)
 
 
 def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:
-    """The gradient of the parameter `name`, as rows where it is there that way."""
+    """The gradient of the parameter `name`, row-sparse if it exists in that form."""
     if name in backward.sparse:
         rows, values = backward.sparse[name]
         return SparseRows(b.value(rows), b.value(values))

@@ -1,7 +1,7 @@
-"""Training steps one after another, in this process: parameters and states stay where they are between the steps.
+"""Training steps in a loop, in this process. Parameters and states stay in their buffers between the steps.
 
-`Executable.step` takes all values and returns all values, which is what a service wants. A loop in Python wants less:
-here each call takes the feeds and returns the loss.
+`Executable.step` takes and returns all values, as a service needs. Here each call takes only the feeds and returns only
+the loss.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Trainer"]
 class Trainer:
     """A model in training.
 
-    executable: from `compile_training`; its machine code is used if it has any.
-    values:     parameters and states by name; optimiser state that is not there starts at zero.
-    seed:       with the number of the step it decides what random ops draw.
+    executable: from `compile_training`, with or without machine code.
+    values:     parameters and states by name; missing optimiser state starts at zero.
+    seed:       random ops draw from the seed and the number of the step.
     """
 
     def __init__(self, executable: Executable, values: Mapping[str, Any], seed: int = 0) -> None:
@@ -35,7 +35,7 @@ class Trainer:
         self._last = Outputs()
 
     def step(self, feeds: Mapping[str, Any]) -> float:
-        """One step; the loss before its update. A step that fails changes nothing.
+        """Run one step and return the loss before its update. A failed step changes no value.
 
         feeds: arrays of exactly the declared types.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
@@ -55,7 +55,7 @@ class Trainer:
         return self._last.loss.item()
 
     def values(self) -> dict[str, Any]:
-        """Parameters, states and optimiser state now. The arrays are copies."""
+        """Copies of the current parameters, states and optimiser state."""
         for place in KEPT:
             self._values |= getattr(self._last, place)
         return {name: np.array(value) for name, value in self._values.items()}

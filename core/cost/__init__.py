@@ -1,17 +1,17 @@
-"""The memory and work of a block before it runs, and the memory policies that fit a budget.
+"""Predict the memory and work of a block before it runs, and choose the memory policies that fit a budget.
 
-The reference executor's run is played from the types alone, without arrays: its peak of memory and its floating-point
+A simulation of the reference executor on types, without arrays, gives its peak memory and its floating-point
 operations. Another memory policy changes only the *nests*, the ops of block 0 that contain loops. Each nest is
-differentiated and optimised by itself under the policy, and its residuals and its work replace those of the original
-nest among the lives of the other arrays. So a budget compares many plans without compiling any of them again; the plan
-with the least work that fits is then compiled as a whole to be sure.
+differentiated and optimised by itself under the policy. Its residuals and its work then replace those of the original
+nest among the lifetimes of the other arrays. A budget therefore compares many plans without compiling each of them. The
+plan with the least work that fits is compiled as a whole, to check its peak.
 
     memory    peak bytes of a step
     work      floating-point operations
-    nests     the ops of block 0 with loops inside
+    nests     the ops of block 0 that contain loops
     variants  one nest under other memory policies
     step      a step under other memory policies
-    budget    the choice
+    budget    the choice of a plan
 """
 
 from core.cost.memory import Memory, nested_runs, predict_memory

@@ -1,7 +1,7 @@
-"""Memory budgets: of the ways to keep less and run more again, the one with the least work that fits.
+"""Memory budgets: choose the plan with the least work whose predicted peak fits.
 
-What is compared is a fixed list of plans, the same for every budget. Of the plans that fit the one with the least work
-is taken, so that a looser budget never runs more again.
+A plan says which loops and segments recompute their residuals. The list of plans does not depend on the budget, so a
+larger budget never recomputes more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Protocol, get_args
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.cost.memory import predict_memory
 from core.cost.nests import loops_of
 from core.cost.step import Step
@@ -28,14 +28,16 @@ __all__ = ["Budget", "Choice", "Policies", "choose"]
 Policies = tuple[tuple[Place, LoopMemory], ...]
 POLICIES: tuple[LoopMemory, ...] = get_args(LoopMemory)
 ASSIGNMENTS = 1024
-"""Up to so many combinations of policies are all compared; beyond, those along the steepest way down."""
+"""Compare all combinations of policies up to this number; above it, only those of the steepest descent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """bytes: most that may be alive at once beside what a step is given; trips: how often every loop is taken to run.
+    """A memory limit.
 
-    Raises ProgramError (bad_query) for what is no budget.
+    bytes: peak bytes a step may allocate, not counting its inputs.
+    trips: the assumed number of trips of every loop.
+    Raises ProgramError (bad_query) for other values than positive whole bytes and whole trips from 0.
     """
 
     bytes: int
@@ -51,17 +53,19 @@ class Budget:
     def read(cls, raw: Mapping[str, Any]) -> Budget:
         """A budget from its JSON form ``{"bytes": 1000000, "trips": 50}``; `trips` may be left out."""
         if "bytes" not in raw or raw.keys() - {"bytes", "trips"}:
-            raise ProgramError("a budget has the members bytes and, if wanted, trips", "bad_query")
+            raise ProgramError("a budget has the members bytes and, optionally, trips", "bad_query")
         return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for a budget.
+    """The plan chosen for a budget.
 
-    policies: of the loops that have no policy of their own; cuts: positions in block 0, after which a
-              segment of the forward part ends that runs again; kept: variables that cross them.
-    peak:     bytes predicted; extra: floating-point operations beyond those of keeping everything.
+    policies:    policies of the loops that have no policy of their own.
+    cuts:        positions in block 0 after which a recomputed segment of the forward part ends.
+    peak:        predicted peak in bytes.
+    extra:       floating-point operations beyond those of keeping all residuals.
+    checkpoints: forward variables that cross a cut.
     """
 
     budget: Budget
@@ -69,11 +73,11 @@ class Choice:
     cuts: tuple[int, ...]
     peak: int
     extra: int
-    kept: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Policies, tuple[int, ...]]:
-        """What it was compiled with."""
+        """The arguments of its compilation: policies other than "store", and cuts."""
         return tuple(each for each in self.policies if each[1] != "store"), self.cuts
 
     def as_document(self) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class Choice:
             "predicted_peak": self.peak,
             "extra_flops": self.extra,
             "loops": [_where(place) | {"memory": policy} for place, policy in self.policies],
-            "checkpoints": list(self.kept),
+            "checkpoints": list(self.checkpoints),
         }
 
 
@@ -93,18 +97,18 @@ def _where(place: Place) -> dict[str, Any]:
 
 
 class Differentiated(Protocol):
-    """What is needed of an answer to a question for gradients: see core.backward.backward_program.Backward."""
+    """The fields of core.backward.backward_program.Backward that a budget reads."""
 
     @property
     def forward(self) -> Block: ...
     @property
-    def asked(self) -> Mapping[int, Asked]: ...
+    def rule_calls(self) -> Mapping[int, RuleCall]: ...
     @property
     def checkpoints(self) -> tuple[str, ...]: ...
 
 
 Compile = Callable[[Policies, tuple[int, ...]], tuple[Differentiated, Block]]
-"""From policies and cuts to the answer and its optimised step."""
+"""A function from policies and cuts to the backward pass and its optimised step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,10 @@ class _Plan:
 def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: bool) -> Choice:
     """The plan with the least work whose predicted peak is within `budget`.
 
-    loops, cuts: what may be traded. Where both may, loops are traded first; block 0 is cut if that is not enough.
-    apart:       whether the step comes apart into nests; else all loops get one policy.
-    Raises ProgramError (budget_too_small), which tells the smallest peak of all plans.
+    loops: loops may get other memory policies. These are tried before cuts.
+    cuts:  block 0 may be cut into recomputed segments.
+    apart: nests may get policies of their own; otherwise all loops get the same policy.
+    Raises ProgramError (budget_too_small) with the smallest peak of all plans.
     """
     found: dict[Hashable, tuple[Differentiated, Block, int]] = {}
 
@@ -140,12 +145,12 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
         return chosen(())
     plans = [_Plan((), 0, peak)]
     if loops:
-        whole = Step(backward.forward, backward.asked, step, budget.trips)
-        plans = list(_by_nest(whole)) if apart and whole.nests is not None else []
+        nested = Step(backward.forward, backward.rule_calls, step, budget.trips)
+        plans = list(_by_nest(nested)) if apart and nested.nests is not None else []
         if not plans or _shared(plans[0].policies):
             plans = [_Plan(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)]
     plans.sort(key=lambda plan: (plan.work, plan.estimate, sum(policy != "store" for _, policy in plan.policies)))
-    beyond = 0  # by how much a step has exceeded its estimate; by nothing where estimates are exact
+    beyond = 0  # the largest excess of a compiled step over its estimate; 0 if estimates are exact
     for plan in plans:
         if plan.estimate + beyond <= budget.bytes:
             if (real := compiled(plan.policies)[2]) <= budget.bytes:
@@ -159,9 +164,9 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
             return chosen(least, each)
     smallest = min(each[2] for each in found.values())
     raise ProgramError(
-        f"no choice of what to keep fits {budget.bytes} bytes: the smallest predicted peak is {smallest} bytes",
+        f"no memory plan fits {budget.bytes} bytes: the smallest predicted peak is {smallest} bytes",
         "budget_too_small",
-        suggestion=f"allow {smallest} bytes, or feed less at once",
+        suggestion=f"allow {smallest} bytes, or reduce the size of the feeds",
     )
 
 
@@ -174,23 +179,23 @@ def _shared(policies: Policies) -> bool:
 
 
 def _uniform(forward: Block) -> list[Policies]:
-    """One policy for all loops that have none of their own."""
+    """For each policy, the assignment of it to all loops without a policy of their own."""
     loops = [each for op in forward.ops if op.attrs for each in loops_of(op) if each.attrs["memory"] == "store"]
     places = dict.fromkeys(each.location.place for each in loops if each.location)
     return [tuple((place, policy) for place in places) for policy in POLICIES]
 
 
-def _by_nest(whole: Step) -> Iterator[_Plan]:
-    """Plans that give each nest policies of its own; of nests without a gradient nothing depends on it."""
-    assert whole.nests is not None
+def _by_nest(step: Step) -> Iterator[_Plan]:
+    """Plans that give each nest policies of its own. A nest without a gradient has one variant: it has no residuals."""
+    assert step.nests is not None
     each_nest: list[list[Variant]] = []
-    for nest in whole.nests:
+    for nest in step.nests:
         n = len(nest.loops)
         several: list[tuple[LoopMemory, ...]] = [(policy,) * n for policy in POLICIES]
         if n == 2:
             several = list(product(POLICIES, repeat=n))
-        tried = [whole.variant(nest, each) for each in several] if nest.back is not None else []
-        each_nest.append(_useful(tried) or [whole.variant(nest, several[0])])
+        tried = [step.variant(nest, each) for each in several] if nest.back is not None else []
+        each_nest.append(_useful(tried) or [step.variant(nest, several[0])])
     if math.prod(map(len, each_nest)) <= ASSIGNMENTS:
         assignments: Iterator[Sequence[Variant]] = product(*each_nest)
     else:
@@ -198,27 +203,27 @@ def _by_nest(whole: Step) -> Iterator[_Plan]:
     for assignment in assignments:
         policies = tuple(
             each
-            for nest, v in zip(whole.nests, assignment, strict=True)
+            for nest, v in zip(step.nests, assignment, strict=True)
             for each in zip(nest.loops, v.policies, strict=True)
         )
-        yield _Plan(policies, sum(v.work for v in assignment), whole.peak(assignment))
+        yield _Plan(policies, sum(v.work for v in assignment), step.peak(assignment))
 
 
 def _useful(variants: Sequence[Variant]) -> list[Variant]:
-    """Those that no other beats in work and in all that they take; the first of equal ones. The least work first."""
+    """The Pareto-optimal variants by work and memory, the first of equal ones, in the order of increasing work."""
 
     def costs(v: Variant) -> tuple[int, ...]:
-        return v.work, v.kept, v.forward, v.backward
+        return v.work, v.residuals, v.forward, v.backward
 
-    kept: list[Variant] = []
+    useful: list[Variant] = []
     for v in sorted(variants, key=costs):
-        if not any(all(a <= b for a, b in zip(costs(u), costs(v), strict=True)) for u in kept):
-            kept.append(v)
-    return kept
+        if not any(all(a <= b for a, b in zip(costs(u), costs(v), strict=True)) for u in useful):
+            useful.append(v)
+    return useful
 
 
 def _steepest(each_nest: Sequence[Sequence[Variant]]) -> Iterator[list[Variant]]:
-    """From the least work to the least memory, always by the change that saves the most bytes for its work."""
+    """Assignments from the least work to the least memory; each step saves the most bytes for its extra work."""
     moves = []
     for number, variants in enumerate(each_nest):
         at, taken = variants[0], _taken(variants[0])
@@ -234,11 +239,11 @@ def _steepest(each_nest: Sequence[Sequence[Variant]]) -> Iterator[list[Variant]]
 
 
 def _taken(v: Variant) -> int:
-    return v.kept + max(v.forward, v.backward)
+    return v.residuals + max(v.forward, v.backward)
 
 
 def _cuts(block: Block, trips: int) -> list[tuple[int, ...]]:
-    """Ways to cut the front of block 0 into segments of three lengths, the least to run again first."""
+    """Cuts of a front part of block 0 into segments of three lengths, in the order of recomputed work."""
     n = len(block.ops)
     found = {}
     for segments in (round(math.sqrt(n) * factor) for factor in (0.5, 1, 2)):

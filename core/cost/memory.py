@@ -1,7 +1,7 @@
-"""The peak memory of a step, from the types: the reference executor's run, played without arrays.
+"""The peak memory of a step, predicted from types: a simulation of the reference executor without arrays.
 
-Every value is freed after its last use. Reshapes, transposes and the like share the memory of their input. What a
-kernel needs for itself while it runs is not counted.
+Every value is freed after its last use. Views, such as reshapes and transposes, share the memory of their input.
+Temporary memory inside a kernel is not counted.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ VIEWS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """peak: bytes alive at once, parameters of the block not counted; at: the op during which that is so."""
+    """peak: the largest number of bytes alive at once, not counting parameters of the block; at: the op of the peak."""
 
     peak: int
     at: Op | None
 
 
 def _nest(op: Op) -> int:
-    """The number of loops, this one included, that stand for one loop of the client."""
+    """The number of nested loops, this one included, that implement one loop of the client."""
     inner = [each for _, block in inner_blocks(op) for each in block.ops if each.type == "loop"]
     same = [each for each in inner if _place(each) == _place(op) and _place(op) is not None]
     return 1 + max(map(_nest, same), default=0)
@@ -65,11 +65,11 @@ def _place(op: Op) -> Place | None:
 
 
 Nests = Mapping[Place, int]
-"""The client's op -> how many loops, one in the other, stand for it; of the loops around a block."""
+"""For the loops around a block: the client's op -> the number of nested loops that implement it."""
 
 
 def runs_of(op: Op, trips: int, outer: Nests) -> tuple[int, Nests]:
-    """How often the body of a loop runs, where the client's loop makes `trips` trips, and the nests inside it."""
+    """How often the body of a loop runs if the client's loop makes `trips` trips, and the nests around its body."""
     place = _place(op)
     depth = outer.get(place, 0) if place else 0
     depth = depth or _nest(op)
@@ -77,9 +77,9 @@ def runs_of(op: Op, trips: int, outer: Nests) -> tuple[int, Nests]:
 
 
 def nested_runs(depth: int, trips: int) -> int:
-    """The runs at every level of `depth` loops, one in the other, that stand for one loop of the client.
+    """The number of runs at every level of `depth` nested loops that implement one loop of `trips` trips.
 
-    A memory policy writes one loop as several, all at the client's op; k such loops with m runs at every level cover
+    A memory policy writes one loop of the client as nested loops. k nested loops with m runs at every level cover
     binom(m + k - 1, k) trips.
     """
     if depth == 1:
@@ -92,12 +92,13 @@ def nested_runs(depth: int, trips: int) -> int:
 
 @dataclass(slots=True)
 class Lives:
-    """When each array of a block is alive, the parameters of the block not counted.
+    """The lifetimes of the arrays of a block. Parameters of the block have size 0.
 
-    array:  variable -> the number of its array; views have that of what they view.
-    sizes, births, deaths: of each array: bytes, the op that makes it, and the last one that reads it (for results the
-            number of ops).
-    inside: for each op the peak of its inner blocks.
+    array:  variable -> number of its array; a view has the number of its source.
+    sizes:  for each array, its bytes.
+    births: for each array, the position of the op that writes it.
+    deaths: for each array, the position of the last op that reads it; for results the number of ops.
+    inside: for each op, the peak of its inner blocks.
     """
 
     array: dict[str, int]
@@ -107,7 +108,7 @@ class Lives:
     inside: list[int]
 
     def peak(self) -> tuple[int, int]:
-        """The most bytes alive during one op, and which op; (0, -1) if nothing is ever alive."""
+        """The most bytes alive during one op, and the position of that op; (0, -1) if no array is ever alive."""
         change = [0] * (len(self.inside) + 1)
         for size, birth, death in zip(self.sizes, self.births, self.deaths, strict=True):
             change[birth] += size
@@ -126,9 +127,9 @@ def lives(
     outer: Nests = MappingProxyType({}),
     unread: Mapping[int, Collection[str]] = MappingProxyType({}),
 ) -> Lives:
-    """The lives of the arrays in one run of `block`, whose loops make `trips` trips each.
+    """The lifetimes of the arrays in one run of `block`, whose loops make `trips` trips each.
 
-    unread: for some ops, inputs of theirs that are not to count as read there.
+    unread: position of an op -> inputs that do not count as read by it.
     """
     count = len(block.params)
     array = {name: i for i, name in enumerate(block.params)}
@@ -185,7 +186,7 @@ def _recorded(op: Op, trips: int, outer: Nests) -> Mapping[str, int]:
     passed = {body.params[i]: body.results[i] for i in range(carried)}
     seen: set[str] = set(body.params[carried:])  # captured values and elements exist already
     for name, inner in zip(op.outputs[carried:], recorded, strict=True):
-        # what enters a trip is what left the one before: recorded under either name it is one array
+        # the value that enters a trip left the previous one: recorded under either name it is one array
         array = passed.get(inner, inner)
         element = body.types[inner]
         depth = 1

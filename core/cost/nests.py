@@ -1,33 +1,32 @@
-"""Nests: the ops of block 0 with loops inside, and where they are in the optimised step."""
+"""Nests: the ops of block 0 that contain loops, and their positions in the optimised step."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.ir import HOLE, Block, Op, inner_blocks
 from core.ir.errors import Place
 from core.ir.exact import exact
 
 __all__ = ["Nest", "alone", "loops_of", "nests_of"]
 
-"""The client's op that a loop stands for: block and position."""
-
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """An op of block 0 with loops inside, and where it is in the optimised step.
+    """An op of block 0 that contains loops, and its position in the optimised step.
 
     loops:     the places of its loops, outer ones first.
-    at, back:  positions of the op and of its gradient in the step; `back` is None if it has none there.
-    inputs:    for each input the name it has in the step, or None if it is not read there.
-    structure: equal for nests that differ in names only.
+    call:      the call of its rule; None if the step has no gradient of it.
+    at, back:  positions of the op and of its gradient in the step; `back` is None without a gradient.
+    inputs:    for each input its name in the step, or None if the step does not read it.
+    structure: equal for nests that differ only in names.
     """
 
     op: Op
     loops: tuple[Place, ...]
-    asked: Asked | None
+    call: RuleCall | None
     at: int
     back: int | None
     inputs: tuple[str | None, ...]
@@ -44,10 +43,10 @@ def loops_of(op: Op) -> Iterator[Op]:
                 yield from loops_of(each)
 
 
-def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Nest] | None:
-    """The nests of block 0. None where `step` does not show what became of one, or where a loop has its own policy.
+def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) -> list[Nest] | None:
+    """The nests of block 0. None if one cannot be found in `step`, or if a loop has a policy of its own.
 
-    forward: the block that was differentiated; step: its optimised step.
+    forward: the differentiated block; step: its optimised step.
     """
     made = {name: i for i, op in enumerate(step.ops) for name in op.outputs}
     found = []
@@ -57,28 +56,28 @@ def nests_of(forward: Block, asked: Mapping[int, Asked], step: Block) -> list[Ne
             continue
         if op.type not in ("loop", "if_else"):
             return None
-        ask = asked.get(index)
-        at = next((made[name] for name in (ask.outputs if ask else op.outputs) if name in made), None)
-        back = next((made[name] for name in ask.adjoint if name in made), None) if ask else None
+        call = rule_calls.get(index)
+        at = next((made[name] for name in (call.outputs if call else op.outputs) if name in made), None)
+        back = next((made[name] for name in call.adjoint if name in made), None) if call else None
         if at is None and back is None:
             continue
-        if at is None:  # a gradient that reads nothing of its loop: the forward part is dead, alone
+        if at is None:  # the gradient reads no output of its loop, so the forward part alone is dead
             return None
         places = dict.fromkeys(each.location.place for each in loops if each.location)
         if step.ops[at].type != op.type or any(e.location is None or e.attrs["memory"] != "store" for e in loops):
             return None
         structure = (
             _structure(op, forward),
-            ask and (ask.seeded, ask.wanted) if back is not None else None,
+            call and (call.seeded, call.wanted) if back is not None else None,
             tuple(name in step.ops[at].outputs for name in op.outputs),
         )
-        ask = ask if back is not None else None
-        found.append(Nest(op, tuple(places), ask, at, back, _inputs(op, step.ops[at]), structure))
+        call = call if back is not None else None
+        found.append(Nest(op, tuple(places), call, at, back, _inputs(op, step.ops[at]), structure))
     return found
 
 
 def _inputs(op: Op, now: Op) -> tuple[str | None, ...]:
-    """The names in the step of the inputs of `op`; the passes rename inputs, and drop operands that branches ignore."""
+    """The names in the step of the inputs of `op`. Passes rename inputs and drop operands that no branch reads."""
     if op.type != "if_else":
         return now.inputs
     kept = dict(zip(now.attrs["true_block"].params, now.inputs[1:], strict=True))
@@ -86,7 +85,7 @@ def _inputs(op: Op, now: Op) -> tuple[str | None, ...]:
 
 
 def _structure(op: Op, block: Block) -> Hashable:
-    """The op without its names. Places count as names."""
+    """A key of `op` without names. Places count as names."""
     places: dict[Place | None, int] = {}
 
     def of(block: Block, ops: Sequence[Op]) -> Hashable:
@@ -107,7 +106,7 @@ def _structure(op: Op, block: Block) -> Hashable:
 
 
 def alone(op: Op, block: Block) -> Block:
-    """A block that holds `op` and nothing else."""
+    """A block with `op` as its only op."""
     params = tuple(dict.fromkeys(name for name in op.inputs if name != HOLE))
     named = (*params, *op.outputs)
     types = {name: block.types[name] for name in named}

@@ -1,9 +1,9 @@
-"""What a step takes under other memory policies, without compiling all of it again.
+"""The peak memory of a step under other memory policies, without compiling the whole step again.
 
-Policies change what the loops of a program keep and run again, and nothing between the loops. So a step is compiled
-once, with every loop at "store"; then each *nest*, an op of block 0 with loops inside, is differentiated and optimised
-by itself under another policy, and what it keeps, reads and takes is put in its place. Nests of one structure are
-looked at once.
+A policy changes the residuals and the recomputation of loops, and no op between the loops. A step is therefore compiled
+once, with every loop at "store". Each *nest*, an op of block 0 that contains loops, is then differentiated and
+optimised by itself under another policy, and its memory replaces that of the original nest. Nests of equal structure
+are compiled once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from core.autodiff.adjoint import Asked
+from core.autodiff.adjoint import RuleCall
 from core.cost.memory import lives
 from core.cost.nests import Nest, nests_of
 from core.cost.variants import Variant, constant, variant_of
@@ -22,23 +22,23 @@ from core.ops.control.inner_blocks import LoopMemory
 __all__ = ["Step"]
 
 HUGE = 2**48
-"""Bytes from which on sums might exceed 64 bits."""
+"""Sizes from which sums may exceed 64 bits."""
 
 
 class Step:
-    """The optimised step of a program whose loops are at "store", and what changes with their policies.
+    """The optimised step of a program with all loops at "store", and its variants under other policies.
 
-    forward, asked: what was differentiated, and what the rules of its control flow were asked.
-    trips:          how often every loop is taken to run.
-
-    nests is None where the step does not come apart into nests; `exact` is whether `peak` is that of the whole step
-    compiled under the same policies, which it else is but for the stacks that enter and leave nests.
+    forward, rule_calls: the differentiated block, and the calls of the rules of its control-flow ops.
+    trips:               the assumed number of trips of every loop.
+    nests:               the nests of the step; None if it cannot be divided into nests.
+    exact:               `peak` equals the peak of the whole step compiled under the same policies. If not exact, it
+                         differs by the stacks and open sizes that enter and leave nests.
     """
 
-    def __init__(self, forward: Block, asked: Mapping[int, Asked], step: Block, trips: int) -> None:
+    def __init__(self, forward: Block, rule_calls: Mapping[int, RuleCall], step: Block, trips: int) -> None:
         self.forward, self.step, self.trips = forward, step, trips
-        self.nests = nests_of(forward, asked, step)
-        # stacks and open sizes cross the edge of a nest in other sizes than they have inside
+        self.nests = nests_of(forward, rule_calls, step)
+        # a stack or an open size may have another predicted size outside of a nest than inside
         self.exact = self.nests is not None and not any(
             isinstance(type := forward.types[name], StackType) or not type.is_static
             for nest in self.nests
@@ -54,7 +54,7 @@ class Step:
         self._fixed = {constant(op): self.lives.array[op.outputs[0]] for op in step.ops if not op.inputs}
         self._births, self._deaths = np.asarray(self.lives.births), np.asarray(self.lives.deaths)
         self._huge = sum(self.lives.sizes) + max(self.lives.inside, default=0) >= HUGE
-        # trips of loops in loops multiply: numbers that int64 cannot hold are Python's
+        # trips of nested loops multiply: sizes beyond int64 are Python integers
         self._sizes = np.asarray(self.lives.sizes, object if self._huge else np.int64)
         self._sizes[self._kept] = 0
         self._inside = np.asarray(self.lives.inside, self._sizes.dtype)
@@ -62,16 +62,16 @@ class Step:
             self._inside[[n.at] if n.back is None else [n.at, n.back]] = 0
 
     def variant(self, nest: Nest, policies: tuple[LoopMemory, ...]) -> Variant:
-        """`nest` with these policies of its loops, in their order."""
+        """`nest` with `policies` for its loops, in their order."""
         key = (nest.structure, policies)
         if key not in self._variants:
             self._variants[key] = variant_of(nest, self.forward, self.step, policies, self.trips)
         return self._variants[key]
 
     def peak(self, variants: Sequence[Variant]) -> int:
-        """The most bytes alive at once with one variant for each nest."""
+        """The peak of the step in bytes, with one variant for each nest."""
         assert self.nests is not None
-        huge = self._huge or any(max(v.kept, v.forward, v.backward) >= HUGE for v in variants)
+        huge = self._huge or any(max(v.residuals, v.forward, v.backward) >= HUGE for v in variants)
         dtype = np.dtype(object if huge else np.int64)
         births, deaths = self._births.copy(), self._deaths.copy()
         sizes, inside = self._sizes.astype(dtype), self._inside.astype(dtype)
@@ -88,8 +88,8 @@ class Step:
                 gradients = self.step.ops[nest.back].outputs
                 if len(gradients) == len(v.gradients):
                     sizes[[self.lives.array[name] for name in gradients]] = v.gradients
-                change[nest.at] += v.kept
-                change[nest.back + 1] -= v.kept
+                change[nest.at] += v.residuals
+                change[nest.back + 1] -= v.residuals
                 for i in v.reads:
                     name = nest.inputs[i] if i < len(nest.inputs) else outputs[i - len(nest.inputs)]
                     if name in self.lives.array:

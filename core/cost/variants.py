@@ -1,4 +1,4 @@
-"""One nest under other memory policies, differentiated and optimised by itself: what it keeps, reads and takes."""
+"""One nest under other memory policies, differentiated and optimised by itself: its residuals, memory and work."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ __all__ = ["Variant", "constant", "variant_of"]
 class Variant:
     """A nest under one choice of policies, one for each of its loops.
 
-    kept:    bytes that its forward part keeps for its backward part alone.
-    outputs: (number of the output, bytes) of the client's outputs.
+    residuals: bytes that the forward part keeps only for the backward part.
+    outputs:   (number of the output, bytes) for the client's outputs.
     gradients: bytes of the outputs of the gradient.
-    forward, backward: bytes alive in either part at its widest moment, beside what is counted outside.
-    reads:   numbers of inputs, and of outputs after them, that the backward part reads.
-    fixed:   (constant, bytes, whether the backward part reads it) of the constants outside its blocks.
-    work:    floating-point operations of both parts.
+    forward:   peak bytes of the forward part, not counting arrays that the step counts outside of the nest.
+    backward:  the same for the backward part.
+    reads:     numbers of the inputs that the backward part reads; outputs are numbered after the inputs.
+    fixed:     (constant, bytes, whether the backward part reads it) for the constants outside of its blocks.
+    work:      floating-point operations of both parts.
     """
 
     policies: tuple[LoopMemory, ...]
-    kept: int
+    residuals: int
     outputs: tuple[tuple[int, int], ...]
     gradients: tuple[int, ...]
     forward: int
@@ -43,17 +44,19 @@ class Variant:
 
 
 def constant(op: Op) -> Hashable:
+    """A key of an op without inputs."""
     return op.type, exact_attrs(op.attrs)
 
 
 def variant_of(nest: Nest, forward: Block, step: Block, policies: tuple[LoopMemory, ...], trips: int) -> Variant:
-    op, asked = nest.op, nest.asked
+    """Compile `nest` alone under `policies` and measure it."""
+    op, call = nest.op, nest.call
     small = chunk_loops(alone(op, forward), "store", dict(zip(nest.loops, policies, strict=True)))
     a = Adjoint(small)
     found = {}
-    if asked is not None:
-        seeds = [(name, a.seed(name)) for name, seeded in zip(op.outputs, asked.seeded, strict=True) if seeded]
-        wanted = {name for name, w in zip(op.inputs, asked.wanted, strict=True) if w}
+    if call is not None:
+        seeds = [(name, a.seed(name)) for name, seeded in zip(op.outputs, call.seeded, strict=True) if seeded]
+        wanted = {name for name, w in zip(op.inputs, call.wanted, strict=True) if w}
         found = a.run(seeds, [name for name in small.params if name in wanted])
     live = [name for name in op.outputs if name in step.ops[nest.at].outputs]
     block = optimize(a.joined([*live, *(ct.name for ct in found.values())]))
@@ -61,11 +64,11 @@ def variant_of(nest: Nest, forward: Block, step: Block, policies: tuple[LoopMemo
 
 
 def _measured(block: Block, nest: Nest, live: Sequence[str], policies: tuple[LoopMemory, ...], trips: int) -> Variant:
-    """What `block`, forward and backward part of the nest, takes: its results are `live`, then its gradients."""
+    """The memory and work of `block`, the forward and backward part of the nest. It returns `live`, then gradients."""
     taken = lives(block, trips)
     outputs = [taken.array[name] for name in block.results[: len(live)]]
     split = 1 + next((i for i, op in enumerate(block.ops) if any(inner_blocks(op))), -1)
-    # beside the op that is the gradient stand only zeros and the like, and the step has these too
+    # besides the gradient op the backward part has only constants such as zeros, which the step has too
     gradient = next((op for op in reversed(block.ops[split:]) if any(inner_blocks(op))), None)
     late = {taken.array[n] for n in gradient.inputs if n != HOLE} if gradient else set()
     stacks = tuple((nest.op.outputs.index(n), taken.sizes[i]) for n, i in zip(live, outputs, strict=True))
@@ -76,11 +79,11 @@ def _measured(block: Block, nest: Nest, live: Sequence[str], policies: tuple[Loo
             array = taken.array[op.outputs[0]]
             fixed.append((constant(op), taken.sizes[array], array in late))
             taken.sizes[array] = 0
-    for array in outputs:  # they are counted outside
+    for array in outputs:  # the step counts the outputs outside of the nest
         taken.sizes[array] = 0
-    kept = [i for i, birth in enumerate(taken.births) if len(block.params) <= i and birth < split and i in late]
-    total = sum(taken.sizes[i] for i in kept)
-    for array in kept:
+    residuals = [i for i, birth in enumerate(taken.births) if len(block.params) <= i and birth < split and i in late]
+    total = sum(taken.sizes[i] for i in residuals)
+    for array in residuals:
         taken.sizes[array] = 0
     names = (*nest.op.inputs, *nest.op.outputs)
     reads = tuple(i for i, name in enumerate(names) if name in taken.array and taken.array[name] in late)
@@ -100,7 +103,7 @@ def _measured(block: Block, nest: Nest, live: Sequence[str], policies: tuple[Loo
 
 
 def _top(taken: Lives, split: int) -> int:
-    """The peak among the first `split` ops."""
+    """The peak of the first `split` ops."""
     inside = taken.inside[:split]
     early = [i for i, birth in enumerate(taken.births) if birth < split]
     sizes, births, deaths = ([each[i] for i in early] for each in (taken.sizes, taken.births, taken.deaths))

@@ -1,4 +1,4 @@
-"""How much there is to compute: floating-point operations, from the types."""
+"""The work of a block in floating-point operations, computed from types."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _filter_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
 
 
 def _einsum(op: Op, ins: list[Any], outs: list[Any]) -> int:
-    """Two for every combination of all letters; axes under an ellipsis count as often as they stand in the result."""
+    """2 for every combination of all letters, times the number of elements under the ellipsis in the result."""
     left, _, right = op.attrs["equation"].replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     for term, type in zip(left.split(","), ins, strict=True):
@@ -82,16 +82,16 @@ RULES: dict[str, Callable[[Op, list[Any], list[Any]], int]] = {
     "einsum": _einsum,
     **dict.fromkeys(CUBIC, _cubic),
 }
-"""Ops that cost more than their elements."""
+"""Rules for ops whose work is more than one operation for each element."""
 
 FREE = frozenset({"fill_constant", "fill_zeros_like", "full_like", "cast", "where", "gather", "barrier"})
 
 
 def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) -> dict[str, int]:
-    """Floating-point operations of one run of `block` by op type, its loops making `trips` trips each.
+    """Floating-point operations of one run of `block` by op type, for loops of `trips` trips each.
 
-    An elementwise op counts one for each element of its result, a reduction one for each of its input, a matrix
-    product 2 m n k; what only moves elements counts nothing. Of a branch the dearer side counts.
+    An elementwise op counts 1 for each element of its result, a reduction 1 for each element of its input, a matrix
+    product 2 m n k, and an op that only moves elements 0. A branch counts its more expensive side.
     """
     total: Counter[str] = Counter()
     for op in block.ops:

@@ -1,19 +1,19 @@
-"""A program as data: types, ops and blocks; how ops are declared, and how blocks are written in Python.
+"""A program as data: types, ops and blocks, the declarations of ops, and a builder that writes blocks in Python.
 
-A program is one closed block and the roles of its parameters. A block is a list of ops in single-assignment form; a
-control-flow op holds further blocks among its attributes. Blocks are *closed*: they read their own parameters and the
-outputs of their own earlier ops, and nothing else. Every pass relies on that and keeps it true.
+A program is one closed block and the roles of its parameters. A block is a list of ops in single-assignment form. A
+control-flow op holds inner blocks among its attributes. Blocks are *closed*: a block reads only its own parameters and
+the outputs of its own earlier ops. Every pass relies on closed blocks and returns closed blocks.
 
     program    TensorType, StackType, Op, Block, Variable, Program: frozen dataclasses
     registry   the declaration of an op (`OpSpec`), and the table of all ops
-    builder    symbols (`Value`) and the block that they write; type inference; expansion of composites
-    names      from a client's variable name to a variable of the program
-    precision  when 16-bit floats are computed in float32
+    builder    symbols (`Value`), the block under construction, type inference, expansion of composites
+    names      the variables of a program that a client's variable name refers to
+    precision  conditions for computing 16-bit floats in float32
     errors     `CoreError` and its kinds, problems and their places
-    exact      keys that tell 0.0 from -0.0, and 1 from 1.0
-    derived    one table for whatever follows from a declaration: output types, expansions, pullbacks
-    lru        a bounded cache for several threads
-    recursion  room for deep nesting
+    exact      cache keys that distinguish 0.0 from -0.0, and 1 from 1.0
+    derived    one cache for output types, expansions and pullbacks
+    lru        a bounded, thread-safe cache
+    recursion  a higher recursion limit for deeply nested programs
 """
 
 from core.ir.program import (

@@ -1,4 +1,4 @@
-"""Writing blocks in Python: symbols in, ops out."""
+"""Write blocks in Python: functions of symbols add ops to a block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A variable of a block under construction. Arithmetic on it emits ops; a Python number is a constant."""
+    """A symbol: a variable of a block under construction. Arithmetic on it emits ops; a Python number is a constant."""
 
     name: str
     type: Any
@@ -83,10 +83,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseRows:
-    """The cotangent of a table of which few rows are not zero.
+    """A row-sparse cotangent of a table: the nonzero rows only.
 
-    rows:   int64 [n], ascending, each there once.
-    values: [n, *row].
+    rows:   int64 [n], row numbers, ascending and distinct.
+    values: [n, *row], the values of these rows.
     """
 
     rows: Value
@@ -97,12 +97,12 @@ Cotangent = Value | SparseRows
 
 
 def arrays_of(ct: Cotangent) -> tuple[Value, ...]:
-    """The arrays that a cotangent consists of: itself, or the numbers of rows and their values."""
+    """The arrays of a cotangent: one if it is dense; row numbers and values if it is row-sparse."""
     return (ct.rows, ct.values) if isinstance(ct, SparseRows) else (ct,)
 
 
 class BlockBuilder:
-    """Collects ops in order, inferring every type on the way in."""
+    """Collect ops in order and infer the types of their outputs."""
 
     def __init__(self) -> None:
         self.params: list[str] = []
@@ -114,7 +114,7 @@ class BlockBuilder:
 
     @classmethod
     def like(cls, block: Block) -> BlockBuilder:
-        """A builder that already holds `block`: its parameters and its ops, names unchanged."""
+        """A builder that starts with the parameters and ops of `block`, names unchanged."""
         b = cls()
         b.params.extend(block.params)
         b.ops.extend(block.ops)
@@ -129,7 +129,7 @@ class BlockBuilder:
         return Value(name, type, self)
 
     def emit(self, type: str, *inputs: Value | None, **attrs: Any) -> Any:
-        """Add an op and return its output, or a tuple of them if there are several."""
+        """Add an op. Return its output, or a tuple if it has several outputs."""
         op = self.typed(self.make(type, *inputs, **attrs))
         self.ops.append(op)
         outputs = op.outputs
@@ -138,7 +138,7 @@ class BlockBuilder:
         return tuple([Value(name, self.types[name], self) for name in outputs])
 
     def make(self, type: str, *inputs: Value | None, **attrs: Any) -> Op:
-        """An op that is not yet in the list, its outputs not yet named."""
+        """An op with unnamed outputs, not added to the block."""
         spec = lookup(type)
         names = tuple([HOLE if v is None else v.name for v in inputs])
         if len(names) < len(spec.inputs):
@@ -146,13 +146,13 @@ class BlockBuilder:
         return Op(type, names, (), spec.complete(attrs), self.location)
 
     def append(self, op: Op) -> tuple[Value, ...]:
-        """Add `op`, naming its outputs if it has none yet. Raises ProgramError where the types do not fit."""
+        """Add `op` and name its outputs if they have no names. Raises ProgramError if the types do not fit."""
         op = self.typed(op)
         self.ops.append(op)
         return tuple([Value(name, self.types[name], self) for name in op.outputs])
 
     def typed(self, op: Op) -> Op:
-        """`op` with its outputs named and their types known to the builder, without adding it."""
+        """`op` with named outputs. Record their types in the builder, but do not add the op."""
         types = self.types
         with_holes = tuple([None if name == HOLE else types[name] for name in op.inputs])
         try:
@@ -166,7 +166,7 @@ class BlockBuilder:
         return op
 
     def constant(self, value: float | bool | int, dtype: str, shape: tuple[int, ...] = ()) -> Value:
-        """A constant array; its shape must be known."""
+        """A constant array of a static shape."""
         return self.emit("fill_constant", shape=shape, value=float(value), dtype=dtype)
 
     def zeros_like(self, value: Value) -> Value:
@@ -176,7 +176,7 @@ class BlockBuilder:
         return Value(name, self.types[name], self)
 
     def inline(self, block: Block, operands: Iterable[Value | None]) -> tuple[Value, ...]:
-        """Add the ops of `block` under fresh names, reading `operands` for its parameters; its results."""
+        """Add the ops of `block` under fresh names, with `operands` for its parameters. Return its results."""
         env: dict[str, str] = {HOLE: HOLE}
         env.update((p, v.name) for p, v in zip(block.params, operands, strict=True) if v is not None)
         for each in block.ops:
@@ -193,7 +193,7 @@ class BlockBuilder:
 
     @contextmanager
     def at(self, location: Location | None) -> Iterator[None]:
-        """Ops emitted inside carry `location`, and so do errors."""
+        """Give `location` to the ops emitted and the errors raised inside the `with` statement."""
         outer, self.location = self.location, location
         try:
             yield
@@ -204,7 +204,7 @@ class BlockBuilder:
             self.location = outer
 
     def fresh(self, hint: str) -> str:
-        """A name nobody has, with an @ so that no client can have it either. It is the caller's to give a type."""
+        """An unused name. It contains an @, which client names cannot. The caller must set its type."""
         while True:
             self._counter += 1
             name = f"{hint}@{self._counter}"
@@ -213,9 +213,10 @@ class BlockBuilder:
 
 
 def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
-    """The types of the outputs of an op, None standing for an empty slot.
+    """The output types of an op.
 
-    Raises ProgramError where number, shape or dtype of the inputs do not fit.
+    inputs: None for an empty optional slot.
+    Raises ProgramError if the number, shapes or dtypes of the inputs do not fit.
     """
     if spec.kind == "control":
         assert spec.infer_rule is not None
@@ -224,7 +225,7 @@ def output_types(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[s
 
 
 def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, Any]) -> Block:
-    """The block that a composite stands for, given the types of its inputs; see core.ir.precision for 16-bit floats."""
+    """The block of other ops that replaces a composite. core.ir.precision has the treatment of 16-bit floats."""
 
     def derive() -> Block:
         return in_float32_if_better(lambda *x: as_tuple(spec.body(*x, **attrs)), inputs)
@@ -233,9 +234,9 @@ def expansion(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str,
 
 
 def in_float32_if_better(body: Callable[..., Sequence[Value]], inputs: Sequence[Type | None]) -> Block:
-    """The block that `body` writes for operands of these types, None standing for an empty slot.
+    """The block that `body` writes for operands of the types `inputs` (None for an empty optional slot).
 
-    Where 16-bit operands would be rounded again and again, they are cast to float32, and the results back.
+    Cast 16-bit operands to float32, and the results back, if the block would round a 16-bit value more than once.
     """
     block = _written(body, inputs)
     if can_widen(inputs) and rounds_often(block):
@@ -251,12 +252,12 @@ def _written(body: Callable[..., Sequence[Value]], inputs: Sequence[Type | None]
 
 
 def widened(value: Any) -> Any:
-    """A symbol for an array of 16-bit floats cast to float32; anything else as it is."""
+    """`value` cast to float32 if it is an array of 16-bit floats; other values unchanged."""
     return value.builder.emit("cast", value, dtype="float32") if value is not None and is_half(value.type) else value
 
 
 def narrowed(value: Value, type: Type) -> Value:
-    """A symbol that was `widened` on its way, cast back to the dtype of `type`."""
+    """`value` cast back to the dtype of `type`, the inverse of `widened`."""
     if value.type == type or not isinstance(type, TensorType):
         return value
     return value.builder.emit("cast", value, dtype=type.dtype)
@@ -269,7 +270,7 @@ def _infer(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, An
             raise ProgramError(f"{spec.name} takes arrays, but {slot.name} is a {each}", "type_mismatch")
     if spec.infer_rule is not None:
         return as_tuple(spec.infer_rule(*inputs, **attrs))
-    assert spec.kind == "composite", f"{spec.name} states no types"
+    assert spec.kind == "composite", f"{spec.name} has neither an infer rule nor a composite body"
     return expansion(spec, inputs, attrs).result_types
 
 

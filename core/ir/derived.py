@@ -1,7 +1,7 @@
-"""Remembers what follows from the declaration of an op: output types, expansions, pullbacks.
+"""One cache for the derivations of an op: output types, expansions, pullbacks and the blocks of VJP rules.
 
-Programs apply the same few ops to the same few types, and every derivation is a pure function of the declaration, the
-types and the attributes. All threads of a process share one table.
+Every derivation is a pure function of the op's declaration, its input types and its attributes, and programs apply the
+same few ops to the same few types. All threads of a process share the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["REMEMBERED", "derived"]
 T = TypeVar("T")
 
 ROOM = 100_000
-"""Ops of all blocks remembered, and one for every entry: some 50 MB."""
+"""Limit of the cache: the ops of all cached blocks, plus one for each entry. About 50 MB."""
 
 
 def derived(
@@ -30,11 +30,11 @@ def derived(
     derive: Callable[[], T],
     *more: Hashable,
 ) -> T:
-    """`derive()`, remembered for the next call with the same other arguments, attributes compared bit by bit.
+    """The cached result of `derive()`. The other arguments are the key; attributes are compared bit by bit.
 
-    derive: a pure function of the other arguments; it returns a block, a tuple of types, or a tuple with a block in
-            it, never None. Two threads may call it at the same time for one key.
-    more:   what else it depends on.
+    derive: a pure function of the other arguments. It returns a block, a tuple of types, or a tuple that contains a
+            block, never None. Two threads may call it at the same time for one key.
+    more:   further parts of the key: all other values that the result depends on.
     """
     key = (what, spec, types, exact_attrs(attrs), *more)
     found = REMEMBERED.get(key)

@@ -1,15 +1,15 @@
-"""Everything that can go wrong in the core, with a stable code and a place.
+"""All errors of the core, each with a stable code and a place in the program.
 
 * CoreError
   + ProgramError          the program is wrong; the client must change it
-    - InvalidProgram        several problems found in one reading
+    - InvalidProgram        the reader found several problems
     - TypeMismatch          shapes or dtypes do not fit together
-    - NotDifferentiable     a gradient was asked for where none exists
+    - NotDifferentiable     a requested gradient does not exist
   + ExecutionError        the program is right; this run of it failed
 * InternalError           the core itself is wrong: a defect to report, not an answer for a client
 
-Code that finds a problem raises it without a location. Code that knows where it is catches it and calls
-`error.at(...)`, which fills the location in, once: the innermost place wins.
+The code that finds a problem raises an error without a location. A caller that knows the location catches the error and
+calls `error.at(...)`, which sets the location once: the innermost place wins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 Place = tuple[str | None, int, int]
-"""Of an op in the client's program: function, block, position."""
+"""The place of an op in the client's program: (function or None, block, position)."""
 
 
 def escaped(member: str) -> str:
@@ -44,9 +44,10 @@ def escaped(member: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the program as the client sent it. Passes carry it along unchanged.
+    """A place in the program that the client sent. Passes keep it unchanged.
 
-    function: the one of the program's functions that has the block; None if it is the program's own.
+    function: name of the function that contains the block; None for the blocks of the main program.
+    adjoint:  the op belongs to the backward pass of the op at this place.
     """
 
     block: int
@@ -59,17 +60,17 @@ class Location:
 
     @property
     def place(self) -> Place:
-        """Which op it is: function, block, position."""
+        """The key of the op: function, block, position."""
         return self.function, self.block, self.op
 
     @property
     def pointer(self) -> str:
-        """To the op in the document, a JSON pointer."""
+        """JSON pointer to the op in the document."""
         within = "" if self.function is None else f"/functions/{escaped(self.function)}/program"
         return f"{within}/blocks/{self.block}/ops/{self.op}"
 
     def as_document(self) -> dict[str, Any]:
-        """As JSON-ready values; `function` only where there is one."""
+        """JSON-ready values. `function` is present only for an op of a function."""
         found = {"block": self.block, "op": self.op, "type": self.type}
         return found if self.function is None else {**found, "function": self.function}
 
@@ -114,7 +115,7 @@ class Problem:
 
 
 class CoreError(Exception):
-    """Base class: a code, one message, at most one location, perhaps a suggestion."""
+    """Base class: a code, one message, and optionally a location and a suggestion."""
 
     default_code = "error"
 
@@ -138,7 +139,7 @@ class CoreError(Exception):
         return self.message if self.location is None else f"{self.location}: {self.message}"
 
     def at(self, location: Location | None, pointer: str = "") -> Self:
-        """This error, with `location` and `pointer` filled in unless closer ones are there."""
+        """Set `location` and `pointer` where the error has none yet; return the error."""
         if self.location is None:
             self.location = location
         self.pointer = self.pointer or pointer
@@ -153,7 +154,7 @@ class CoreError(Exception):
 
 
 class ProgramError(CoreError):
-    """The program, or what was asked of it, is wrong; sending it again will not help."""
+    """The program or the query is wrong. The same request will fail again."""
 
     default_code = "invalid_program"
 
@@ -165,13 +166,13 @@ class TypeMismatch(ProgramError):
 
 
 class NotDifferentiable(ProgramError):
-    """A gradient was asked for where none exists."""
+    """A requested gradient does not exist."""
 
     default_code = "no_gradient_registered"
 
 
 class ExecutionError(CoreError):
-    """The program is right; this run of it failed."""
+    """The program is right, but this run of it failed."""
 
     default_code = "execution_failed"
 
@@ -199,7 +200,7 @@ class InternalError(Exception):
 
 
 class InvalidProgram(ProgramError):
-    """All the problems that one reading of a program found."""
+    """All problems that the reader found in one program."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         first, more = problems[0], len(problems) - 1

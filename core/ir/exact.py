@@ -1,7 +1,7 @@
-"""Keys that tell apart values that Python calls equal.
+"""Cache keys that distinguish values which Python compares as equal.
 
-``0.0 == -0.0`` and ``1 == 1.0 == True``, but a program gives other results for one than for the other, so attributes
-themselves must not be keys of a cache.
+``0.0 == -0.0`` and ``1 == 1.0 == True``, but a program may give different results for them. Raw attributes are
+therefore no safe cache keys.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BOOLS = ((bool, 0), (bool, 1))
 
 
 def exact(value: Any) -> Hashable:
-    """A key that is equal for values of the same type and the same bits only; every NaN equals itself.
+    """A key that is equal only for values of the same type and the same bits; a NaN equals a NaN of the same bits.
 
-    value: None, a bool, an int, a float, a string, or a tuple, a list, a frozenset, a mapping or a dataclass of such
-           values (a `Block`, say). As with ==, the order of a mapping does not count, and neither do fields that a
-           dataclass does not compare.
-    Raises TypeError for anything else: a key that is not exact would be a wrong result without an error.
+    value: None, a bool, an int, a float, a string, or a tuple, list, frozenset, mapping or dataclass of such values
+           (for example a `Block`). As with ==, the key ignores the order of a mapping and the fields that a dataclass
+           does not compare.
+    Raises TypeError for any other value: an inexact key would give a wrong result without an error.
     """
     kind = type(value)
     if kind is str or kind is int or value is None:
@@ -35,16 +35,16 @@ def exact(value: Any) -> Hashable:
         return _BOOLS[value]
     if kind is tuple:
         return tuple([exact(each) for each in value])
-    return _exact_whole(value)
+    return _exact_container(value)
 
 
 def exact_attrs(attrs: Mapping[str, Any]) -> Hashable:
-    """`exact` of the attributes of an op, which most ops have none of. Names in another order are another key."""
+    """`exact` of the attributes of an op; fast for an op without attributes. The key keeps the order of the names."""
     return (*attrs, *[exact(each) for each in attrs.values()]) if attrs else ()
 
 
-def _exact_whole(value: Any) -> Hashable:
-    """`exact` of a value that has parts. Its type is part of the key, so that no two kinds of values meet."""
+def _exact_container(value: Any) -> Hashable:
+    """`exact` of a value that has parts. The key contains the type: a list and a tuple get different keys."""
     kind = type(value)
     if is_dataclass(kind):
         return (kind, *[exact(getattr(value, name)) for name in _compared(kind)])

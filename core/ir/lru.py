@@ -1,4 +1,4 @@
-"""A bounded cache for several threads."""
+"""A bounded, thread-safe cache."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Kept = TypeVar("Kept")
 
 
 class LRU(Generic[Kept]):
-    """Values by key. The least recently used ones go first while all sizes together exceed `limit`.
+    """Values by key. Evicts the least recently used values while the sum of all sizes exceeds `limit`.
 
-    size: of one value, at least 1, in the unit of `limit`; it must not change while the value is kept.
-    Every method may be called from any thread.
+    size: the size of one value, at least 1, in the unit of `limit`. It must not change while the value is cached.
+    Every method is safe to call from any thread.
     """
 
     def __init__(self, limit: int, size: Callable[[Kept], int] = lambda value: 1) -> None:
@@ -29,7 +29,7 @@ class LRU(Generic[Kept]):
         return len(self._kept)
 
     def get(self, key: Hashable) -> Kept | None:
-        """The value kept under `key`, or None."""
+        """The value cached under `key`, or None."""
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
@@ -37,7 +37,7 @@ class LRU(Generic[Kept]):
             return found
 
     def put(self, key: Hashable, value: Kept) -> None:
-        """Keep `value` under `key`, in place of what is there. A value above the limit is not kept."""
+        """Cache `value` under `key`, replacing any earlier value. A value larger than the limit is not cached."""
         with self._lock:
             before = self._kept.pop(key, None)
             self._total += self._size(value) - (0 if before is None else self._size(before))

@@ -1,6 +1,7 @@
-"""Which variables of a program a client means by a name.
+"""Resolve a client's variable name to variables of the program.
 
-A name the client wrote twice has versions, ``h@VER@1`` and so on; one of an inner block is written ``"1:h"``.
+A variable that the client writes more than once has versions, ``h@VER@1`` and so on. ``"1:h"`` names the variable `h`
+of block 1.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ __all__ = [
     "check_places",
     "inner_name",
     "list_of_names",
-    "plain",
     "root_array",
     "root_variable",
+    "unversioned",
 ]
 
 
 def root_variable(program: Program, name: str, elsewhere: str, entry: bool = False) -> str:
-    """The variable that `name` means in block 0: its last version, or the entry value of a leaf (`entry`).
+    """The variable of block 0 that `name` refers to: its last version, or the entry value of a leaf if `entry`.
 
-    Raises ProgramError: unknown_variable, or with the code `elsewhere` for a name of an inner block.
+    Raises ProgramError: unknown_variable, or the code `elsewhere` for a variable of an inner block.
     """
     if not isinstance(name, str):
         raise ProgramError("a name must be a string", "unknown_variable")
@@ -45,7 +46,7 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
 
 
 def root_array(program: Program, name: str) -> str:
-    """The array that `name` means in block 0: its last version. Raises ProgramError (unknown_variable)."""
+    """The array of block 0 that `name` refers to: its last version. Raises ProgramError (unknown_variable)."""
     variable = program.latest.get(name, name)
     if variable not in program.block.types:
         raise ProgramError(f"there is no variable {name!r} in block 0", "unknown_variable")
@@ -55,35 +56,35 @@ def root_array(program: Program, name: str) -> str:
 
 
 def inner_name(name: str) -> tuple[int, str]:
-    """(1, "h") for ``"1:h"``; a name without a number is one of block 0."""
+    """(1, "h") for ``"1:h"``; (0, "h") for ``"h"``."""
     index, colon, rest = name.partition(":")
     return (int(index), rest) if colon and index.isdecimal() else (0, name)
 
 
 def called(block: Block, index: int | None, number: int, name: str) -> list[str]:
-    """The variables of `block`, the client's block `index`, that the client's block `number` calls `name`.
+    """All versions in `block` of the variable `name` of the client's block `number`, the last version last.
 
-    These are all versions, the last one last. The two are different blocks where one was read into the other; then a
-    variable that is some such block's own is called after that block, whoever writes it (core.wire.versions).
-    Those of a function have no name outside of it.
+    block: the client's block `index`. The two numbers differ where the reader inlined one client block into another; a
+           local variable of an inlined block has that block's number in its name (core.wire.versions).
+    Variables inside a function have no name outside of it.
     """
     if index == OF_FUNCTION:
         return []
-    versions = [n for n in block.types if plain(n) == name or plain(n).startswith(f"{name}@IN@")]
+    versions = [n for n in block.types if unversioned(n) == name or unversioned(n).startswith(f"{name}@IN@")]
     if number == index:
-        return [n for n in versions if plain(n) == name]
+        return [n for n in versions if unversioned(n) == name]
     ops = (op for op in block.ops if op.location is not None and not op.location.adjoint)
     there = {n for op in ops if op.location is not None and op.location.block == number for n in op.outputs}
-    return [n for n in versions if plain(n) == f"{name}@IN@{number}" or n in there]
+    return [n for n in versions if unversioned(n) == f"{name}@IN@{number}" or n in there]
 
 
-def plain(variable: str) -> str:
-    """The client's name of a version."""
+def unversioned(variable: str) -> str:
+    """The client's name of a variable: without its version suffix."""
     return variable.split("@VER@")[0]
 
 
 def block_index(block: Block) -> int | None:
-    """The index that the client gave to `block`, or OF_FUNCTION; None if no op of it is the client's."""
+    """The client's index of `block`, or OF_FUNCTION; None if the block contains no op of the client."""
     if block.index is not None:
         return block.index
     first = next((op.location for op in block.ops if op.location and not op.location.adjoint), None)
@@ -91,9 +92,10 @@ def block_index(block: Block) -> int | None:
 
 
 def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -> None:
-    """Raises ProgramError with `code` for the first (client's block, name) in `places` that no variable is called by.
+    """Check that a variable exists for every (client's block, name) in `places`.
 
-    block: the program's block 0.
+    block: block 0 of the program.
+    Raises ProgramError with `code` for the first missing variable.
     """
     blocks = [(0, block), *((block_index(inner), inner) for inner in blocks_inside(block.ops))]
     for number, name in sorted(places):
@@ -102,9 +104,9 @@ def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -
 
 
 def list_of_names(names: Any, code: str) -> list[str]:
-    """A list of names from a list, tuple or set; a bare string is a mistake that would be read letter by letter.
+    """A list of names from a list, tuple or set.
 
-    Raises ProgramError with `code`.
+    Raises ProgramError with `code`, also for a bare string, which Python would iterate letter by letter.
     """
     if isinstance(names, str) or not isinstance(names, list | tuple | set | frozenset):
         raise ProgramError("must be a list of names", code)

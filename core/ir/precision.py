@@ -1,10 +1,10 @@
-"""16-bit floats: a value that needs several operations is computed in float32 and rounded once.
+"""16-bit floats: compute a value that needs several operations in float32, and round it once.
 
-float16 and bfloat16 are dtypes to keep numbers in. A kernel takes and gives them, and computes in float32 inside. What
-is written in other ops, a composite or the gradient of an op, would round after every one of them, lose what a
-difference leaves, and overflow where only something in between is too large: ``sqrt(x * x)`` of 300 in float16. So such
-a block is written in float32 where that makes a difference, with casts at its ends. Products of matrices stay as they
-are: they add up in float32 anyway, and devices multiply 16-bit numbers several times faster.
+float16 and bfloat16 are storage dtypes. A kernel reads and writes them and computes in float32. A composite, or the
+gradient of an op, consists of several ops. In 16 bits it would round after each of them, lose the small results of
+differences, and overflow where only an intermediate value is too large: ``sqrt(x * x)`` of 300 in float16. Such a block
+is written in float32 with casts at its ends, if that changes its results. Matrix products stay in 16 bits: they
+accumulate in float32 already, and devices multiply 16-bit numbers several times faster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXACT = frozenset((
     "trunc", "unpool_like", "unsqueeze", "unstack", "where"
 ))
 # fmt: on
-"""Ops that give numbers they were given, or whole ones: nothing is rounded."""
+"""Ops that do not round: their results are copies of input elements, or whole numbers."""
 
 CONTRACTIONS = frozenset({"matmul", "einsum", "correlate", "correlate_input_adjoint", "correlate_filter_adjoint"})
 
@@ -45,18 +45,18 @@ def largest(dtype: str) -> float:
 
 
 def is_half(type: Type | None) -> bool:
-    """Whether it is an array of 16-bit floats."""
+    """Whether `type` is an array of 16-bit floats."""
     return type is not None and not isinstance(type, StackType) and type.dtype in HALVES
 
 
 def can_widen(types: Iterable[Type | None]) -> bool:
-    """Whether some of `types` are 16-bit floats, and all of those are arrays, which can be cast."""
+    """Whether `types` contain 16-bit floats and no stacks of floats, which cannot be cast."""
     known = [t for t in types if t is not None]
     return any(map(is_half, known)) and not any(isinstance(t, StackType) and t.is_float for t in known)
 
 
 def rounds_often(block: Block) -> bool:
-    """Whether some 16-bit result of `block` is rounded more than once on its way, and float32 would help."""
+    """Whether a chain of ops to a 16-bit result of `block` rounds more than once, and float32 would avoid that."""
     if any(op.type in CONTRACTIONS for op in block.ops):
         return False
     depth = dict.fromkeys(block.params, 0)
@@ -68,12 +68,12 @@ def rounds_often(block: Block) -> bool:
 
 
 def _roundings(op: Op, block: Block) -> int:
-    """How often an op rounds what goes through it; a loop does it on every trip, and that may be many times."""
+    """How often an op rounds a value, at most 2. An op with inner blocks counts 2: a loop rounds on every trip."""
     if any(isinstance(value, Block) for value in op.attrs.values()):
         return 2
     if not any(is_half(block.types[name]) for name in op.outputs):
         return 0
-    if op.type in ("full_like", "fill_constant"):  # a limit or a factor that 16 bits hold only nearly
+    if op.type in ("full_like", "fill_constant"):  # a constant that 16 bits cannot hold exactly
         kind, value = KINDS[block.types[op.outputs[0]].dtype], op.attrs["value"]  # type: ignore[union-attr]
         with np.errstate(over="ignore"):
             return 0 if float(kind(value)) == value else 2

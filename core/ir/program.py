@@ -1,8 +1,8 @@
-"""The program, as data.
+"""The program as data: frozen dataclasses for types, ops, blocks, variables and programs.
 
-A program is one closed block and the roles of its parameters. A block is a list of ops in single-assignment form; an
-op may hold further blocks among its attributes. Blocks are *closed*: they read their own parameters and the outputs
-of their own earlier ops, and nothing else. Every pass may rely on that, and must leave it true.
+A program is one closed block and the roles of its parameters. A block is a list of ops in single-assignment form; a
+control-flow op holds inner blocks among its attributes. Blocks are *closed*: a block reads only its own parameters and
+the outputs of its own earlier ops. Every pass may rely on closed blocks and must return closed blocks.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ DTYPES = ("bool", *INTEGERS, *FLOATS)
 
 
 def unknown_dtype(given: Any, known: Iterable[str] = DTYPES) -> str:
-    """The end of a sentence about a dtype that is none of those `known`; it says why where that is a complex one."""
+    """The end of an error message about a dtype outside `known`, with a note if it is a complex dtype."""
     complex = isinstance(given, str) and given.lower().startswith(("complex", "c64", "c128"))
     return f"must be one of {', '.join(known)}" + ("; complex numbers are not supported" if complex else "")
 
 
 HOLE = ""
-"""Stands in `Op.inputs` where an optional slot was left empty."""
+"""The entry of `Op.inputs` for an empty optional slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and dtype of a dense array, written ``float32[2, 3]``; a size that only a run can tell is -1."""
+    """Shape and dtype of a dense array, printed as ``float32[2, 3]``. A size known only at run time is -1."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -76,7 +76,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class StackType:
-    """What a loop recorded of one value: one element a trip, in the order of the trips."""
+    """A stack of values that a loop recorded: one element for each trip, in the order of the trips."""
 
     element: Type
 
@@ -97,7 +97,7 @@ Type = TensorType | StackType
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One application: ``outputs = type(*inputs, **attrs)``. An empty optional slot holds `HOLE`."""
+    """One application of an op: ``outputs = type(*inputs, **attrs)``. An empty optional slot holds `HOLE`."""
 
     type: str
     inputs: tuple[str, ...]
@@ -107,17 +107,17 @@ class Op:
 
 
 OF_FUNCTION = -1
-"""The index of every block of a function: what its blocks and variables are called matters to the function alone."""
+"""The index of every block inside a function. Names and block numbers of a function are private to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A closed function from parameters to results.
 
-    types:   of every variable of the block, parameters included.
-    stopped: variables whose cotangent is dropped, as if they were constants.
-    index:   the number that the client gave to the block, OF_FUNCTION for each block of one of the client's functions;
-             None for one that is not the client's.
+    types:   the type of every variable of the block, parameters included.
+    stopped: variables with a stopped gradient: differentiation treats them as constants.
+    index:   the client's number of the block; OF_FUNCTION for a block inside a client's function; None for a block
+             that no client wrote.
     """
 
     params: tuple[str, ...]
@@ -144,10 +144,10 @@ Role = Literal["feed", "parameter", "state", "key"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A parameter of the program's block, and what the client wants with it.
+    """A parameter of the program's block and its role.
 
-    feed: given with each step. parameter: trained. state: kept between steps, not trained. key: the counter that
-    random ops draw from, given by the runtime.
+    feed: an input of each step. parameter: a trained array. state: persists between steps, but is not trained.
+    key: the counter from which random ops draw; the runtime supplies it.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Variable:
 class Program:
     """A closed block whose parameters are the client's leaf variables.
 
-    latest: client name -> variable that holds its last version, where that is another one.
+    latest: client name -> variable of its last version, if the two names differ.
     """
 
     block: Block
@@ -184,30 +184,30 @@ class Program:
 
 
 def inner_blocks(op: Op) -> Iterator[tuple[str, Block]]:
-    """The (attribute, block) pairs of a control-flow op; nothing for any other."""
+    """The (attribute, block) pairs of a control-flow op; empty for any other op."""
     for name, value in op.attrs.items():
         if isinstance(value, Block):
             yield name, value
 
 
 def blocks_inside(ops: Iterable[Op]) -> list[Block]:
-    """Every block inside `ops`, at any depth, outer ones first."""
+    """Every block inside `ops`, at any depth, outer blocks first."""
     found = [inner for op in ops for _, inner in inner_blocks(op)]
-    for each in found:  # grows while it is walked
+    for each in found:  # the list grows during the loop
         found.extend(inner for op in each.ops for _, inner in inner_blocks(op))
     return found
 
 
 def with_inner(op: Op, change: Callable[[Block], Block]) -> Op:
-    """`op` with `change` applied to each of its inner blocks; `op` itself if it has none, as nearly all have none."""
-    for value in op.attrs.values():
+    """`op` with `change` applied to each of its inner blocks."""
+    for value in op.attrs.values():  # without inner blocks, the common case, the op itself is returned: no copy
         if isinstance(value, Block):
             return replace(op, attrs={k: change(v) if isinstance(v, Block) else v for k, v in op.attrs.items()})
     return op
 
 
 def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
-    """Those of `ops` that `results` need, in the same order."""
+    """The ops that compute `results`, directly or indirectly, in the same order."""
     needed = set(results)
     kept = []
     for op in reversed(ops):
@@ -218,7 +218,7 @@ def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
 
 
 def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object] | Collection[str]) -> list[str]:
-    """The names in `known` that `ops` or `results` read, in order of first reading."""
+    """The names in `known` that `ops` or `results` read, in order of first use."""
     found: dict[str, None] = {}
     for op in ops:
         found.update((n, None) for n in op.inputs if n in known)
@@ -229,8 +229,8 @@ def reads(ops: Iterable[Op], results: Iterable[str], known: Mapping[str, object]
 def _lines(block: Block, indent: str = "") -> Iterator[str]:
     yield f"{indent}({', '.join(f'{n}: {block.types[n]}' for n in block.params)}) {{"
     for op in block.ops:
-        plain = {k: v for k, v in op.attrs.items() if not isinstance(v, Block)}
-        attrs = f" {plain}" if plain else ""
+        constants = {k: v for k, v in op.attrs.items() if not isinstance(v, Block)}
+        attrs = f" {constants}" if constants else ""
         yield f"{indent}  {', '.join(op.outputs)} = {op.type}({', '.join(op.inputs)}){attrs}"
         for name, inner in inner_blocks(op):
             yield f"{indent}    {name}:"

@@ -1,4 +1,4 @@
-"""Room for large programs: deep nesting and many small objects."""
+"""A higher recursion limit and a paused garbage collector for large, deeply nested programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 __all__ = ["headroom"]
 
 FRAMES = 50_000
-"""Python frames allowed. A level of nesting takes about twenty, and 200 levels are allowed by default."""
+"""Recursion limit in Python frames. A nesting level takes about 20 frames; the default limit is 200 levels."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -23,8 +23,8 @@ _limit_before = 1000
 def headroom() -> Iterator[None]:
     """Raise the recursion limit and pause the cycle collector.
 
-    Blocks hold no cycles, but building one makes tens of thousands of objects; looking for cycles among them again
-    and again would make the time grow faster than the program.
+    Building a block makes tens of thousands of objects without reference cycles. Repeated searches for cycles among
+    them would make the time grow faster than linearly with the size of the program.
     """
     global _inside, _was_enabled, _limit_before
     with _lock:

@@ -1,15 +1,16 @@
-"""How an op is declared, and the table of all declared ops.
+"""The declaration of an op, and the table of all declared ops.
 
-An op is a few functions that share one tail, ``(*inputs, **attrs)``::
+An op is a set of functions with the same last parameters, ``(*inputs, **attrs)``::
 
     kernel(xp, *inputs, **attrs)     inputs are arrays   -> arrays
     infer(*inputs, **attrs)          inputs are types    -> types
     vjp(ct, out, *inputs, **attrs)   inputs are symbols  -> one cotangent per input
-    example()                        cases to show and to check
+    example()                        cases for the documentation and the tests
 
 The kernel's signature is the schema: positional parameters are input slots (optional ones default to None), ``*name``
 is a variadic slot, keyword-only parameters are attributes with their types and defaults, the docstring is the
-documentation. A *composite* has no kernel: it is written in other ops, and all else follows from that.
+documentation. A *composite* has no kernel: it is written in other ops, and its types, gradient and code follow from
+them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ __all__ = [
     "block_attrs",
     "composite",
     "construct",
+    "json_value",
     "lookup",
     "op",
-    "plain",
 ]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -57,30 +58,30 @@ REGISTRY: dict[str, OpSpec] = {}
 """Every op of the core, by name."""
 
 CONSTRUCTS: dict[str, OpSpec] = {}
-"""Every op that exists on the wire only: the reader turns it into ops of the core."""
+"""Every op that exists on the wire only: the reader translates it into ops of the core."""
 
 
 Extended = Annotated[float, "or infinite"]
-"""Attribute type: a float that may also be infinite, which JSON has no number for: "inf" or "-inf"."""
+"""Attribute type: a float that may be infinite. JSON has no infinite number, so it is "inf" or "-inf" there."""
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 class BlockIndex(int):
-    """Attribute type of a construct: the index of an inner block that shares the names around it."""
+    """Attribute type of a construct: the index of an inner block that sees the variables of the outer block."""
 
 
 class LocalName(str):
-    """Attribute type of a construct: a name that exists in the inner block only."""
+    """Attribute type of a construct: the name of a variable of the inner block only."""
 
 
 EXACT = frozenset({bool, str, Block})
-"""Attribute types of which every value is right as it is."""
+"""Attribute types whose values need no conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named place for one input, or, if variadic, for a list of them."""
+    """A named input of an op; a variadic slot takes a list of arrays."""
 
     name: str
     optional: bool = False
@@ -102,9 +103,9 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes, and the outputs they must give (none given for random ops, which only laws can check).
+    """Inputs, attributes and expected outputs (empty for random ops: only laws can check those).
 
-    smooth: central differences are the gradient here. False at a tie, on a bound, and where results are rounded.
+    smooth: central differences approximate the gradient here. False at ties, at bounds, and for rounded results.
     """
 
     inputs: tuple[Any, ...]
@@ -150,22 +151,22 @@ class OpSpec:
         return rule
 
     def vjp(self, rule: Rule) -> Rule:
-        """Decorator: one cotangent per input, None where no gradient flows."""
+        """Decorator: one cotangent per input, None for a structural zero."""
         self.vjp_rule = rule
         return rule
 
     def adjoint(self, rule: Rule) -> Rule:
-        """Decorator, for control flow: a rule that may also rewrite the forward op (core.autodiff.adjoint)."""
+        """Decorator for control flow: a VJP rule that may also rewrite the forward op (core.autodiff.adjoint)."""
         self.adjoint_rule = rule
         return rule
 
     def example(self, rule: Callable[[], Iterable[Example]]) -> Callable[[], Iterable[Example]]:
-        """Decorator: cases that document the op; the tests check them."""
+        """Decorator: examples for the documentation, checked by the tests."""
         self.example_rule = rule
         return rule
 
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """`attrs` checked, converted to canonical values, and with defaults filled in.
+        """Check `attrs`, convert them to canonical values and add the defaults.
 
         Raises ProgramError (bad_attr) for an unknown, missing or wrongly typed attribute.
         """
@@ -193,7 +194,7 @@ class OpSpec:
             raise ProgramError(f"attribute {attr.name!r} of {self.name} {error}", "bad_attr") from None
 
     def __call__(self, *inputs: Any, **attrs: Any) -> Any:
-        """Apply the op to symbols: add it to the block they belong to."""
+        """Apply the op to symbols: add it to their block."""
         builder = next(value.builder for value in inputs if value is not None)
         return builder.emit(self.name, *inputs, **attrs)
 
@@ -213,12 +214,12 @@ def op(
     """Declare a primitive (or, with `control`, a control-flow op) from its kernel.
 
     outputs:      names of the output slots; a bare string names one variadic slot.
-    elementwise:  works element by element with broadcasting.
-    broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; elementwise ops do.
-    stacks:       takes what a loop recorded, or a tensor array, as well as plain arrays.
-    reports:      the run takes a note of its input, as its attributes `message`, `summarize` and `first_n` say.
-    no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
-    unavailable:  why a gradient that should exist is not offered; asking for it is an error.
+    elementwise:  computes each element from the elements at the same place, with broadcasting.
+    broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; true for elementwise ops.
+    stacks:       accepts stacks (values recorded by a loop, tensor arrays) as well as arrays.
+    reports:      the run reports its input, controlled by the attributes `message`, `summarize` and `first_n`.
+    no_gradient:  the reason why the gradient is zero by nature; a path to the loss ends here without an error.
+    unavailable:  the reason why an existing gradient is not implemented; a request for it is an error.
     """
     if kernel is None:
         return lambda function: op(
@@ -256,10 +257,10 @@ def composite(
 
 
 def construct(*, inputs: tuple[Slot, ...], outputs: tuple[str, ...] = ("out",)) -> Any:
-    """Declare an op of the wire from the function ``(reader, site, **attrs)`` that reads it.
+    """Declare a wire-only op from the function ``(reader, site, **attrs)`` that reads it.
 
-    Its keyword-only parameters are the attributes, its docstring the documentation, as with any op. Its output slots
-    take any number of names.
+    As for any op, its keyword-only parameters are the attributes and its docstring is the documentation. Its output
+    slots take any number of names.
     """
 
     def declare(function: Rule) -> OpSpec:
@@ -299,7 +300,7 @@ def _declare(
 
 
 def lookup(name: str) -> OpSpec:
-    """The declaration of op `name`. Raises ProgramError (unknown_op), naming near ones."""
+    """The declaration of op `name`. Raises ProgramError (unknown_op) that suggests similar names."""
     try:
         return REGISTRY[name]
     except KeyError:
@@ -307,12 +308,12 @@ def lookup(name: str) -> OpSpec:
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
-    """Rules and kernels with one output may return it bare."""
+    """The outputs of a rule or kernel as a tuple; one with a single output may return it without a tuple."""
     return result if isinstance(result, tuple) else (result,)
 
 
 def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
-    """The attributes of `spec` that hold a block, or several; of a construct (`kind` BlockIndex), that name them."""
+    """The attributes of `spec` that hold one or several blocks; with `kind` BlockIndex, a construct's block indices."""
 
     def holds(annotation: Any) -> bool:
         return annotation is kind or any(holds(a) for a in typing.get_args(annotation))
@@ -321,9 +322,9 @@ def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
 
 
 def convert(annotation: Any, value: Any) -> Any:
-    """`value` as the annotation asks: lists become tuples, integers serve as floats, nothing else is bent.
+    """Convert `value` to the annotated type: lists to tuples, integers to floats, nothing else.
 
-    Raises ValueError with the end of a sentence: "must be ...".
+    Raises ValueError with the end of a message: "must be ...".
     """
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -357,10 +358,10 @@ def convert(annotation: Any, value: Any) -> Any:
     raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
 
 
-def plain(value: Any) -> Any:
-    """The value of an attribute as JSON has it, so that `convert` gives it back. The index of a block is not told."""
+def json_value(value: Any) -> Any:
+    """The JSON form of an attribute's value; `convert` is its inverse."""
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [json_value(each) for each in value]
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value

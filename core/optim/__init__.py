@@ -1,11 +1,10 @@
 """Optimisers, learning-rate schedules, gradient clipping, loss scaling and initialisers.
 
-Updates are ops (core/ops/optimizers); this room holds the choices that a client makes, as data, and writes them into
-the step.
+Updates are ops (core/ops/optimizers). This room holds a client's choices as data and writes them into the step.
 
     optimizers    an op of core/ops/optimizers, its attributes and a schedule
     schedules     the learning rate as a function of the step number, written in ops
-    clipping      bounds on gradients before the optimiser sees them
+    clipping      bounds on gradients before the optimiser reads them
     loss_scaling  a factor on the loss, so that float16 gradients do not underflow
-    initializers  first values of parameters
+    initializers  initial values of parameters
 """

@@ -65,7 +65,7 @@ class Clip:
         return self.max
 
     @property
-    def needs_whole(self) -> str | None:
+    def dense_reason(self) -> str | None:
         """Why rows of a table must become the whole table first, if they must: zeros would not stay zeros."""
         return "clip:value" if self.by == "value" and not self.low <= 0.0 <= self.high else None
 

@@ -1,4 +1,4 @@
-"""First values of parameters."""
+"""Initial values of parameters."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ INITIALIZERS: dict[str, dict[str, float]] = {
 def initial_parameters(
     variables: Iterable[Variable], initializers: Mapping[str, Mapping[str, Any]], seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """A first value for each variable.
+    """An initial value for each variable.
 
-    initializers: variable name -> ``{"type": ..., attributes}``. Without one, arrays of two axes or more are drawn by
-    `glorot_uniform`, others are zeros. Each variable draws from a stream of its own, derived from `seed` and its name,
-    so the order of declarations does not matter.
+    initializers: variable name -> ``{"type": ..., attributes}``. By default arrays of rank 2 or more are drawn by
+                  `glorot_uniform`, and others are zeros.
+    seed:         each variable draws from a random stream derived from `seed` and its name, so the order of the
+                  declarations does not matter.
 
     Raises ProgramError (unknown_variable, bad_initializer).
     """
@@ -44,7 +45,7 @@ def initial_parameters(
     names = {v.name for v in variables}
     for name in initializers:
         if name not in names:
-            raise ProgramError(f"an initialiser is given for {name!r}, which is no parameter", "unknown_variable")
+            raise ProgramError(f"cannot initialise {name!r}: it is not a parameter", "unknown_variable")
     found = {}
     for v in variables:
         default = {"type": "glorot_uniform" if v.type.rank >= 2 else "zeros"}
@@ -92,7 +93,7 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many inputs feed one output, and the reverse. A matrix is [in, out], a filter [out, in, height, width]."""
+    """(fan_in, fan_out) of a weight. A matrix is [in, out], a filter [out, in, height, width]."""
     if len(shape) < 2:
         size = math.prod(shape)
         return size, size

@@ -20,13 +20,13 @@ from core.ops.elementwise.arithmetic import cast
 from core.ops.optimizers.updates import decayed
 from core.optim.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
+__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "dense_reason", "state_types"]
 
 STEPS = "@STEPS"
 """The optimiser's count of updates, which a learning-rate schedule reads."""
 
 REST = "rest"
-"""The slot of what 16 bits round off; it belongs to the value of the parameter, and goes when that is replaced."""
+"""The slot of the rounding error of a 16-bit parameter. It is discarded when the parameter's value is replaced."""
 
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
@@ -35,7 +35,7 @@ OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.output
 class Optimizer:
     """A choice of optimiser and its attributes, checked and completed with defaults.
 
-    In place of a number, `learning_rate` may be a schedule: ``{"schedule": "cosine_decay", <its attributes>}``.
+    `learning_rate` may be a number or a schedule: ``{"schedule": "cosine_decay", <its attributes>}``.
     Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr).
     """
 
@@ -57,45 +57,47 @@ class Optimizer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Type and attributes as they were given, defaults filled in."""
+        """Type and attributes, with defaults, in the JSON form."""
         attrs = dict(self.attrs)
         if self.schedule is not None:
             attrs["learning_rate"] = {"schedule": self.schedule.type, **self.schedule.attrs}
         return {"type": self.type, "attrs": attrs}
 
     def decayed(self, parameter: Value, gradient: Cotangent) -> Cotangent:
-        """`gradient` with that of the weight decay, for optimisers that do nothing else with it.
+        """`gradient` plus the gradient of the weight decay.
 
-        Raises ProgramError (bad_query) for those that decay in another way.
+        Raises ProgramError (bad_query) for an optimiser whose decay is not part of the gradient.
         """
         if "l1_decay" not in self.attrs:
-            raise ProgramError(f"the decay of {self.type} is no part of the gradient", "bad_query")
+            raise ProgramError(f"the decay of {self.type} is not part of the gradient", "bad_query")
         if not self.decays:
             return gradient
-        assert not isinstance(gradient, SparseRows), "decay moves every row"
+        assert not isinstance(gradient, SparseRows), "weight decay changes every row"
         return decayed(parameter, gradient, self.attrs["weight_decay"], self.attrs["l1_decay"])
 
     @property
     def decays(self) -> bool:
-        """Whether it has any weight decay."""
+        """Whether weight decay or L1 decay is not zero."""
         return bool(self.attrs.get("weight_decay") or self.attrs.get("l1_decay"))
 
     def without_decay(self) -> Optimizer:
-        """The same without weight decay."""
+        """The same optimiser without weight decay."""
         return replace(self, attrs={**self.attrs, "weight_decay": 0.0, "l1_decay": 0.0})
 
     def update(
         self, parameter: Value, gradient: Value, slots: Sequence[Value], rate: Value | None
     ) -> tuple[Value, ...]:
-        """The new parameter, and the new slots in their order. `rate` is that of the schedule, if there is one.
+        """The new parameter, then the new slots in their order.
 
-        A parameter of 16-bit floats is the upper part of a float32 that is updated; the slot `REST` is the lower one.
+        rate: the learning rate of the schedule; None without a schedule.
+        The update of a 16-bit parameter is computed in float32: the parameter is the rounded value, and the slot `REST`
+        holds the rounding error.
         """
         if is_half(parameter.type):
             *slots, rest = slots
-            whole, *outs = self.update(widened(parameter) + rest, widened(gradient), slots, rate)
-            rounded = narrowed(whole, parameter.type)
-            return rounded, *outs, whole - widened(rounded)
+            exact, *outs = self.update(widened(parameter) + rest, widened(gradient), slots, rate)
+            rounded = narrowed(exact, parameter.type)
+            return rounded, *outs, exact - widened(rounded)
         if rate is None:
             return as_tuple(parameter.builder.emit(self.type, parameter, gradient, *slots, **self.attrs))
         attrs = {**self.attrs, "learning_rate": cast(rate, dtype=parameter.dtype)}
@@ -103,14 +105,14 @@ class Optimizer:
 
 
 BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}
-"""Optimisers that leave alone, to the bit, where the gradient is zero; and attributes that must be usual for that."""
+"""Optimisers that do not change elements with a zero gradient -> attributes that must have usual values for that."""
 
 
-def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
-    """Why an update needs the whole gradient of a table, machine-readable; None if the rows that are not zero will do.
+def dense_reason(optimizer: Optimizer, dtype: str) -> str | None:
+    """The machine-readable reason why an update needs the dense gradient of a table; None if the nonzero rows suffice.
 
-    optimizer:<type>: it moves rows without a gradient too. weight_decay: decay does. <attribute>: with this value of
-    it, in this dtype, they would become NaN.
+    optimizer:<type>: the optimiser changes rows with a zero gradient. weight_decay: the decay does. <attribute>: with
+    its value in this dtype, rows with a zero gradient would become NaN.
     """
     if optimizer.type not in BY_ROWS:
         return f"optimizer:{optimizer.type}"
@@ -125,9 +127,9 @@ def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
 
 
 def state_types(optimizer: Optimizer, parameter: TensorType) -> dict[str, TensorType]:
-    """The slots that the optimiser keeps for a parameter of that type. All start at zero.
+    """The types of the optimiser's slots for a parameter of type `parameter`. All slots start at zero.
 
-    For one of 16-bit floats they are of float32, and there is one more: what `Optimizer.update` rounded off.
+    The slots of a 16-bit parameter are float32, and there is one more slot, `REST`.
     """
     slots = [slot.name for slot in lookup(optimizer.type).inputs[2:]]
     kind = parameter

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the rate of a step as a function of the number of steps done, written in ops."""
+"""Learning-rate schedules: the rate as a function of the number of completed steps, written in ops."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ class Schedule:
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
 
     def rate(self, step: Value) -> Value:
-        """The rate, float64 and 0-d, for the int64 number of steps done."""
+        """The rate, a float64 scalar. step: the int64 number of completed steps."""
         return step.builder.emit(self.type, step, **self.attrs)
 
 
 SCHEDULES: dict[str, OpSpec] = {}
+"""Every schedule, by name."""
 
 
 def schedule(function: Callable[..., Any]) -> OpSpec:
-    """Declare a schedule: a composite of the step, an int64 count."""
+    """Declare a schedule: a composite op of the step, an int64 count."""
     spec: OpSpec = composite(no_gradient="it depends on an integer only")(function)
     SCHEDULES[spec.name] = spec
     return spec
@@ -78,7 +79,7 @@ def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
 
 @schedule
 def exponential_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
-    """``learning_rate * decay_rate ** (step / decay_steps)``, with whole periods only if `staircase`."""
+    """``learning_rate * decay_rate ** (step / decay_steps)``. `staircase` rounds the exponent down."""
     return _power(decay_rate, _periods(step, decay_steps, staircase)) * learning_rate
 
 
@@ -104,9 +105,10 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ):
-    """From `learning_rate` to `end_learning_rate`; ``(1 - step / decay_steps) ** power`` of the way is left.
+    """``(learning_rate - end) * (1 - step / decay_steps) ** power + end``, with end = `end_learning_rate`.
 
-    Afterwards it stays there. With `cycle`, decay_steps is doubled, tripled, ... as soon as the step is beyond it.
+    From step `decay_steps` on the rate is `end_learning_rate`. With `cycle`, decay_steps is replaced by its smallest
+    positive multiple that is at least the step.
     """
     done = _periods(step, decay_steps, False)
     if cycle:
@@ -117,9 +119,13 @@ def polynomial_decay(
 
 @schedule
 def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, ...]):
-    """``values[i]``, i being the number of `boundaries` that the step has reached."""
+    """``values[i]``, where i is the number of `boundaries` less than or equal to the step."""
     if len(values) != len(boundaries) + 1 or list(boundaries) != sorted(boundaries):
-        raise ProgramError("piecewise_decay needs ascending boundaries and one value more", "bad_attr")
+        raise ProgramError(
+            f"piecewise_decay needs ascending boundaries and one value more than boundaries, not {len(values)} values "
+            f"for the boundaries {list(boundaries)}",
+            "bad_attr",
+        )
     rate = full_like(_count(step), value=values[0])
     for boundary, value in zip(boundaries, values[1:], strict=True):
         reached = greater_equal(step, _full(step, boundary))
@@ -179,15 +185,17 @@ def one_cycle(
     start_factor: float = 0.04,
     end_factor: float = 4e-6,
 ):
-    """Half a cosine up to `learning_rate` in a share `warmup` of `total_steps` steps, then half a cosine down.
+    """Half a cosine up to `learning_rate` during the fraction `warmup` of `total_steps` steps, then half a cosine down.
 
-    It starts at ``start_factor * learning_rate`` and ends, in step ``total_steps - 1``, at ``end_factor *
-    learning_rate``, where it stays (Smith and Topin 2019).
+    The rate starts at ``start_factor * learning_rate``. From step ``total_steps - 1`` on it is ``end_factor *
+    learning_rate`` (Smith and Topin 2019).
     """
     last = total_steps - 1.0
     top = warmup * total_steps - 1.0
     if not 0 < top < last:
-        raise ProgramError(f"{warmup} of {total_steps} steps leaves no way up or no way down", "bad_attr")
+        raise ProgramError(
+            f"a warmup of {warmup} of {total_steps} steps leaves no step to rise or no step to fall", "bad_attr"
+        )
     n = _count(step)
     up = (1.0 - cos(n * (math.pi / top))) * 0.5
     down = (1.0 + cos(clip((n - top) / (last - top), max=1.0) * math.pi)) * 0.5
@@ -236,8 +244,8 @@ _at(
 
 
 def _cycled(n):
-    whole = 15 * max(math.ceil(n / 15), 1)
-    return 0.09 * (1 - n / whole) + 0.01
+    decay_steps = 15 * max(math.ceil(n / 15), 1)
+    return 0.09 * (1 - n / decay_steps) + 0.01
 
 
 polynomial_decay.example(

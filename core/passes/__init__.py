@@ -1,19 +1,20 @@
-"""Block -> Block: the transformations of a program before it runs. Each pass is a pure function in a file of its own.
+"""Passes: transformations from Block to Block before a program runs. Each pass is a pure function in its own file.
 
 The pipeline between differentiation and execution is `optimize`: eliminate dead code, expand composites, fold
-constants, share common ops, accumulate early, eliminate dead code again. The other passes run where a question asks
-for them. A pass keeps every result to the last bit but one: it changes how often an operation runs, never which one.
+constants, share common ops, accumulate early, eliminate dead code again. The other passes run on demand: for feed
+shapes, for a memory policy or for checkpoints. A pass keeps the results of a block equal to rounding: it changes how
+often an operation runs, not which operations compute a result.
 
     pipeline    `optimize`
-    dce         drop the ops that no result needs
+    dce         eliminate ops that no result needs
     expand      replace composites and calls by their bodies
-    fold        compute at compile time whatever does not depend on the run
+    fold        compute constants at compile time
     cse         compute equal expressions once
-    accumulate  add to one running total instead of holding all addends
-    bind        give parameters the types of this run, and infer all other types again
-    chunk       write a loop as loops over runs of trips: the memory policies `sqrt` and `binomial`
+    accumulate  add to a running total instead of keeping all addends
+    bind        replace open sizes by those of this run, and infer all other types again
+    chunk       write a loop as nested loops over runs of trips: the memory policies `sqrt` and `binomial`
     merge       merge loops that make the same trips
-    recompute   run forward ops again in the backward pass instead of keeping their results
+    recompute   compute residuals again in the backward pass instead of keeping them
 """
 
 from core.passes.accumulate import accumulate_early

@@ -1,4 +1,4 @@
-"""Add up early: a sum of many values holds one running total instead of all of them."""
+"""Accumulate sums early: keep one running total in memory instead of all addends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["accumulate_early"]
 
 
 def accumulate_early(block: Block) -> Block:
-    """Every `sum` of more than two arrays as additions, each right after its operand; the order of addition stays.
+    """Write every `sum` of more than two arrays as additions, each right after its operand is computed.
 
-    A weight that is read a thousand times has a thousand contributions to its gradient, and no two of them need to
-    exist at once. The total of 16-bit floats is a float32.
+    The gradient of a weight that a thousand ops read has a thousand contributions. They need not exist at the same
+    time. The order of the additions does not change. The running total of 16-bit floats is a float32.
     """
     made = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     behind: dict[int, list[Op]] = defaultdict(list)

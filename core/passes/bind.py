@@ -1,4 +1,4 @@
-"""Give the parameters of a block the types they have in this run, and infer all others again."""
+"""Bind the open sizes of a block's parameters to those of this run, and infer all other types again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["bind"]
 
 
 def bind(block: Block, sizes: Mapping[str, Sequence[int]]) -> Block:
-    """`block` with the shapes of the parameters in `sizes` in place of their unknown sizes.
+    """`block` with the shapes in `sizes` for its parameters, and all other types inferred again.
 
-    Raises ProgramError (feed_shape) where a shape contradicts the declaration, or wherever the types inside no longer
-    fit, with the place.
+    sizes: parameter -> shape.
+    Raises ProgramError: feed_shape if a shape contradicts the declaration, or the type error of an inner op, with its
+    place.
     """
     types = []
     for name, type in zip(block.params, block.param_types, strict=True):
@@ -58,7 +59,7 @@ def _inside(op: Op, types: list[Any]) -> Op:
         return op
     n, m = op.attrs["carried"], op.attrs["captured"]
     params = [t.element if isinstance(t, StackType) and i >= n + m else t for i, t in enumerate(types)]
-    while True:  # a carried size that changes from trip to trip stays unknown
+    while True:  # until the types of the carried values are a fixed point: a size that changes in the loop stays open
         body = _retyped(op.attrs["sub_block"], params)
         joined = [
             joined_type(t, r, "carry_type_changed", f"{name!r} changes its type in the loop")

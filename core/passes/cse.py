@@ -1,4 +1,4 @@
-"""Compute once what is computed twice."""
+"""Common subexpression elimination: compute equal expressions once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["share_common"]
 
 
 def share_common(block: Block) -> Block:
-    """Ops of one type with the same inputs and attributes become one; an `assign` becomes its input. So do loops that
-    differ in what they record.
+    """Merge ops of one type with equal inputs and attributes, replace `assign` by its input, and merge loops that
+    differ only in their recorded values.
 
-    Every op is a pure function of its inputs and attributes (random ones included: their key is an input).
+    Every op is a pure function of its inputs and attributes. This includes random ops: their key is an input.
     """
     renamed: dict[str, str] = {}
     seen: dict[Hashable, Op] = {}

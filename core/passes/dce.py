@@ -1,4 +1,4 @@
-"""Drop what no result needs, in inner blocks too."""
+"""Dead code elimination, inner blocks included."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["eliminate_dead"]
 
 
 def eliminate_dead(block: Block) -> Block:
-    """The ops that the results need, in the same order.
+    """`block` with only the ops that its results need, in the same order.
 
-    From a branch also the results, and from a loop the recorded stacks, that nobody reads are dropped, so that what
-    was computed for them goes too. Parameters stay: they are the block's signature.
+    Unread results of branches and unread stacks of loops are removed, and so are the ops inside that compute them.
+    Parameters of `block` stay: they are its signature.
     """
     needed = set(block.results)
     kept: list[Op] = []
@@ -42,7 +42,7 @@ def _trim(op: Op, needed: Collection[str]) -> Op:
 
 
 def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
-    """`op` with only those outputs, its blocks with only those results, and dead operands of branches dropped."""
+    """`op` with only these outputs, its blocks with only these results, and branches without dead operands."""
     blocks = {
         k: eliminate_dead(replace(v, results=tuple(v.results[i] for i in results)))
         for k, v in op.attrs.items()
@@ -51,7 +51,7 @@ def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
     outs = tuple(op.outputs[i] for i in outputs)
     if op.type == "if_else":
         used = [i for i in range(len(op.inputs) - 1) if any(_reads(b, b.params[i]) for b in blocks.values())]
-        blocks = {k: _taking(b, used) for k, b in blocks.items()}
+        blocks = {k: _with_params(b, used) for k, b in blocks.items()}
         inputs = (op.inputs[0], *(op.inputs[1 + i] for i in used))
         return replace(op, inputs=inputs, outputs=outs, attrs={**op.attrs, **blocks})
     return replace(op, outputs=outs, attrs={**op.attrs, **blocks})
@@ -61,8 +61,8 @@ def _reads(block: Block, name: str) -> bool:
     return name in block.results or any(name in op.inputs for op in block.ops)
 
 
-def _taking(block: Block, params: list[int]) -> Block:
-    """`block` with only those of its parameters; the others are read by nobody."""
+def _with_params(block: Block, params: list[int]) -> Block:
+    """`block` with only these parameters; the others must be unread."""
     kept = tuple(block.params[i] for i in params)
     dropped = set(block.params) - set(kept)
     types = {name: type for name, type in block.types.items() if name not in dropped}

@@ -1,4 +1,4 @@
-"""Put the expansion of every composite, and the body of every call, in its place, in inner blocks too."""
+"""Replace every composite by its expansion and every call by its body, in inner blocks too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["expand_composites"]
 
 
 def expand_composites(block: Block) -> Block:
-    """A block of primitives and control flow that computes the same results."""
+    """A block of primitives, loops and branches that computes the same results as `block`."""
     if not any(_needs_expansion(op) for op in block.ops):
         return block
     b = BlockBuilder()

@@ -1,4 +1,4 @@
-"""Compute now what does not depend on the run."""
+"""Constant folding: compute constants at compile time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TO_STATIC = {
 
 
 def fold_constants(block: Block) -> Block:
-    """Replace ops whose result is one known constant by `fill_constant`, and shapes taken from arrays by known ones.
+    """Replace ops with a constant result by `fill_constant`, and operands that only give a shape by static shapes.
 
-    Only uniform constants are folded: they stay one number in the program, however large the array.
+    Only uniform arrays are folded: in the program they are one number, whatever their size.
     """
     values: dict[str, float] = {}
     ops = []
@@ -35,7 +35,7 @@ def fold_constants(block: Block) -> Block:
 
 
 def _static(op: Op, block: Block) -> Op:
-    """The form of `op` that takes a shape as a constant instead of keeping an array for it."""
+    """The form of `op` that takes a static shape as an attribute instead of an array of that shape."""
     if op.type in _TO_STATIC:
         like = block.types[op.inputs[1]]
         if isinstance(like, TensorType) and like.is_static:
@@ -68,7 +68,7 @@ def _folded(op: Op, block: Block, values: dict[str, float]) -> Op:
         try:
             with np.errstate(all="ignore"):
                 value = float(spec.body(np, *arrays, **op.attrs)[0])
-        except ExecutionError:  # a division by zero, say: an error of the run, if it comes to that
+        except ExecutionError:  # an error of the run, such as a division by zero, if this op runs at all
             return op
     if not np.isfinite(value) or abs(value) > 2**53 or (np.signbit(value) and value == 0):
         return op

@@ -1,6 +1,7 @@
-"""Loops that make the same trips become one, which records what any of them did.
+"""Merge loops that make the same trips into one loop that records the values of both.
 
-The gradient of an op that contains a loop runs that loop again to record what it needs: it should be the first run.
+The gradient of an op that contains a loop runs that loop again to record its residuals. Merged with the forward loop,
+it runs once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ __all__ = ["merge_loops"]
 
 
 def merge_loops(first: Op, second: Op, share: Callable[[Block], Block]) -> tuple[Op, dict[str, str]] | None:
-    """`first` with what `second` records as well, and what outputs of `second` are called now.
+    """`first` with the recorded values of `second` too, and new names for the outputs of `second`.
 
-    Both have the same inputs and the same attributes but for their bodies. None if they carry different values.
-    share: makes equal ops of a block one.
+    first, second: loops with equal inputs and attributes, except for their bodies.
+    share:         common subexpression elimination.
+    Returns None if the loops carry different values.
     """
     carried = first.attrs["carried"]
     both = share(_side_by_side(first.attrs["sub_block"], second.attrs["sub_block"]))
@@ -36,7 +38,7 @@ def merge_loops(first: Op, second: Op, share: Callable[[Block], Block]) -> tuple
 
 
 def _side_by_side(first: Block, second: Block) -> Block:
-    """What both blocks do, with the parameters of `first`: its results, then those of `second`."""
+    """The ops of both blocks on the parameters of `first`. Returns the results of `first`, then those of `second`."""
     b = BlockBuilder.like(first)
     others = b.inline(second, [b.value(p) for p in first.params])
     return b.build([*first.results, *others])

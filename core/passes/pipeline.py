@@ -1,4 +1,4 @@
-"""All passes between differentiation and execution, in their order."""
+"""The passes between differentiation and execution, in their order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ __all__ = ["optimize"]
 
 
 def optimize(block: Block) -> Block:
-    """The pipeline between differentiation and execution. Every pass keeps the meaning to the last bit but one:
-    folding and sharing never change an operation, only how often it is done."""
+    """Run the pipeline between differentiation and execution.
+
+    Every pass keeps the results equal to rounding. Folding and sharing change how often an operation runs, not which
+    operations compute a result.
+    """
     block = eliminate_dead(block)
     block = expand_composites(block)
     block = fold_constants(block)

@@ -1,8 +1,9 @@
-"""Trade time for memory: forward values that the backward pass reads are computed again instead of being kept.
+"""Gradient checkpointing: recompute residuals in the backward pass instead of keeping them in memory.
 
-Chen, Xu, Zhang and Guestrin 2016. The forward part is cut into segments. What crosses a cut is kept; what a segment
-made for itself is dropped after its last forward use, and made again, from what crossed into the segment, right before
-the first backward op that reads any of it. The last segment is kept whole: its backward pass comes next anyway.
+The forward part is cut into segments. Variables that cross a cut are checkpoints and stay in memory. All other
+variables of a segment are freed after their last forward use. They are computed again, from the checkpoints that the
+segment reads, right before the first backward op that reads one of them. The last segment is not recomputed, because
+its backward pass follows immediately. Chen, Xu, Zhang and Guestrin 2016.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ __all__ = ["Recomputed", "even_cuts", "recompute"]
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """The backward ops, with the forward ops that are run again among them.
+    """The backward ops with recomputed forward ops among them.
 
-    types: of the variables that are new.
-    kept:  forward variables that cross a cut, in order.
-    again: how many ops run again.
+    types:       types of the new variables.
+    checkpoints: forward variables that cross a cut, in order.
+    again:       the number of recomputed ops.
     """
 
     ops: tuple[Op, ...]
     types: Mapping[str, Type]
-    kept: tuple[str, ...]
+    checkpoints: tuple[str, ...]
     again: int
 
 
-def recompute(block: Block, adjoint: Sequence[Op], cuts: Sequence[int], kept: Collection[str] = ()) -> Recomputed:
-    """The ops of `adjoint`, reading what is made again wherever they read what a segment of `block` made for itself.
+def recompute(
+    block: Block, adjoint: Sequence[Op], cuts: Sequence[int], checkpoints: Collection[str] = ()
+) -> Recomputed:
+    """The ops of `adjoint` with the recomputed ops; they read recomputed values instead of freed ones.
 
-    cuts: positions in the ops of the block after which a segment ends, ascending.
-    kept: variables to keep whether they cross a cut or not.
+    block:       the forward part.
+    cuts:        positions in the ops of the block after which a segment ends, ascending.
+    checkpoints: further variables to keep in memory, whether they cross a cut or not.
     """
     made = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     segment = {name: bisect_left(cuts, i) for name, i in made.items()}
@@ -47,7 +51,7 @@ def recompute(block: Block, adjoint: Sequence[Op], cuts: Sequence[int], kept: Co
     crossing = {
         n for i, op in enumerate(block.ops) for n in op.inputs if n in inside and segment[n] < bisect_left(cuts, i)
     }
-    crossing.update(n for n in (*block.results, *kept) if n in inside)
+    crossing.update(n for n in (*block.results, *checkpoints) if n in inside)
     lost = inside - crossing
     needed: dict[int, set[str]] = {}
     for op in adjoint:
@@ -71,7 +75,7 @@ def recompute(block: Block, adjoint: Sequence[Op], cuts: Sequence[int], kept: Co
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """Ops run again; what they make (`own`) and what they read from outside (`passed`), old name -> new name."""
+    """Recomputed ops; old -> new names of their outputs (`own`) and of the outside variables they read (`passed`)."""
 
     ops: list[Op]
     own: dict[str, str]
@@ -79,7 +83,8 @@ class _Again:
 
 
 def _again(block: Block, made: Mapping[str, int], wanted: set[str], lost: set[str], number: int) -> _Again:
-    """The ops that make `wanted` once more, reading what crossed into the segment through a `barrier`."""
+    """The ops that compute `wanted` again. They read checkpoints through a `barrier`, so that no pass merges them
+    with the original ops."""
     needed, positions = set(wanted), set()
     for position in range(max(made[n] for n in wanted), -1, -1):
         op = block.ops[position]
@@ -107,7 +112,7 @@ def _again(block: Block, made: Mapping[str, int], wanted: set[str], lost: set[st
 
 
 def even_cuts(block: Block, segments: int) -> list[int]:
-    """Where to cut into about `segments` parts: near even positions, where the least crosses."""
+    """Positions that cut `block` into about `segments` parts: near even positions, where the fewest bytes cross."""
     n = len(block.ops)
     made = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     until: dict[str, int] = {}
@@ -134,6 +139,6 @@ def even_cuts(block: Block, segments: int) -> list[int]:
 
 def _bytes(type: Type) -> int:
     if not isinstance(type, TensorType):
-        return 2**40  # what a loop recorded: never cut there if it can be helped
+        return 2**40  # a stack: avoid cuts that keep the recorded values of a loop
     width = 8 if type.dtype.endswith("64") else 1 if type.dtype in ("bool", "int8", "uint8") else 4
     return width * math.prod(max(n, 1) for n in type.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.backward.unreachable import reason_for
 from core.ir import Op, Program, Type, live
@@ -43,13 +43,13 @@ def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequenc
         return {}
     path = trace.block([trace.ops[p] for p in places], [])
     read = {name for op in path.ops for name in op.inputs}
-    depends = Dependence()
+    activity = Activity()
     why = {}
     for name in names:
         if not trace.is_float(name):
             why[name] = "integer_dtype"
         elif name in read:
-            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), depends)
+            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), activity)
         else:
             why[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
     return why

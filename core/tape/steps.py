@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.compiler.compile import optimize
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
@@ -155,9 +155,9 @@ def _forward(form: Form) -> Step:
 def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
     block = form.block()
     names = [f"v{i}" for i in wrt]
-    depends = Dependence()
+    activity = Activity()
     with headroom():
-        a = Adjoint(block, depends=depends)
+        a = Adjoint(block, activity=activity)
         seed = a.seed(f"v{target}")
         found = a.run([(f"v{target}", seed)], names)
         reached = [name for name in names if name in found]
@@ -165,7 +165,7 @@ def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
         ops = live(a.ops(), results)
         known = reads(ops, results, block.types)
         made = interpreter_of(optimize(a.part(ops, (*known, seed.name), results)))
-    played = play_back(block, depends.active(block, names, ()), set(a.cotangents.origin.values()), reached)
+    played = play_back(block, activity.active(block, names, ()), set(a.cotangents.origin.values()), reached)
     return Step(made, tuple(int(n[1:]) for n in known), tuple(int(n[1:]) for n in reached), played)
 
 

@@ -10,7 +10,7 @@ from core.ir.errors import Place
 from core.ir.exact import exact
 from core.ir.names import block_index
 from core.ir.recursion import headroom
-from core.ir.registry import OpSpec, lookup, plain
+from core.ir.registry import OpSpec, json_value, lookup
 
 __all__ = ["write"]
 
@@ -154,7 +154,7 @@ def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place])
         if isinstance(value, Block):
             attrs[name] = places[place.number, position, name].index
         elif name not in defaults or exact(value) != defaults[name]:  # a given -0.0 is not the default 0.0
-            attrs[name] = plain(value)
+            attrs[name] = json_value(value)
     if attrs:
         out["attrs"] = attrs
     here = op.location

@@ -15,7 +15,7 @@ from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
 from core.ir.builder import BlockBuilder
-from core.ir.registry import Attr, Example, OpSpec, as_tuple, plain
+from core.ir.registry import Attr, Example, OpSpec, as_tuple, json_value
 from core.runtime.reference import execute
 from core.wire.samples import SAMPLES
 from service.formats import json_tensors as tensors
@@ -127,7 +127,7 @@ def _type(attr: Attr) -> str:
 
 
 def _default(attr: Attr) -> str:
-    return "" if attr.required else f", by default `{json.dumps(plain(attr.default))}`"
+    return "" if attr.required else f", by default `{json.dumps(json_value(attr.default))}`"
 
 
 def _gradient(spec: OpSpec) -> str:
@@ -215,7 +215,7 @@ def _shown(spec: OpSpec, example: Example) -> dict[str, Any]:
     outs = _outputs(spec, len(block.results))
     op: dict[str, Any] = {"type": spec.name, "inputs": names, "outputs": outs}
     if example.attrs:
-        op["attrs"] = {name: plain(value) for name, value in example.attrs.items()}
+        op["attrs"] = {name: json_value(value) for name, value in example.attrs.items()}
     given = dict(zip(block.params, [x for x in example.inputs if x is not None], strict=True))
     shown: dict[str, Any] = {"op": op}
     if given:

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.analysis.numeric import random_values
 from core.analysis.profile import profile_of
-from core.compiler.compile import GradientQuery, bound, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, bind_shapes, compile_gradient, compile_training
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from core.runtime.times import Times
@@ -50,7 +50,7 @@ def profile_file(
     if unknown := sorted(set(shapes or ()) - known):
         raise ProgramError(f"the program has no feed {unknown[0]!r}", "feed_unknown")
     sizes = {**{n: a.shape for n, a in given.items() if n in known}, **(shapes or {})}
-    sized = bound(program, sizes)
+    sized = bind_shapes(program, sizes)
     for v in sized.feeds:
         if not v.type.is_static and v.name not in given:
             raise ProgramError(

@@ -13,7 +13,18 @@ from pydantic import Field
 
 import core.compiler.compile  # noqa: F401  (declares every op)
 from core.ir import Block
-from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, BlockIndex, Example, Extended, Kind, LocalName, OpSpec, plain
+from core.ir.registry import (
+    CONSTRUCTS,
+    REGISTRY,
+    Attr,
+    BlockIndex,
+    Example,
+    Extended,
+    Kind,
+    LocalName,
+    OpSpec,
+    json_value,
+)
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.samples import SAMPLES, Sample
 from service.formats import json_tensors as tensors
@@ -172,7 +183,7 @@ def _detail(spec: OpSpec) -> dict[str, Any]:
 def schema_of(attr: Attr) -> dict[str, Any]:
     """The JSON Schema of an attribute."""
     schema = _of(attr.type)
-    return schema if attr.required else schema | {"default": plain(attr.default)}
+    return schema if attr.required else schema | {"default": json_value(attr.default)}
 
 
 def _of(annotation: Any) -> dict[str, Any]:
@@ -215,5 +226,5 @@ def _example(example: Example) -> dict[str, Any]:
     return {
         "inputs": [shown(x) for x in example.inputs],
         "outputs": [shown(x) for x in example.outputs],
-        "attributes": {name: plain(value) for name, value in example.attrs.items()},
+        "attributes": {name: json_value(value) for name, value in example.attrs.items()},
     }

@@ -97,7 +97,7 @@ def if_else_adjoint(
             elif ct is None:
                 returned[-1].append(each.b.zeros_like(each.b.value(name)))
             else:
-                returned[-1].append(each.cotangents.whole(name, ct, "other_branch", op.location))
+                returned[-1].append(each.cotangents.dense(name, ct, "other_branch", op.location))
         for other in inner:
             for ct in other.cotangents.recorded.values():
                 returned[-1].append(ct if other is each else empty(each.b, ct.type))

@@ -10,7 +10,7 @@ from core.autodiff.adjoint import Adjoint
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
-from core.ir.names import plain
+from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
 
@@ -49,7 +49,7 @@ class Side:
             again, read = _again(a, read, lambda n: n in constants)
             forward = a.part(a.primal, a.block.params, a.block.results)
         else:
-            kept = {*a.block.params, *(n for n in a.block.types if plain(n) in checkpoints)}
+            kept = {*a.block.params, *(n for n in a.block.types if unversioned(n) in checkpoints)}
             again, read = _again(a, read, lambda n: n not in kept)
             forward = a.block
         return cls(a, (*again, *ops), read, forward)

@@ -156,7 +156,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     tables = {i: ct for i in range(n, n + m) if isinstance(ct := by_rows.get(body.params[i]), SparseRows)}
     apart = {body.params[i] for i in tables}
     found = {
-        p: inner.cotangents.whole(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart
+        p: inner.cotangents.dense(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart
     }
 
     b = inner.b
@@ -254,7 +254,7 @@ def _tracked(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) ->
     """
     body: Block = op.attrs["sub_block"]
     n = op.attrs["carried"]
-    once = a.depends.of(body)
+    once = a.activity.of(body)
     reach = _closure(once[:n])
     want = sum(1 << i for i, w in enumerate(wanted) if w)
     moves = {i for i in range(n) if reach[i] & want}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import core.compiler.compile  # noqa: F401  (declares every op)
-from core.autodiff.activity import Dependence
+from core.autodiff.activity import Activity
 from tests.core.blocks import Writer
 
 
 def active(w: Writer, results: str, wrt: str, cut: str = "") -> set[str]:
-    return Dependence().active(w.block(results), wrt.split(), cut.split())
+    return Activity().active(w.block(results), wrt.split(), cut.split())
 
 
 def test_a_variable_is_active_if_a_path_of_floats_reaches_it():
@@ -41,7 +41,7 @@ def test_results_of_a_block_are_bits_of_its_parameters():
     w.op("only_y", "tanh", "y")
     w.op("constant", "fill_constant", shape=(2,), value=1.0, dtype="float64")
 
-    assert Dependence().of(w.block("sum only_y constant x n")) == (0b011, 0b010, 0, 0b001, 0)
+    assert Activity().of(w.block("sum only_y constant x n")) == (0b011, 0b010, 0, 0b001, 0)
 
 
 def test_a_branch_depends_on_what_either_side_reads():
@@ -51,7 +51,7 @@ def test_a_branch_depends_on_what_either_side_reads():
     w = Writer(go="bool", x=(2,), y=(2,), z=(2,))
     w.op("out", "if_else", "go", "x", "y", true_block=yes.block("a"), false_block=no.block("a"))
 
-    assert Dependence().of(w.block("out z")) == (0b0110, 0b1000)
+    assert Activity().of(w.block("out z")) == (0b0110, 0b1000)
 
 
 def test_a_carried_value_depends_on_everything_that_some_later_trip_mixes_in():
@@ -61,4 +61,4 @@ def test_a_carried_value_depends_on_everything_that_some_later_trip_mixes_in():
     w = Writer(go="bool", a=(2,), b=(2,), c=(2,))
     w.op("end x y z", "loop", "go", "a", "b", "c", sub_block=body.block("go b c next"), carried=4, captured=0)
 
-    assert Dependence().of(w.block("x y z")) == (0b1110, 0b1100, 0b1000)
+    assert Activity().of(w.block("x y z")) == (0b1110, 0b1100, 0b1000)

@@ -138,7 +138,7 @@ def test_a_budget_for_checkpoints_cuts_as_much_of_the_program_as_needed(share):
 
     assert exe.choice.peak <= limit
     assert measured(s, checkpoints=Budget(limit, TRIPS)) < TOLERANCE * limit
-    assert bool(exe.choice.kept) == (share < 1)
+    assert bool(exe.choice.checkpoints) == (share < 1)
     for name, value in exe.step(s.values).gradients.items():
         assert value.tobytes() == grads(s)[name].tobytes()
 
@@ -160,7 +160,7 @@ def test_both_may_be_traded_for_one_budget():
     exe = choice(s, least, **both)
 
     assert exe.choice.peak == least
-    assert exe.choice.kept
+    assert exe.choice.checkpoints
     assert {policy for _, policy in exe.choice.policies} != {"store"}
     wanted = grads(s)
     close(exe.step(s.values).gradients["w"], wanted["w"], 1e-13)

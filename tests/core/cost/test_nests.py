@@ -108,7 +108,7 @@ def test_each_loop_may_have_its_own_policy(policy):
     s = nested()
     program = read(s.document)
     backward = append_backward(program, "loss")
-    whole = Step(backward.forward, backward.asked, gradient_step(backward, GradientQuery(loss="loss")), TRIPS)
+    whole = Step(backward.forward, backward.rule_calls, gradient_step(backward, GradientQuery(loss="loss")), TRIPS)
     assert whole.nests is not None
     assert [len(n.loops) for n in whole.nests] == [2, 1, 2, 1]
 

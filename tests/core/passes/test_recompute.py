@@ -35,7 +35,7 @@ def test_without_a_cut_the_adjoint_reads_what_the_forward_part_kept():
     made = recompute(block, ops, cuts=[])
 
     assert reads(made.ops) == reads(ops) == ["c", "b", "a"]
-    assert (made.kept, made.again) == ((), 0)
+    assert (made.checkpoints, made.again) == ((), 0)
 
 
 def test_behind_a_cut_the_adjoint_reads_what_runs_again_from_what_crosses_into_the_segment():
@@ -43,7 +43,7 @@ def test_behind_a_cut_the_adjoint_reads_what_runs_again_from_what_crosses_into_t
 
     made = recompute(block, ops, cuts=[1])  # x, a, b | c
 
-    assert made.kept == ("b",)
+    assert made.checkpoints == ("b",)
     assert made.again == 1
     assert again(made)[:2] == ["x@AGAIN0 = barrier(x)", "a@AGAIN = tanh(x@AGAIN0)"]
     assert reads(made.ops)[-1] == "a@AGAIN"
@@ -53,7 +53,7 @@ def test_behind_a_cut_the_adjoint_reads_what_runs_again_from_what_crosses_into_t
 def test_a_variable_named_as_a_checkpoint_is_kept():
     block, ops = chain()
 
-    made = recompute(block, ops, cuts=[1], kept=["a"])
+    made = recompute(block, ops, cuts=[1], checkpoints=["a"])
 
-    assert made.kept == ("a", "b")
+    assert made.checkpoints == ("a", "b")
     assert made.again == 0
