@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,7 @@ __all__ = [
     "Dtype",
     "Example",
     "Extended",
+    "Family",
     "Kind",
     "LocalName",
     "OpSpec",
@@ -76,6 +78,18 @@ class LocalName(str):
 
 EXACT = frozenset({bool, str, Block})
 """Attribute types of which every value is right as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A group of ops in the catalogue. A folder or module of ops declares the family of its ops as ``FAMILY``.
+
+    name:  one word, the filter of the catalogue and the name of the family's page.
+    title: one line that lists what the ops do.
+    """
+
+    name: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +136,7 @@ class OpSpec:
 
     name: str
     kind: Kind
+    family: Family
     doc: str
     inputs: tuple[Slot, ...]
     outputs: tuple[str, ...]
@@ -288,6 +303,7 @@ def _declare(
     spec = table[name] = OpSpec(
         name=name,
         kind=kind,
+        family=_family(name, body.__module__),
         doc=inspect.getdoc(body) or "",
         inputs=slots,
         outputs=(outputs,) if isinstance(outputs, str) else outputs,
@@ -297,6 +313,15 @@ def _declare(
         takes_key=any(slot.name == "key" and slot.optional for slot in slots),
     )
     return spec
+
+
+def _family(op: str, module: str) -> Family:
+    """The family that `module` declares for its ops, or else the folder of `module`. Raises ValueError if none does."""
+    for name in (module, module.rpartition(".")[0]):
+        family = getattr(sys.modules.get(name), "FAMILY", None)
+        if isinstance(family, Family):
+            return family
+    raise ValueError(f"op {op!r} has no family: declare FAMILY in {module} or in its folder")
 
 
 def lookup(name: str) -> OpSpec:

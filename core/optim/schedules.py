@@ -11,7 +11,7 @@ import numpy as np
 
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, OpSpec, composite
+from core.ir.registry import Example, Family, OpSpec, composite
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
 from core.ops.elementwise.math import clip, cos, exp, rsqrt
@@ -19,6 +19,8 @@ from core.ops.elementwise.rounding import ceil, floor
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["SCHEDULES", "Schedule"]
+
+FAMILY = Family("schedules", "Learning rates as functions of the number of updates")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ PAGES = pages()
 ENTRIES = {
     name: text
     for page in PAGES.values()
-    for name, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S)
+    for name, text in re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", page, re.M | re.S)
 }
 EXAMPLES = {
     f"{name}-{i}": json.loads(text)
