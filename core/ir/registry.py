@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from core.ir.errors import ProgramError
-from core.ir.program import DTYPES, Block, unknown_dtype
+from core.ir.program import DTYPES, Block, Op, unknown_dtype
+from core.ir.roles import Roles
 
 __all__ = [
     "CONSTRUCTS",
@@ -44,9 +45,11 @@ __all__ = [
     "block_attrs",
     "composite",
     "construct",
+    "is_loop",
     "lookup",
     "op",
     "plain",
+    "roles_of",
 ]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -153,6 +156,7 @@ class OpSpec:
     infer_rule: Rule | None = None
     vjp_rule: Rule | None = None
     adjoint_rule: Rule | None = None
+    roles_rule: Callable[[Op], Roles] | None = None
     example_rule: Callable[[], Iterable[Example]] | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
 
@@ -173,6 +177,11 @@ class OpSpec:
     def adjoint(self, rule: Rule) -> Rule:
         """Decorator, for control flow: a rule that may also rewrite the forward op (core.autodiff.adjoint)."""
         self.adjoint_rule = rule
+        return rule
+
+    def roles(self, rule: Callable[[Op], Roles]) -> Callable[[Op], Roles]:
+        """Decorator, for control flow: the roles of the operands and outputs of an op of this type."""
+        self.roles_rule = rule
         return rule
 
     def example(self, rule: Callable[[], Iterable[Example]]) -> Callable[[], Iterable[Example]]:
@@ -330,6 +339,18 @@ def lookup(name: str) -> OpSpec:
         return REGISTRY[name]
     except KeyError:
         raise ProgramError(f"unknown op type {name!r}", "unknown_op", suggestion=_near(name, REGISTRY)) from None
+
+
+def roles_of(op: Op) -> Roles | None:
+    """The roles of the operands and outputs of a loop or branch; None for any other op."""
+    spec = REGISTRY.get(op.type)  # the type of a region of machine code is not declared
+    return None if spec is None or spec.roles_rule is None else spec.roles_rule(op)
+
+
+def is_loop(op: Op) -> bool:
+    """Whether the inner block of `op` runs once for each trip."""
+    roles = roles_of(op)
+    return roles is not None and roles.repeats
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from core.ir import Block, Op, with_inner
+from core.ir.registry import is_loop
 from core.passes.merge import merge_loops
 
 __all__ = ["share_common"]
@@ -34,7 +35,7 @@ def share_common(block: Block) -> Block:
             if same is not op and repr(same.attrs) == repr(op.attrs):  # 0.0 and -0.0 are equal, what they give is not
                 renamed.update(zip(op.outputs, same.outputs, strict=True))
                 continue
-        if op.type == "loop":
+        if is_loop(op):
             trips = (inputs, tuple([(k, v) for k, v in op.attrs.items() if k != "sub_block"]))
             at = loops.setdefault(trips, len(ops))
             merged = merge_loops(ops[at], inside, share_common) if at < len(ops) else None

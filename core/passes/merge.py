@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder
+from core.ir.registry import roles_of
 
 __all__ = ["merge_loops"]
 
@@ -20,7 +21,9 @@ def merge_loops(first: Op, second: Op, share: Callable[[Block], Block]) -> tuple
     Both have the same inputs and the same attributes but for their bodies. None if they carry different values.
     share: makes equal ops of a block one.
     """
-    carried = first.attrs["carried"]
+    roles = roles_of(first)
+    assert roles is not None
+    carried = len(roles.carried)
     both = share(_side_by_side(first.attrs["sub_block"], second.attrs["sub_block"]))
     results, others = both.results[: len(first.outputs)], both.results[len(first.outputs) :]
     if results[:carried] != others[:carried]:

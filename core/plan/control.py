@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from core.ir import Block, Op, StackType, TensorType
+from core.ops.control.loop import loop_roles
 from core.plan.data import Instruction, Root, Sequence, Stack, View, bytes_of, contiguous
 from core.plan.flow import Branch, Elements, Loop, Recording, State
 from core.plan.hoist import hoist_products, hoist_rows
@@ -19,7 +20,8 @@ RECORD_BYTES = 16
 @lowers("loop")
 def lower_loop(low: Lowering, op: Op) -> None:
     body: Block = op.attrs["sub_block"]
-    n, m = op.attrs["carried"], op.attrs["captured"]
+    roles = loop_roles(op)
+    n = len(roles.carried)
     if op.attrs["condition"] and op.attrs["reverse"]:
         raise Unsupported("a loop that runs backwards until a condition fails")
     fixed = [i for i in range(n) if body.results[i] == body.params[i]]
@@ -48,9 +50,9 @@ def lower_loop(low: Lowering, op: Op) -> None:
             buffers = (low.root(nbytes), low.root(nbytes))
         initial = low.dense(low.entry(op.inputs[i]))
         states.append(State(now, following, buffers, initial, low.place(op.outputs[i])))
-    for i in (*fixed, *range(n, n + m)):
+    for i in (*fixed, *roles.captured):
         inner.define(body.params[i], _operand(low, op.inputs[i]))
-    over = [_element(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
+    over = [_element(low, inner, op.inputs[i], body.params[i]) for i in roles.elements]
     length = _common_length([stack for stack, _ in over])
     slots = [_slot(inner, name) for name in body.results[n:]]
 

@@ -6,8 +6,8 @@ op, so the result can be differentiated again by the same rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.autodiff.activity import FLOWS
@@ -16,6 +16,7 @@ from core.ir import Block, Op, StackType
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
+from core.ir.roles import Roles
 from core.ops.common.types import matches
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
 from core.ops.control.tensor_arrays import array_concat, array_fill
@@ -23,7 +24,7 @@ from core.ops.indexing.embedding import merge_rows
 from core.ops.reduction.sums import sum_
 from core.ops.shape.arrange import flip
 
-__all__ = ["loop"]
+__all__ = ["loop", "loop_roles"]
 
 
 @op(control=True, outputs="out")
@@ -101,6 +102,18 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
     return (*sub_block.param_types[:carried], *(StackType(t) for t in sub_block.result_types[carried:]))
 
 
+@loop.roles
+def loop_roles(op: Op) -> Roles:
+    n, m = op.attrs["carried"], op.attrs["captured"]
+    return Roles(
+        carried=range(n),
+        captured=range(n, n + m),
+        elements=range(n + m, len(op.inputs)),
+        optional=range(n, len(op.outputs)),
+        repeats=True,
+    )
+
+
 def _loop_flow(op: Op, sub_block: tuple[int, ...]) -> list[int]:
     carried = op.attrs["carried"]
     reach = _closure(sub_block[:carried])
@@ -133,96 +146,140 @@ def _through(bits: int, reach: Sequence[int]) -> int:
 
 @loop.adjoint
 def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Cotangent | None]:
-    """The gradient of a loop is a loop over what the forward one recorded, newest trip first.
+    """The gradient of a loop: a loop over the stacks that the forward loop recorded, newest trip first.
 
-    Cotangents of carried values are replaced on each trip, those of captured values are added up from zero, those of
-    stack elements leave as stacks. Those of captured tables that are rows leave as stacks too, and are merged behind
-    the loop.
+    It carries the cotangents of carried values, and the sums, from zero, of the cotangents of captured values. It
+    records the cotangents of elements. Cotangents of captured tables that come as rows are recorded too, and merged
+    after the loop.
     """
     if op.attrs["is_test"]:
-        raise ProgramError("the loop keeps nothing of its trips: is_test is set", "is_test_loop", location=op.location)
+        raise ProgramError(
+            "the loop records nothing for a backward pass: is_test is set", "is_test_loop", location=op.location
+        )
     body: Block = op.attrs["sub_block"]
-    n, m = op.attrs["carried"], op.attrs["captured"]
-    tracked = _tracked(a, op, cts, wanted)
-    seeded = [j for j in range(n, len(cts)) if cts[j] is not None]
-    cts = [_complete(a, op.outputs[j], ct) if ct and j >= n else ct for j, ct in enumerate(cts)]
+    roles = loop_roles(op)
+    moving = _moving(a, op, cts, wanted)
+    seeded = [j for j in roles.optional if cts[j] is not None]
+    cts = [_complete(a, op.outputs[j], ct) if ct and j in roles.optional else ct for j, ct in enumerate(cts)]
 
     inner = a.inside(body)
-    from_carried = {i: inner.b.param(body.types[body.params[i]]) for i in tracked}
-    from_stacks = {j: inner.seed(body.results[j]) for j in seeded}
-    seeds = [(body.results[i], ct) for i, ct in (from_carried | from_stacks).items()]
-    wrt = [p for i, p in enumerate(body.params) if (i in tracked if i < n else wanted[i])]
-    by_rows = inner.run_by_rows(seeds, dict.fromkeys(wrt))
-    tables = {i: ct for i in range(n, n + m) if isinstance(ct := by_rows.get(body.params[i]), SparseRows)}
-    apart = {body.params[i] for i in tables}
-    found = {
-        p: inner.cotangents.whole(p, ct, "changed_by_loop", op.location) for p, ct in by_rows.items() if p not in apart
-    }
+    params = {i: inner.b.param(body.types[body.params[i]]) for i in moving}
+    seeds = params | {j: inner.seed(body.results[j]) for j in seeded}
+    wanted = [i in moving if i in roles.carried else wanted[i] for i in roles.passed]
+    found, tables = _pulled_back(inner, op, seeds, wanted)
 
-    b = inner.b
-    next_cts = [found.get(body.params[i]) or b.zeros_like(b.value(body.params[i])) for i in tracked]
-    added = [i for i in range(n, n + m) if body.params[i] in found]
-    # 16-bit floats are added up in float32: a thousand ones are more than bfloat16 can count
-    zeros = [widened(a.b.zeros_like(a.b.value(op.inputs[i]))) for i in added]
-    sums = [b.param(zero.type) for zero in zeros]
-    next_sums = [sum_(total, widened(found[body.params[i]])) for i, total in zip(added, sums, strict=True)]
-    elements = [i for i in range(n + m, len(body.params)) if body.params[i] in found]
+    following = {i: found.get(i) or inner.b.zeros_like(inner.b.value(body.params[i])) for i in moving}
+    sums = _sums(a, inner, op, {i: ct for i, ct in found.items() if i in roles.captured})
+    initial = {i: cts[i] or a.b.zeros_like(a.b.value(op.outputs[i])) for i in moving}
+    carried = [*(_Carried(i, initial[i], params[i], following[i]) for i in moving), *sums]
+    elements = [i for i in roles.elements if i in found]
     records = list(inner.cotangents.recorded.items())
     returned = [
-        *next_cts,
-        *next_sums,
-        *(found[body.params[i]] for i in elements),
+        *(each.following for each in carried),
+        *(found[i] for i in elements),
         *(ct for _, ct in records),
         *(part for table in tables.values() for part in (table.rows, table.values)),
     ]
     side = Side.of(inner, [v.name for v in returned], op.attrs["memory"], op.attrs["checkpoints"])
-
-    read_captured = [i for i in range(n, n + m) if body.params[i] in side.reads]
-    read_elements = [i for i in range(n + m, len(body.params)) if body.params[i] in side.reads]
-    given = {body.params[i] for i in (*read_captured, *read_elements)}
-    kept = [name for name in side.reads if name not in given]
-    if not (kept or read_elements or seeded):  # nothing is read, but the number of trips must be known
-        if op.attrs["condition"]:
-            kept = [body.params[0]]
-        else:
-            read_elements = [n + m]
-    op, stacks = _record(a, index, op, side.forward, kept)
-
-    params = [
-        *(from_carried[i].name for i in tracked),
-        *(s.name for s in sums),
-        *(body.params[i] for i in read_captured),
-        *kept,
-        *(body.params[i] for i in read_elements),
-        *(from_stacks[j].name for j in seeded),
-    ]
-    adjoint_body = inner.part(side.ops, params, [v.name for v in returned])
-    outs = a.b.append(
-        a.b.make(
-            "loop",
-            *(cts[i] or a.b.zeros_like(a.b.value(op.outputs[i])) for i in tracked),
-            *zeros,
-            *(a.b.value(op.inputs[i]) for i in read_captured),
-            *stacks,
-            *(a.b.value(op.inputs[i]) for i in read_elements),
-            *(cts[j] for j in seeded),
-            sub_block=adjoint_body,
-            carried=len(tracked) + len(added),
-            captured=len(read_captured),
-            condition=False,
-            reverse=not op.attrs["reverse"],
+    op, captured, stacks = _residuals(a, index, op, side, trips_known=bool(seeded))
+    stacks += [(ct, seeds[j].name) for j in seeded if (ct := cts[j]) is not None]
+    names = [*(each.param.name for each in carried), *(name for _, name in (*captured, *stacks))]
+    outs = iter(
+        a.b.append(
+            a.b.make(
+                "loop",
+                *(each.initial for each in carried),
+                *(value for value, _ in (*captured, *stacks)),
+                sub_block=inner.part(side.ops, names, [v.name for v in returned]),
+                carried=len(carried),
+                captured=len(captured),
+                condition=False,
+                reverse=not op.attrs["reverse"],
+            )
         )
     )
     result: list[Cotangent | None] = [None] * len(op.inputs)
-    given_back = (*tracked, *added, *elements)
-    for i, out in zip(given_back, outs, strict=False):
-        result[i] = narrowed(out, a.b.types[op.inputs[i]]) if i in added else out
-    rest = outs[len(given_back) :]
-    a.cotangents.recorded.update((key, out) for (key, _), out in zip(records, rest, strict=False))
-    stacks = list(rest[len(records) :])
-    for i, rows, values in zip(tables, stacks[::2], stacks[1::2], strict=True):
-        result[i] = _merged(a, a.b.value(op.inputs[i]), rows, values, newest_first=not op.attrs["reverse"])
+    for i in moving:
+        result[i] = next(outs)
+    for each in sums:
+        result[each.operand] = narrowed(next(outs), a.b.types[op.inputs[each.operand]])
+    for i in elements:
+        result[i] = next(outs)
+    a.cotangents.recorded.update((key, next(outs)) for key, _ in records)
+    for i in tables:
+        result[i] = _merged(a, a.b.value(op.inputs[i]), next(outs), next(outs), newest_first=not op.attrs["reverse"])
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """A value that the backward loop carries: the cotangent of one operand of the forward loop.
+
+    operand:   position of that operand.
+    initial:   the value before the first trip, outside of the loop.
+    param:     the value at the start of a trip, in the body.
+    following: the value at the end of a trip, in the body.
+    """
+
+    operand: int
+    initial: Value
+    param: Value
+    following: Value
+
+
+def _pulled_back(
+    inner: Adjoint, op: Op, seeds: Mapping[int, Value], wanted: Sequence[bool]
+) -> tuple[dict[int, Value], dict[int, SparseRows]]:
+    """The cotangents of the body's parameters in one trip, and those of captured tables that come as rows.
+
+    seeds: position of a result of the body -> its cotangent. wanted: for each parameter whether its cotangent is.
+    """
+    body, captured = inner.block, loop_roles(op).captured
+    wrt = [name for name, each in zip(body.params, wanted, strict=True) if each]
+    by_rows = inner.run_by_rows([(body.results[j], ct) for j, ct in seeds.items()], dict.fromkeys(wrt))
+    found: dict[int, Value] = {}
+    tables: dict[int, SparseRows] = {}
+    for i, name in enumerate(body.params):
+        ct = by_rows.get(name)
+        if isinstance(ct, SparseRows) and i in captured:
+            tables[i] = ct
+        elif ct is not None:
+            found[i] = inner.cotangents.whole(name, ct, "changed_by_loop", op.location)
+    return found, tables
+
+
+def _sums(a: Adjoint, inner: Adjoint, op: Op, found: Mapping[int, Value]) -> list[_Carried]:
+    """The sums over trips of the cotangents `found` of captured operands.
+
+    They are float32 for 16-bit floats: bfloat16 cannot count to a thousand.
+    """
+    zeros = {i: widened(a.b.zeros_like(a.b.value(op.inputs[i]))) for i in found}
+    totals = {i: inner.b.param(zero.type) for i, zero in zeros.items()}
+    return [_Carried(i, zeros[i], total, sum_(total, widened(found[i]))) for i, total in totals.items()]
+
+
+def _residuals(
+    a: Adjoint, index: int, op: Op, side: Side, trips_known: bool
+) -> tuple[Op, list[tuple[Value, str]], list[tuple[Value, str]]]:
+    """What the backward body reads of the forward loop: the forward op that records it, captured operands and stacks.
+
+    Each comes with the name of the body's parameter that takes it. trips_known: whether another stack tells the
+    backward loop its number of trips; if nothing does, one is recorded for that alone.
+    """
+    roles = loop_roles(op)
+    body: Block = op.attrs["sub_block"]
+    captured = [i for i in roles.captured if body.params[i] in side.reads]
+    elements = [i for i in roles.elements if body.params[i] in side.reads]
+    given = {body.params[i] for i in (*captured, *elements)}
+    kept = [name for name in side.reads if name not in given]
+    if not (kept or elements or trips_known):
+        if op.attrs["condition"]:
+            kept = [body.params[roles.carried[0]]]
+        else:
+            elements = [roles.elements[0]]
+    op, recorded = _record(a, index, op, side.forward, kept)
+    stacks = [*zip(recorded, kept, strict=True), *((a.b.value(op.inputs[i]), body.params[i]) for i in elements)]
+    return op, [(a.b.value(op.inputs[i]), body.params[i]) for i in captured], stacks
 
 
 def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: bool) -> SparseRows:
@@ -247,7 +304,7 @@ def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
     return array_fill(ct, a.b.value(stack))
 
 
-def _tracked(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:
+def _moving(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:
     """The carried values that some trip has a cotangent for and that move, on some trip, with what is wanted.
 
     Both are closed over trips: a state that starts as a constant still moves from the second trip on.
