@@ -8,8 +8,9 @@ An op is a few functions that share one tail, ``(*inputs, **attrs)``::
     example()                        cases to show and to check
 
 The kernel's signature is the schema: positional parameters are input slots (optional ones default to None), ``*name``
-is a variadic slot, keyword-only parameters are attributes with their types and defaults, the docstring is the
-documentation. A *composite* has no kernel: it is written in other ops, and all else follows from that.
+is a variadic slot, keyword-only parameters are attributes with their types and defaults (an `AttrGroup` stands for
+several), the docstring is the documentation. A *composite* has no kernel: it is a function of symbols that calls other
+ops, and its types, gradient and code follow from them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from core.ir.attr_groups import attributes_of, groups_of, packed
 from core.ir.errors import ProgramError
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
@@ -308,7 +310,13 @@ def _declare(
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
     )
-    attrs = tuple(Attr(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY)
+    groups = groups_of(hints)
+    attrs: list[Attr] = []
+    for p in parameters:
+        if p.name in groups:
+            attrs += (Attr(*each) for each in attributes_of(groups[p.name], p.default))
+        elif p.kind is p.KEYWORD_ONLY:
+            attrs.append(Attr(p.name, hints[p.name], p.default))
     spec = table[name] = OpSpec(
         name=name,
         kind=kind,
@@ -317,8 +325,8 @@ def _declare(
         inputs=slots,
         outputs=(outputs,) if isinstance(outputs, str) else outputs,
         variadic_outputs=isinstance(outputs, str),
-        attrs=attrs,
-        body=body,
+        attrs=tuple(attrs),
+        body=packed(body, groups),
         takes_key=any(slot.name == "key" and slot.optional for slot in slots),
     )
     return spec

@@ -17,7 +17,7 @@ from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ops.common.types import as_dtype
 from core.ops.elementwise.arithmetic import cast
-from core.ops.optimizers.updates import decayed
+from core.ops.optimizers.updates import Penalties
 from core.optim.schedules import Schedule
 
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
@@ -73,7 +73,7 @@ class Optimizer:
         if not self.decays:
             return gradient
         assert not isinstance(gradient, SparseRows), "decay moves every row"
-        return decayed(parameter, gradient, self.attrs["weight_decay"], self.attrs["l1_decay"])
+        return Penalties(self.attrs["weight_decay"], self.attrs["l1_decay"]).added(parameter, gradient)
 
     @property
     def decays(self) -> bool:

@@ -4,14 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from core.ir.attr_groups import AttrGroup
 from core.ir.errors import ProgramError
 
-__all__ = ["Pads", "blocks", "few_windows", "meetings", "pads_of", "reach", "sizes", "wide"]
+__all__ = [
+    "PLANE",
+    "Convolution",
+    "Pads",
+    "Window",
+    "blocks",
+    "few_windows",
+    "meetings",
+    "pads_of",
+    "reach",
+    "sizes",
+    "wide",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Window(AttrGroup):
+    """How windows move over spatial axes: one number for all axes, or one for each. For `paddings` see `pads_of`."""
+
+    strides: tuple[int, ...] = (1,)
+    paddings: tuple[int, ...] = (0,)
+    dilations: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution(Window):
+    """How a filter moves over x, and in how many groups it divides the channels."""
+
+    groups: int = 1
+
+
+PLANE = Convolution(strides=(1, 1), paddings=(0, 0), dilations=(1, 1))
+"""The defaults of a convolution over two axes."""
+
 
 Pads = tuple[tuple[int, int], ...]
 Place = tuple[int | slice, ...]

@@ -9,20 +9,25 @@ an optimiser does not say that it decays in another way.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from core.ir.attr_groups import AttrGroup
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite
+from core.ir.registry import Example, OpSpec, composite
 from core.ops.elementwise.arithmetic import abs_, sign
 from core.ops.elementwise.logic import equal, less_equal, logical_or, not_equal, where
 from core.ops.elementwise.math import clip, sqrt, square
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__ = ["STATES", "check_share", "decayed"]
+__all__ = ["STATES", "Penalties", "check_share", "optimizer"]
 
 
 def check_share(**values: float) -> None:
@@ -32,20 +37,40 @@ def check_share(**values: float) -> None:
             raise ProgramError(f"{name} must be at least 0 and below 1, not {value}", "bad_attr")
 
 
-def decayed(parameter, gradient, weight_decay, l1_decay):
-    """The gradient, with that of both penalties."""
-    if weight_decay:
-        gradient = gradient + parameter * weight_decay
-    return gradient + sign(parameter) * l1_decay if l1_decay else gradient
+@dataclass(frozen=True, slots=True)
+class Penalties(AttrGroup):
+    """The penalties whose gradient an optimiser adds to that of the loss."""
+
+    weight_decay: float = 0.0
+    l1_decay: float = 0.0
+
+    def added(self, parameter, gradient):
+        """``gradient + weight_decay * parameter + l1_decay * sign(parameter)``."""
+        if self.weight_decay:
+            gradient = gradient + parameter * self.weight_decay
+        return gradient + sign(parameter) * self.l1_decay if self.l1_decay else gradient
 
 
-@composite(outputs=("parameter_out",))
-def sgd(parameter, gradient, *, learning_rate: float = 0.01, weight_decay: float = 0.0, l1_decay: float = 0.0):
+LARS = Penalties(weight_decay=0.0005)
+
+
+def optimizer(update: Callable[..., Any]) -> OpSpec:
+    """Declare an optimiser: a composite of (parameter, gradient, *slots) that returns the new (parameter, *slots).
+
+    Its outputs have the names of its inputs, with ``_out``.
+    """
+    inputs = [p.name for p in inspect.signature(update).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    spec: OpSpec = composite(outputs=tuple(f"{name}_out" for name in inputs if name != "gradient"))(update)
+    return spec
+
+
+@optimizer
+def sgd(parameter, gradient, *, learning_rate: float = 0.01, penalties: Penalties):
     """``parameter - learning_rate * (gradient + weight_decay * parameter + l1_decay * sign(parameter))``."""
-    return parameter - decayed(parameter, gradient, weight_decay, l1_decay) * learning_rate
+    return parameter - penalties.added(parameter, gradient) * learning_rate
 
 
-@composite(outputs=("parameter_out", "velocity_out"))
+@optimizer
 def momentum(
     parameter,
     gradient,
@@ -54,20 +79,19 @@ def momentum(
     learning_rate: float = 0.01,
     momentum: float = 0.9,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``velocity = momentum * velocity + gradient``; the parameter moves by ``-learning_rate * velocity``.
 
     With `nesterov` it moves by ``-learning_rate * (gradient + momentum * velocity)`` (Sutskever et al. 2013).
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     velocity = velocity * momentum + gradient
     move = gradient + velocity * momentum if nesterov else velocity
     return parameter - move * learning_rate, velocity
 
 
-@composite(outputs=("parameter_out", "moment_out"))
+@optimizer
 def adagrad(
     parameter,
     gradient,
@@ -75,19 +99,18 @@ def adagrad(
     *,
     learning_rate: float = 0.01,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``moment += gradient ** 2``; the parameter moves by ``-learning_rate * gradient / (sqrt(moment) + epsilon)``.
 
     Duchi, Hazan and Singer 2011.
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     moment = moment + square(gradient)
     return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
-@composite(outputs=("parameter_out", "moment_out"))
+@optimizer
 def decayed_adagrad(
     parameter,
     gradient,
@@ -96,17 +119,16 @@ def decayed_adagrad(
     learning_rate: float = 0.01,
     decay: float = 0.95,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
     check_share(decay=decay)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     moment = moment * decay + square(gradient) * (1.0 - decay)
     return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
-@composite(outputs=("parameter_out", "gradients_out", "moves_out"))
+@optimizer
 def adadelta(
     parameter,
     gradient,
@@ -116,19 +138,18 @@ def adadelta(
     learning_rate: float = 1.0,
     rho: float = 0.95,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``move = sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient``, from running means (Zeiler 2012)."""
     check_share(rho=rho)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     gradients = gradients * rho + square(gradient) * (1.0 - rho)
     move = gradient * sqrt((moves + epsilon) / (gradients + epsilon))
     moves = moves * rho + square(move) * (1.0 - rho)
     return parameter - move * learning_rate, gradients, moves
 
 
-@composite(outputs=("parameter_out", "mean_square_out", "mean_out", "velocity_out"))
+@optimizer
 def rmsprop(
     parameter,
     gradient,
@@ -141,15 +162,14 @@ def rmsprop(
     epsilon: float = 1e-6,
     momentum: float = 0.0,
     centered: bool = False,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``velocity = momentum * velocity + learning_rate * gradient / sqrt(mean_square + epsilon)`` (Hinton 2012).
 
     With `centered` the square of the running mean is taken off the running mean square.
     """
     check_share(rho=rho)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     mean_square = mean_square * rho + square(gradient) * (1.0 - rho)
     spread = mean_square
     if centered:
@@ -160,7 +180,7 @@ def rmsprop(
     return parameter - velocity, mean_square, mean, velocity
 
 
-@composite(outputs=("parameter_out", "squares_out", "linear_out"))
+@optimizer
 def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0):
     """Follow the regularised leader (McMahan et al. 2013), which sets a parameter to 0 where ``|linear| <= l1``.
 
@@ -184,7 +204,7 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
     return after if moves is None else tuple(map(partial(where, moves), after, before))
 
 
-@composite(outputs=("parameter_out", "velocity_out"))
+@optimizer
 def lars(
     parameter,
     gradient,
@@ -193,17 +213,16 @@ def lars(
     learning_rate: float = 0.01,
     momentum: float = 0.9,
     coefficient: float = 0.001,
-    weight_decay: float = 0.0005,
-    l1_decay: float = 0.0,
+    penalties: Penalties = LARS,
     epsilon: float = 0.0,
 ):
     """`momentum` with a rate of ``coefficient * norm(parameter) / norm(gradient)`` a parameter (You et al. 2017)."""
     a, b = norm(parameter), norm(gradient)
-    bottom = b + a * weight_decay + epsilon
+    bottom = b + a * penalties.weight_decay + epsilon
     zero, one = fill_zeros_like(a), full_like(a, value=1.0)
     none = logical_or(equal(a, zero), less_equal(bottom, zero))  # a NaN is not nothing
     rate = where(none, one, a * coefficient / where(none, one, bottom))
-    velocity = velocity * momentum + decayed(parameter, gradient, weight_decay, l1_decay) * rate * learning_rate
+    velocity = velocity * momentum + penalties.added(parameter, gradient) * rate * learning_rate
     return parameter - velocity, velocity
 
 
