@@ -1,7 +1,7 @@
-"""`if_else`: one of two blocks runs. Its gradient is an `if_else` too.
+"""Branches: `if_else` runs one of two blocks, and its gradient is an `if_else` too.
 
-Whatever the backward pass needs from inside a block leaves it as an ordinary output of the forward op, so the result
-can be differentiated again by the same rule.
+The values inside a block that the backward pass reads become ordinary outputs of the forward op. So the same rule
+differentiates the result again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def if_else(
 ):
     """Run `true_block` on the operands `x` if `condition` (one bool) is true, else `false_block`.
 
-    Both blocks take the same operands and return equally many results of equal dtypes; sizes in which the results
-    differ are known only when the program runs. The branch not taken runs neither forwards nor backwards.
+    Both blocks take the same operands and return the same number of results, of the same dtypes. A size in which the
+    results differ is unknown before the run. The other block runs neither forwards nor backwards.
 
-    memory: what is kept for the backward pass: with "store" all that it reads; with "recompute" only the operands and
-    the variables of the blocks named in `checkpoints`, from which the rest is computed again.
+    memory: the residuals that are stored for the backward pass. "store": all values that it reads. "recompute": the
+    operands and the variables of the blocks named in `checkpoints`; the other values are computed again.
     """
     return (true_block if bool(condition) else false_block)(run, *x)  # type: ignore[operator]
 
@@ -48,7 +48,7 @@ def if_else_infer(condition, *x, true_block, false_block, memory, checkpoints):
     check_condition("if_else", condition)
     for block in (true_block, false_block):
         if len(block.params) != len(x) or not all(matches(a, p) for a, p in zip(x, block.param_types, strict=True)):
-            raise TypeMismatch("a branch of if_else must take the operands' types")
+            raise TypeMismatch("both blocks of if_else must take the types of its operands")
     a, b = true_block.result_types, false_block.result_types
     if len(a) != len(b):
         raise ProgramError(f"the branches of if_else return {len(a)} and {len(b)} values", "branch_mismatch")
@@ -74,7 +74,9 @@ FLOWS["if_else"] = _if_else_flow
 def if_else_adjoint(
     a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
 ) -> list[Cotangent | None]:
-    """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
+    """The gradient of a branch is a branch. It takes the residuals of both sides; those of the side not taken are
+    zeros.
+    """
     roles = if_else_roles(op)
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
@@ -145,17 +147,17 @@ def if_else_adjoint(
 
 
 def _by_rows(sides: list[Cotangent | None]) -> bool:
-    """Whether a cotangent can leave as rows: each side has rows, or none at all."""
+    """Whether a cotangent can leave as rows: on each side it is rows or a structural zero."""
     return any(isinstance(ct, SparseRows) for ct in sides) and not any(isinstance(ct, Value) for ct in sides)
 
 
 def _no_rows(b: BlockBuilder, table: Value) -> SparseRows:
-    """The cotangent of `table` where nothing is looked up in it."""
+    """The cotangent of `table`, of a side that looks nothing up in it."""
     return SparseRows(b.constant(0, "int64", (0,)), slice_(table, axes=(0,), starts=(0,), ends=(0,)))
 
 
 def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: list[list[str]]) -> Op:
-    """The forward `if_else`, now also returning what either backward side reads; the side not taken returns zeros."""
+    """The forward `if_else`, which now also returns the residuals of both sides; the side not taken returns zeros."""
     if not any(kept):
         outputs: tuple[str, ...] = op.outputs
         blocks = [s.forward for s in sides]

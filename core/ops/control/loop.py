@@ -1,7 +1,7 @@
-"""`loop`: a block runs again and again. Its gradient is a `loop` too, over what the forward one recorded.
+"""Loops: `loop` runs a block once for each trip, and its gradient is a `loop` over the stacks that it recorded.
 
-Whatever the backward pass needs from inside the block leaves it as a recorded stack, an ordinary output of the forward
-op, so the result can be differentiated again by the same rule.
+The values inside the block that the backward pass reads become recorded stacks, ordinary outputs of the forward op. So
+the same rule differentiates the result again.
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ def loop(
     memory: LoopMemory = "store",
     checkpoints: tuple[str, ...] = (),
 ):
-    """Run `sub_block` again and again.
+    """Run `sub_block` once for each trip.
 
-    The operands `x` are `carried` values, replaced on every trip; `captured` ones, the same on every trip; and
-    stacks, of which each trip sees one element. The block takes (carried, captured, elements) and returns the next
-    carried values, then values to record. The loop returns the last carried values, then a stack of each recorded one.
+    The operands `x` are `carried` values, which each trip replaces; `captured` values, which are the same on every
+    trip; and stacks, of which each trip takes one element. The block takes (carried, captured, elements) and returns
+    the next carried values, then values to record. The loop returns the last carried values, then a stack of each
+    recorded value.
 
-    With `condition` the first carried value is one bool, and the loop ends when it is false; otherwise it ends with its
-    stacks. With `reverse` the last element comes first, and what is recorded lines up with the element it came from.
-    A loop with `is_test` has no gradient.
+    With `condition` the first carried value is one bool, and the loop ends when it is false; otherwise the loop ends
+    after the last element of its stacks. With `reverse` the last element comes first, and a recorded value has the
+    position of its element. A loop with `is_test` has no gradient.
 
-    memory: what is kept for the backward pass of n trips. "store": on each trip all that it reads. "recompute": on each
-    trip the carried values and the variables named in `checkpoints`; the rest is computed again. "sqrt": the carried
-    values of about sqrt(2 n) trips, and all of as many trips between two of them, which run again. "binomial": the same
-    once more inside, in about (6 n)^(1/3) memory. The gradient is the same to the last bit but one.
+    memory: the residuals that are stored for the backward pass of n trips. "store": all values that it reads of each
+    trip. "recompute": the carried values and the variables named in `checkpoints` of each trip; the other values are
+    computed again. "sqrt": the carried values of about sqrt(2 n) trips; the trips between two of them run again, and
+    all their values are stored then. "binomial": the same with two levels of runs, in about (6 n)^(1/3) memory. The
+    gradients agree except for the last bit.
     """
     state, fixed, stacks = x[:carried], x[carried : carried + captured], x[carried + captured :]
     trips = len(stacks[0]) if stacks else None
     if any(len(each) != trips for each in stacks):
         lengths = " and ".join(str(len(each)) for each in stacks)
-        raise ExecutionError(f"a loop runs over sequences of different lengths: {lengths}", "shape_mismatch")
+        raise ExecutionError(f"the stacks of a loop must have the same length, not {lengths}", "shape_mismatch")
     recorded: list[list[Any]] = [[] for _ in range(len(sub_block.block.results) - carried)]  # type: ignore[attr-defined]
     done = 0
     while (trips is None or done < trips) and not (condition and not bool(state[0])):
@@ -78,22 +80,22 @@ def loop(
 @loop.infer
 def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, memory, checkpoints):
     if len(sub_block.params) != len(x) or carried + captured > len(x):
-        raise TypeMismatch(f"the body of the loop takes {len(sub_block.params)} values, but {len(x)} are given")
+        raise TypeMismatch(f"the body of the loop takes {len(sub_block.params)} values, not {len(x)}")
     if len(sub_block.results) < carried:
-        raise TypeMismatch(f"the body returns {len(sub_block.results)} values for {carried} carried ones")
+        raise TypeMismatch(f"the body returns {len(sub_block.results)} values, fewer than the {carried} carried ones")
     if condition:
         check_condition("loop", x[0] if carried else None)
         if len(x) > carried + captured:
-            raise ProgramError("a loop ends with its condition or with its stacks, not both", "bad_attr")
+            raise ProgramError("a loop must have a condition or stacks, not both", "bad_attr")
     elif len(x) == carried + captured:
-        raise ProgramError("a loop needs a condition or a stack to end it", "bad_attr")
+        raise ProgramError("a loop must have a condition or a stack, or it never ends", "bad_attr")
     for each in x[carried + captured :]:
         if not isinstance(each, StackType):
-            raise TypeMismatch(f"a loop runs over stacks, not over a {each}")
+            raise TypeMismatch(f"operands after the captured ones must be stacks, not {each}")
     given = (*x[: carried + captured], *(s.element for s in x[carried + captured :]))
     for name, type, param in zip(sub_block.params, given, sub_block.param_types, strict=True):
         if not matches(type, param):
-            raise TypeMismatch(f"the body takes {name!r} as {param}, but is given {type}")
+            raise TypeMismatch(f"the body takes {name!r} as {param}, not {type}")
     for name, result, param in zip(
         sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False
     ):
@@ -124,12 +126,12 @@ FLOWS["loop"] = _loop_flow
 
 
 def _closure(masks: Sequence[int]) -> list[int]:
-    """What each carried value depends on after any number of trips, none included.
+    """The operands that each carried value depends on after any number of trips, including none, as bits.
 
-    masks: what each depends on after one trip; bits below len(masks) are carried values themselves.
+    masks: the same after one trip; bits below len(masks) are carried values themselves.
     """
     reach = [mask | 1 << i for i, mask in enumerate(masks)]
-    for via in range(len(reach)):  # Warshall: paths through ever more carried values
+    for via in range(len(reach)):  # Warshall: paths through the carried values up to `via`
         for i, bits in enumerate(reach):
             if bits >> via & 1:
                 reach[i] = bits | reach[via]
@@ -232,7 +234,7 @@ def _pulled_back(
 ) -> tuple[dict[int, Value], dict[int, SparseRows]]:
     """The cotangents of the body's parameters in one trip, and those of captured tables that come as rows.
 
-    seeds: position of a result of the body -> its cotangent. wanted: for each parameter whether its cotangent is.
+    seeds: position of a result of the body -> its cotangent. wanted: for each parameter whether it needs a cotangent.
     """
     body, captured = inner.block, loop_roles(op).captured
     wrt = [name for name, each in zip(body.params, wanted, strict=True) if each]
@@ -261,10 +263,10 @@ def _sums(a: Adjoint, inner: Adjoint, op: Op, found: Mapping[int, Value]) -> lis
 def _residuals(
     a: Adjoint, index: int, op: Op, side: Side, trips_known: bool
 ) -> tuple[Op, list[tuple[Value, str]], list[tuple[Value, str]]]:
-    """What the backward body reads of the forward loop: the forward op that records it, captured operands and stacks.
+    """The forward op that records the residuals, and the captured operands and the stacks that the backward body reads.
 
-    Each comes with the name of the body's parameter that takes it. trips_known: whether another stack tells the
-    backward loop its number of trips; if nothing does, one is recorded for that alone.
+    Each operand and stack comes with the name of the body's parameter that takes it. trips_known: whether the backward
+    loop runs over another stack; if it has no stack at all, one is recorded to give its number of trips.
     """
     roles = loop_roles(op)
     body: Block = op.attrs["sub_block"]
@@ -283,10 +285,10 @@ def _residuals(
 
 
 def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: bool) -> SparseRows:
-    """The rows of all trips of a backward loop, those to one row of `table` added in the order of its trips."""
+    """The rows of all trips of a backward loop. Values for one row of `table` are added in the order of the trips."""
     rows = array_concat(rows, a.b.constant(0, "int64", (0,)))
     values = array_concat(values, table)
-    if newest_first:  # stacks line up with the forward trips; in one trip every row is there once
+    if newest_first:  # stacks are in the order of the forward trips; within a trip each row occurs once
         rows, values = (flip(each, axes=(0,)) for each in (rows, values))
     return SparseRows(*merge_rows(values, rows, table))
 
@@ -294,20 +296,22 @@ def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: 
 COMPLETE = frozenset(
     {"loop", "array_join", "array_concat", "array_flatten", "array_regroup", "array_chunks", "assign", "sum"}
 )
-"""Readers of an array whose cotangent has every element."""
+"""Ops whose cotangent of an array operand has every element."""
 
 
 def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
-    """The cotangent of a recorded stack, with an element for every trip even where the stack is read as an array."""
+    """The cotangent of a recorded stack, with an element for every trip, even if the stack is read as a tensor
+    array.
+    """
     if all(each.type in COMPLETE for each in a.readers(stack)):
         return ct
     return array_fill(ct, a.b.value(stack))
 
 
 def _moving(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:
-    """The carried values that some trip has a cotangent for and that move, on some trip, with what is wanted.
+    """The carried values that have a cotangent on some trip and that depend, on some trip, on a wanted operand.
 
-    Both are closed over trips: a state that starts as a constant still moves from the second trip on.
+    Both hold over all trips: a state that starts as a constant may depend on an operand from the second trip on.
     """
     body: Block = op.attrs["sub_block"]
     n = op.attrs["carried"]
@@ -323,7 +327,7 @@ def _moving(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> 
 
 
 def _record(a: Adjoint, index: int, op: Op, body: Block, kept: list[str]) -> tuple[Op, list[Value]]:
-    """The forward loop, now also recording `kept`; and those stacks. What it records already is not recorded twice."""
+    """The forward loop, which now also records `kept`, and the stacks of `kept`. No value is recorded twice."""
     n = op.attrs["carried"]
     recorded = list(body.results[n:])
     new = [name for name in kept if name not in recorded]
