@@ -1,4 +1,4 @@
-"""Recurrent networks, and sequences of different lengths."""
+"""Recurrent networks, and ops on sequences of different lengths."""
 
 from core.ir.registry import Family
 
