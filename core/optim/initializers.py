@@ -1,4 +1,4 @@
-"""First values of parameters."""
+"""Initial values of parameters."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "he_uniform": {},
     "he_normal": {},
 }
-"""Initialiser -> its attributes and their defaults."""
+"""Initialiser -> its attributes with their defaults."""
 
 
 def initial_parameters(
     variables: Iterable[Variable], initializers: Mapping[str, Mapping[str, Any]], seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """A first value for each variable.
+    """An initial value for each variable.
 
-    initializers: variable name -> ``{"type": ..., attributes}``. Without one, arrays of two axes or more are drawn by
-    `glorot_uniform`, others are zeros. Each variable draws from a stream of its own, derived from `seed` and its name,
+    initializers: variable name -> ``{"type": ..., attributes}``. Without one, arrays with two or more axes are drawn by
+    `glorot_uniform`, and others are zeros. Each variable draws from its own stream, derived from `seed` and its name,
     so the order of declarations does not matter.
 
     Raises ProgramError (unknown_variable, bad_initializer).
@@ -44,7 +44,7 @@ def initial_parameters(
     names = {v.name for v in variables}
     for name in initializers:
         if name not in names:
-            raise ProgramError(f"an initialiser is given for {name!r}, which is no parameter", "unknown_variable")
+            raise ProgramError(f"{name!r} has an initialiser, but is not a parameter", "unknown_variable")
     found = {}
     for v in variables:
         default = {"type": "glorot_uniform" if v.type.rank >= 2 else "zeros"}
@@ -74,11 +74,11 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         values: Any = np.full(type.shape, {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0)))
     elif kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
-            raise ProgramError(f"min of the initialiser of {name!r} is above its max", "bad_initializer")
+            raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
         values = draw.uniform(attrs["min"], attrs["max"], type.shape)
     elif kind == "normal":
         if attrs["std"] < 0:
-            raise ProgramError(f"std of the initialiser of {name!r} is negative", "bad_initializer")
+            raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
         values = draw.normal(attrs["mean"], attrs["std"], type.shape)
     else:
         # variance 2 / (fan_in + fan_out): Glorot and Bengio 2010; 2 / fan_in: He et al. 2015
@@ -92,7 +92,10 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many inputs feed one output, and the reverse. A matrix is [in, out], a filter [out, in, height, width]."""
+    """The numbers of inputs of one output and of outputs of one input.
+
+    A matrix is [in, out], a filter [out, in, height, width].
+    """
     if len(shape) < 2:
         size = math.prod(shape)
         return size, size

@@ -1,4 +1,4 @@
-"""A choice of optimiser: one of the ops in core/ops/optimizers, its attributes and a schedule."""
+"""The optimiser of a training step: an op of core/ops/optimizers, its attributes and its schedule."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from core.optim.schedules import Schedule
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "needs_whole", "state_types"]
 
 STEPS = "@STEPS"
-"""The optimiser's count of updates, which a learning-rate schedule reads."""
+"""The state variable that counts updates, for a learning-rate schedule."""
 
 REST = "rest"
-"""The slot of what 16 bits round off; it belongs to the value of the parameter, and goes when that is replaced."""
+"""The slot of the rounding error of a 16-bit parameter. It is cleared when the parameter is replaced."""
 
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A choice of optimiser and its attributes, checked and completed with defaults.
+    """An optimiser with its attributes, checked and completed with defaults.
 
-    In place of a number, `learning_rate` may be a schedule: ``{"schedule": "cosine_decay", <its attributes>}``.
+    `learning_rate` may be a schedule instead of a number: ``{"schedule": "cosine_decay", <its attributes>}``.
     Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr).
     """
 
@@ -57,19 +57,22 @@ class Optimizer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Type and attributes as they were given, defaults filled in."""
+        """Type and attributes in JSON form, completed with defaults."""
         attrs = dict(self.attrs)
         if self.schedule is not None:
             attrs["learning_rate"] = {"schedule": self.schedule.type, **self.schedule.attrs}
         return {"type": self.type, "attrs": attrs}
 
     def decayed(self, parameter: Value, gradient: Cotangent) -> Cotangent:
-        """`gradient` with that of the weight decay, for optimisers that do nothing else with it.
+        """`gradient` plus the gradient of the weight decay.
 
-        Raises ProgramError (bad_query) for those that decay in another way.
+        Raises ProgramError (bad_query) for an optimiser whose decay is no part of the gradient.
         """
         if "l1_decay" not in self.attrs:
-            raise ProgramError(f"the decay of {self.type} is no part of the gradient", "bad_query")
+            raise ProgramError(
+                f"the weight decay of {self.type} is not part of the gradient, so it cannot be added before clipping",
+                "bad_query",
+            )
         if not self.decays:
             return gradient
         assert not isinstance(gradient, SparseRows), "decay moves every row"
@@ -77,19 +80,20 @@ class Optimizer:
 
     @property
     def decays(self) -> bool:
-        """Whether it has any weight decay."""
+        """Whether it has weight decay."""
         return bool(self.attrs.get("weight_decay") or self.attrs.get("l1_decay"))
 
     def without_decay(self) -> Optimizer:
-        """The same without weight decay."""
+        """The same optimiser without weight decay."""
         return replace(self, attrs={**self.attrs, "weight_decay": 0.0, "l1_decay": 0.0})
 
     def update(
         self, parameter: Value, gradient: Value, slots: Sequence[Value], rate: Value | None
     ) -> tuple[Value, ...]:
-        """The new parameter, and the new slots in their order. `rate` is that of the schedule, if there is one.
+        """The new parameter, then the new slots in their order. rate: the learning rate from the schedule, if any.
 
-        A parameter of 16-bit floats is the upper part of a float32 that is updated; the slot `REST` is the lower one.
+        A parameter of 16-bit floats is the rounded value of a float32, which is updated; the slot `REST` has the
+        difference.
         """
         if is_half(parameter.type):
             *slots, rest = slots
@@ -103,14 +107,14 @@ class Optimizer:
 
 
 BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}
-"""Optimisers that leave alone, to the bit, where the gradient is zero; and attributes that must be usual for that."""
+"""Optimisers that change no bit where the gradient is zero -> attributes that could make NaN of such elements."""
 
 
 def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
-    """Why an update needs the whole gradient of a table, machine-readable; None if the rows that are not zero will do.
+    """Why an update needs the whole gradient of a table, as a machine-readable code; None if a sparse one is enough.
 
-    optimizer:<type>: it moves rows without a gradient too. weight_decay: decay does. <attribute>: with this value of
-    it, in this dtype, they would become NaN.
+    optimizer:<type>: the optimiser also moves rows without a gradient. weight_decay: the decay moves them. <attribute>:
+    in this dtype, the attribute's value would make them NaN.
     """
     if optimizer.type not in BY_ROWS:
         return f"optimizer:{optimizer.type}"
@@ -125,9 +129,9 @@ def needs_whole(optimizer: Optimizer, dtype: str) -> str | None:
 
 
 def state_types(optimizer: Optimizer, parameter: TensorType) -> dict[str, TensorType]:
-    """The slots that the optimiser keeps for a parameter of that type. All start at zero.
+    """Name -> type of the slots that the optimiser keeps for a parameter of that type. All start at zero.
 
-    For one of 16-bit floats they are of float32, and there is one more: what `Optimizer.update` rounded off.
+    For a parameter of 16-bit floats they are float32, and there is one more, `REST`.
     """
     slots = [slot.name for slot in lookup(optimizer.type).inputs[2:]]
     kind = parameter

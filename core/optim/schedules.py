@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the rate of a step as a function of the number of steps done, written in ops."""
+"""Learning-rate schedules: the rate of a step as a function of the number of steps done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILY = Family("schedules", "Learning rates as functions of the number of updat
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A choice of schedule and its attributes, checked and completed with defaults.
+    """A schedule with its attributes, checked and completed with defaults.
 
     Raises ProgramError (unknown_schedule, bad_attr).
     """
@@ -40,7 +40,7 @@ class Schedule:
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
 
     def rate(self, step: Value) -> Value:
-        """The rate, float64 and 0-d, for the int64 number of steps done."""
+        """The learning rate, float64[], for the int64 number of steps done."""
         return step.builder.emit(self.type, step, **self.attrs)
 
 
@@ -80,7 +80,9 @@ def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
 
 @schedule
 def exponential_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
-    """``learning_rate * decay_rate ** (step / decay_steps)``, with whole periods only if `staircase`."""
+    """``learning_rate * decay_rate ** (step / decay_steps)``. With `staircase`, ``step / decay_steps`` is rounded
+    down.
+    """
     return _power(decay_rate, _periods(step, decay_steps, staircase)) * learning_rate
 
 
@@ -106,9 +108,10 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ):
-    """From `learning_rate` to `end_learning_rate`; ``(1 - step / decay_steps) ** power`` of the way is left.
+    """``end + (learning_rate - end) * (1 - step / decay_steps) ** power``, where end is `end_learning_rate`.
 
-    Afterwards it stays there. With `cycle`, decay_steps is doubled, tripled, ... as soon as the step is beyond it.
+    After `decay_steps` steps the rate stays at its end. With `cycle`, decay_steps is replaced by its smallest
+    multiple that is not below the step.
     """
     done = _periods(step, decay_steps, False)
     if cycle:
@@ -119,9 +122,11 @@ def polynomial_decay(
 
 @schedule
 def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, ...]):
-    """``values[i]``, i being the number of `boundaries` that the step has reached."""
+    """``values[i]``, where i is the number of `boundaries` that are not above the step."""
     if len(values) != len(boundaries) + 1 or list(boundaries) != sorted(boundaries):
-        raise ProgramError("piecewise_decay needs ascending boundaries and one value more", "bad_attr")
+        raise ProgramError(
+            "piecewise_decay must have ascending boundaries, and one more value than boundaries", "bad_attr"
+        )
     rate = full_like(_count(step), value=values[0])
     for boundary, value in zip(boundaries, values[1:], strict=True):
         reached = greater_equal(step, _full(step, boundary))
@@ -131,7 +136,7 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
 
 @schedule
 def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 1.0):
-    """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, n = step + 1.
+    """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, where n = step + 1.
 
     Vaswani et al. 2017.
     """
@@ -142,8 +147,9 @@ def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 
 
 @schedule
 def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0):
-    """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` from `learning_rate` to `end_learning_rate`
-    (Loshchilov and Hutter 2017).
+    """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` (Loshchilov and Hutter 2017).
+
+    start is `learning_rate` and end is `end_learning_rate`, at which the rate stays.
     """
     done = clip(_periods(step, decay_steps, False), max=1.0)
     share = (cos(done * math.pi) + 1.0) * 0.5
@@ -152,7 +158,7 @@ def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_r
 
 @schedule
 def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0):
-    """``start + (rate - start) * min(step / warmup_steps, 1)`` from `start_learning_rate` to `learning_rate`."""
+    """``start + (rate - start) * min(step / warmup_steps, 1)``: from `start_learning_rate` to `learning_rate`."""
     done = clip(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
 
@@ -161,7 +167,7 @@ def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_lea
 def warmup_cosine_decay(
     step, *, learning_rate: float, warmup_steps: int, decay_steps: int, end_learning_rate: float = 0.0
 ):
-    """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` over `decay_steps` more."""
+    """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` for `decay_steps` steps."""
     _positive(warmup_steps=warmup_steps, decay_steps=decay_steps)
     up = linear_lr_warmup(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
     later = maximum(step - _full(step, warmup_steps), fill_zeros_like(step))
@@ -181,15 +187,17 @@ def one_cycle(
     start_factor: float = 0.04,
     end_factor: float = 4e-6,
 ):
-    """Half a cosine up to `learning_rate` in a share `warmup` of `total_steps` steps, then half a cosine down.
+    """A rise to `learning_rate` and a fall, each half a period of a cosine (Smith and Topin 2019).
 
-    It starts at ``start_factor * learning_rate`` and ends, in step ``total_steps - 1``, at ``end_factor *
-    learning_rate``, where it stays (Smith and Topin 2019).
+    The rise begins at ``start_factor * learning_rate`` and takes the share `warmup` of `total_steps` steps. The fall
+    ends in step ``total_steps - 1`` at ``end_factor * learning_rate``, where the rate stays.
     """
     last = total_steps - 1.0
     top = warmup * total_steps - 1.0
     if not 0 < top < last:
-        raise ProgramError(f"{warmup} of {total_steps} steps leaves no way up or no way down", "bad_attr")
+        raise ProgramError(
+            f"a warmup of {warmup} of {total_steps} steps leaves no step for the rise or for the fall", "bad_attr"
+        )
     n = _count(step)
     up = (1.0 - cos(n * (math.pi / top))) * 0.5
     down = (1.0 + cos(clip((n - top) / (last - top), max=1.0) * math.pi)) * 0.5

@@ -1,4 +1,4 @@
-"""Optimiser updates, and ops that transform gradients."""
+"""Updates of optimisers, and ops on gradients."""
 
 from core.ir.registry import Family
 

@@ -1,4 +1,7 @@
-"""Adam, and the optimisers made of it. For what they share with all optimisers see updates.py."""
+"""Adam and the optimisers derived from it.
+
+For the inputs and outputs of all optimisers see updates.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__: list[str] = []
 
 @dataclass(frozen=True, slots=True)
 class Moments(AttrGroup):
-    """The decay rates of Adam's running means, and the number that keeps its divisor away from zero."""
+    """The decay rates of Adam's running means, and the number added to its divisor."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -35,12 +38,12 @@ LAMB = Moments(epsilon=1e-6)
 
 
 def _left(beta: float, count, dtype: str):
-    """``1 - beta ** count``, in float64: a half would make 0.999 a 1, and this a 0."""
+    """``1 - beta ** count``, computed in float64: a 16-bit float would round 0.999 to 1, and the result to 0."""
     return cast(1.0 - pow_(full_like(count, value=beta), count), dtype=dtype)
 
 
 def _means(gradient, first, second, step, moments):
-    """The new means of the gradient and its square, the new step, and that as a float64."""
+    """The new running means of the gradient and its square, the new step, and the new step as a float64."""
     moments.check()
     step = increment(step)
     beta1, beta2 = moments.beta1, moments.beta2
@@ -50,7 +53,7 @@ def _means(gradient, first, second, step, moments):
 
 
 def _adam(gradient, first, second, step, moments):
-    """Adam's move, not yet multiplied by the learning rate, then the new slots."""
+    """Adam's move before the learning rate multiplies it, then the new slots."""
     first, second, step, count = _means(gradient, first, second, step, moments)
     mean, square = first / _left(moments.beta1, count, first.dtype), second / _left(moments.beta2, count, second.dtype)
     return mean / (sqrt(square) + moments.epsilon), first, second, step
@@ -68,9 +71,9 @@ def adam(
     moments: Moments,
     penalties: Penalties,
 ):
-    """Adam (Kingma and Ba 2015): running means of the gradient and its square, both corrected for their start at zero.
+    """``parameter - learning_rate * mean / (sqrt(mean_square) + epsilon)`` (Kingma and Ba 2015).
 
-    The parameter moves by ``-learning_rate * mean / (sqrt(mean_square) + epsilon)``.
+    mean and mean_square are running means of the gradient and its square, corrected for their start at zero.
     """
     gradient = penalties.added(parameter, gradient)
     move, *slots = _adam(gradient, first, second, step, moments)
@@ -89,8 +92,10 @@ def adamw(
     moments: Moments,
     weight_decay: float = 0.01,
 ):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): the parameter shrinks by
-    ``learning_rate * weight_decay`` of itself, apart from the gradient."""
+    """`adam` with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Before Adam's move the parameter is multiplied by ``1 - learning_rate * weight_decay``; the gradient stays as it is.
+    """
     move, *slots = _adam(gradient, first, second, step, moments)
     return parameter * (1.0 - learning_rate * weight_decay) - move * learning_rate, *slots
 
@@ -107,8 +112,9 @@ def adamax(
     moments: Moments,
     penalties: Penalties,
 ):
-    """``largest = max(beta2 * largest + epsilon, |gradient|)`` in place of the mean square of Adam (Kingma and Ba
-    2015).
+    """`adam` with ``largest = max(beta2 * largest + epsilon, |gradient|)`` instead of the root of the mean square.
+
+    Kingma and Ba 2015.
     """
     moments.check()
     gradient = penalties.added(parameter, gradient)
@@ -131,8 +137,10 @@ def nadam(
     moments: Moments,
     penalties: Penalties,
 ):
-    """Adam that looks ahead (Dozat 2016, with a constant beta1): its mean in step n is
-    ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``."""
+    """`adam` with Nesterov momentum (Dozat 2016, with a constant beta1).
+
+    The mean in step n is ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``.
+    """
     gradient = penalties.added(parameter, gradient)
     first, second, step, count = _means(gradient, first, second, step, moments)
     dtype = parameter.dtype
@@ -155,10 +163,10 @@ def radam(
     moments: Moments,
     penalties: Penalties,
 ):
-    """Adam that first moves by the mean alone, until it has seen enough to trust the mean square (Liu et al. 2020).
+    """`adam` that moves by the mean alone in the first steps, in which the variance of the mean square is large.
 
     With ``top = 2 / (1 - beta2) - 1`` and ``r = top - 2 n beta2 ** n / (1 - beta2 ** n)`` in step n, Adam's move is
-    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` as soon as ``r > 5``.
+    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` if ``r > 5`` (Liu et al. 2020).
     """
     gradient = penalties.added(parameter, gradient)
     first, second, step, count = _means(gradient, first, second, step, moments)
@@ -166,7 +174,7 @@ def radam(
     mean = first / _left(moments.beta1, count, dtype)
     top = 2.0 / (1.0 - moments.beta2) - 1.0
     move = mean
-    if top > 5.0:  # r stays below it
+    if top > 5.0:  # r is never above top
         left = _left(moments.beta2, count, "float64")
         r = top - count * (1.0 - left) * 2.0 / left
         enough = greater_than(r, full_like(r, value=5.0))
@@ -178,10 +186,10 @@ def radam(
 
 
 def _trust(parameter, move):
-    """``norm(parameter) / norm(move)``; 1 where either is 0."""
+    """``norm(parameter) / norm(move)``; 1 if one of them is 0."""
     a, b = norm(parameter), norm(move)
     zero, one = fill_zeros_like(a), full_like(a, value=1.0)
-    none = logical_or(equal(a, zero), equal(b, zero))  # a NaN is not nothing
+    none = logical_or(equal(a, zero), equal(b, zero))  # false for NaN, which must stay visible
     return where(none, one, a / where(none, one, b))
 
 
@@ -197,7 +205,10 @@ def lamb(
     moments: Moments = LAMB,
     weight_decay: float = 0.01,
 ):
-    """``learning_rate * norm(parameter) / norm(move) * move``, Adam's move plus weight decay (You et al. 2020)."""
+    """``parameter - learning_rate * norm(parameter) / norm(move) * move`` (You et al. 2020).
+
+    ``move`` is the move of `adam` plus ``weight_decay * parameter``.
+    """
     move, *slots = _adam(gradient, first, second, step, moments)
     move = move + parameter * weight_decay
     return parameter - move * _trust(parameter, move) * learning_rate, *slots
@@ -208,7 +219,7 @@ Z, THREE = np.zeros(2), np.array(3)
 
 
 def _first_adam_step(p, g, shrink=1.0, lr=0.001):
-    # after one step both corrected means are the gradient and its square themselves
+    # after one step the corrected means equal the gradient and its square
     return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
 
 
@@ -222,7 +233,7 @@ def _fourth_adam_step(p, g, m, v, shrink=1.0):
 
 
 def _fourth_steps(function):
-    """Examples in all shapes of what `function` makes of a parameter, its gradient and the means after three steps."""
+    """Examples in all shapes: `function` of a parameter, its gradient and the means after three steps."""
     return [Example((p, g, m, v, THREE), function(p, g, m, v)) for p, g, m, _, v in STATES]
 
 

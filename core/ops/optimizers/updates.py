@@ -1,10 +1,11 @@
-"""Optimisers, as ops: what a step does to one parameter, written in other ops.
+"""Optimisers as ops: the update of one parameter in one step.
 
-Inputs are the parameter, its gradient, and the slots that the optimiser keeps; outputs are their new values, in the
-same order. A slot has the type of the parameter, `step` is an int64 count of the steps done. All start at zero.
+Inputs are the parameter, its gradient and the optimiser's slots. Outputs are the new parameter and the new slots, in
+the same order. A slot has the type of the parameter, except `step`, an int64 count of the steps done. All start at
+zero.
 
-`weight_decay` times the parameter and `l1_decay` times its sign are added to the gradient before anything else, where
-an optimiser does not say that it decays in another way.
+First ``weight_decay * parameter + l1_decay * sign(parameter)`` is added to the gradient, unless the documentation of an
+optimiser defines another decay.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["STATES", "Penalties", "check_share", "optimizer"]
 
 
 def check_share(**values: float) -> None:
-    """Raises ProgramError (bad_attr) for what does not lie within 0 and 1, 1 excluded."""
+    """Raises ProgramError (bad_attr) for a value outside [0, 1)."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ProgramError(f"{name} must be at least 0 and below 1, not {value}", "bad_attr")
@@ -57,7 +58,7 @@ LARS = Penalties(weight_decay=0.0005)
 def optimizer(update: Callable[..., Any]) -> OpSpec:
     """Declare an optimiser: a composite of (parameter, gradient, *slots) that returns the new (parameter, *slots).
 
-    Its outputs have the names of its inputs, with ``_out``.
+    An output is named after its input: ``parameter_out`` after ``parameter``.
     """
     inputs = [p.name for p in inspect.signature(update).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     spec: OpSpec = composite(outputs=tuple(f"{name}_out" for name in inputs if name != "gradient"))(update)
@@ -140,7 +141,10 @@ def adadelta(
     epsilon: float = 1e-6,
     penalties: Penalties,
 ):
-    """``move = sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient``, from running means (Zeiler 2012)."""
+    """``parameter - learning_rate * sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient`` (Zeiler 2012).
+
+    `moves` and `gradients` are running means of the squares of the moves and of the gradients.
+    """
     check_share(rho=rho)
     gradient = penalties.added(parameter, gradient)
     gradients = gradients * rho + square(gradient) * (1.0 - rho)
@@ -166,7 +170,7 @@ def rmsprop(
 ):
     """``velocity = momentum * velocity + learning_rate * gradient / sqrt(mean_square + epsilon)`` (Hinton 2012).
 
-    With `centered` the square of the running mean is taken off the running mean square.
+    The parameter moves by ``-velocity``. With `centered` the square of the running mean is subtracted from mean_square.
     """
     check_share(rho=rho)
     gradient = penalties.added(parameter, gradient)
@@ -174,7 +178,7 @@ def rmsprop(
     spread = mean_square
     if centered:
         mean = mean * rho + gradient * (1.0 - rho)
-        # a variance, but for rounding, which may leave it below 0 where gradients hardly change
+        # a variance; rounding may make it negative where gradients hardly change
         spread = clip(mean_square - square(mean), min=0.0)
     velocity = velocity * momentum + gradient * learning_rate / sqrt(spread + epsilon)
     return parameter - velocity, mean_square, mean, velocity
@@ -182,9 +186,9 @@ def rmsprop(
 
 @optimizer
 def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0):
-    """Follow the regularised leader (McMahan et al. 2013), which sets a parameter to 0 where ``|linear| <= l1``.
+    """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``.
 
-    The learning rate divides, so a constant one must not be 0. Where a schedule says 0, nothing changes in that step.
+    The learning rate is a divisor, so a constant one must not be 0. In a step whose schedule gives 0 nothing changes.
     """
     before = parameter, squares, linear
     moves = None
@@ -192,14 +196,14 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
         moves = not_equal(learning_rate, fill_zeros_like(learning_rate))
         learning_rate = where(moves, learning_rate, full_like(learning_rate, value=1.0))
     elif learning_rate == 0:
-        raise ProgramError("ftrl needs a learning_rate other than 0", "bad_attr")
+        raise ProgramError("the learning_rate of ftrl must not be 0", "bad_attr")
     total = squares + square(gradient)
-    # the root of 0 has no gradient to speak of, and needs none
+    # sqrt has no finite gradient where squares is 0, as before the first update
     linear = linear + gradient - (sqrt(total) - sqrt(squares)) * parameter / learning_rate
     steep = sqrt(total) / learning_rate + 2.0 * l2
     inside = less_equal(abs_(linear), full_like(linear, value=l1))
     moved = (sign(linear) * l1 - linear) / steep
-    # a NaN, which is not inside, stays one
+    # NaN is not inside, and stays NaN
     after = where(inside, fill_zeros_like(moved), moved), total, linear
     return after if moves is None else tuple(map(partial(where, moves), after, before))
 
@@ -216,11 +220,15 @@ def lars(
     penalties: Penalties = LARS,
     epsilon: float = 0.0,
 ):
-    """`momentum` with a rate of ``coefficient * norm(parameter) / norm(gradient)`` a parameter (You et al. 2017)."""
+    """`momentum` whose gradient is multiplied by a rate for each parameter (You et al. 2017).
+
+    ``rate = coefficient * norm(parameter) / (norm(gradient) + weight_decay * norm(parameter) + epsilon)``, or 1 if the
+    norm of the parameter or the divisor is 0.
+    """
     a, b = norm(parameter), norm(gradient)
     bottom = b + a * penalties.weight_decay + epsilon
     zero, one = fill_zeros_like(a), full_like(a, value=1.0)
-    none = logical_or(equal(a, zero), less_equal(bottom, zero))  # a NaN is not nothing
+    none = logical_or(equal(a, zero), less_equal(bottom, zero))  # false for NaN, which must stay visible
     rate = where(none, one, a * coefficient / where(none, one, bottom))
     velocity = velocity * momentum + penalties.added(parameter, gradient) * rate * learning_rate
     return parameter - velocity, velocity
@@ -228,13 +236,13 @@ def lars(
 
 @composite
 def moving_average(average, x, *, decay: float = 0.999):
-    """``decay * average + (1 - decay) * x``: an exponential moving average, of parameters for example."""
+    """``decay * average + (1 - decay) * x``: an exponential moving average, for example of parameters."""
     check_share(decay=decay)
     return average * decay + x * (1.0 - decay)
 
 
 def state(shape, seed=0):
-    """A parameter, its gradient, a mean of either sign and two means of squares, none of them near 0 or another."""
+    """A parameter, its gradient, a mean of both signs and two means of squares; no value is near 0 or another value."""
     r = np.random.default_rng(seed)
     signs = r.choice([-1.0, 1.0], (3, *shape))
     return *(signs * r.uniform(0.5, 1.5, (3, *shape))), *r.uniform(0.2, 0.5, (2, *shape))
