@@ -1,11 +1,11 @@
-"""How an op is declared, and the table of all declared ops.
+"""The declarations of ops, and the table of all declared ops.
 
-An op is a few functions that share one tail, ``(*inputs, **attrs)``::
+An op is a few functions that end in the same arguments, ``(*inputs, **attrs)``::
 
     kernel(xp, *inputs, **attrs)     inputs are arrays   -> arrays
     infer(*inputs, **attrs)          inputs are types    -> types
     vjp(ct, out, *inputs, **attrs)   inputs are symbols  -> one cotangent per input
-    example()                        cases to show and to check
+    example()                        cases for the documentation and for tests
 
 The kernel's signature is the schema: positional parameters are input slots (optional ones default to None), ``*name``
 is a variadic slot, keyword-only parameters are attributes with their types and defaults (an `AttrGroup` stands for
@@ -64,11 +64,11 @@ REGISTRY: dict[str, OpSpec] = {}
 """Every op of the core, by name."""
 
 CONSTRUCTS: dict[str, OpSpec] = {}
-"""Every op that exists on the wire only: the reader turns it into ops of the core."""
+"""Ops that exist on the wire only, by name. The reader turns them into ops of the core."""
 
 
 Extended = Annotated[float, "or infinite"]
-"""Attribute type: a float that may also be infinite, which JSON has no number for: "inf" or "-inf"."""
+"""Attribute type: a float that may also be infinite. JSON has no such number: it is written "inf" or "-inf"."""
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
@@ -78,11 +78,11 @@ class BlockIndex(int):
 
 
 class LocalName(str):
-    """Attribute type of a construct: a name that exists in the inner block only."""
+    """Attribute type of a construct: a name of the inner block that the outer one does not see."""
 
 
 EXACT = frozenset({bool, str, Block})
-"""Attribute types of which every value is right as it is."""
+"""Attribute types whose values need no check but that of their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named place for one input, or, if variadic, for a list of them."""
+    """A named input of an op, or, if variadic, a named list of inputs."""
 
     name: str
     optional: bool = False
@@ -121,9 +121,10 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes, and the outputs they must give (none given for random ops, which only laws can check).
+    """Inputs, attributes, and the outputs that they give; no outputs for random ops, which only laws can check.
 
-    smooth: central differences are the gradient here. False at a tie, on a bound, and where results are rounded.
+    smooth: whether central differences approximate the gradient. False at ties, on bounds, and where results are
+            rounded.
     """
 
     inputs: tuple[Any, ...]
@@ -134,9 +135,10 @@ class Example:
 
 @dataclass(slots=True, eq=False)
 class OpSpec:
-    """One declared op. Its decorators fill it in while the op's module is imported.
+    """One declared op. Its decorators complete it while the op's module is imported.
 
-    takes_key: a random op: its optional slot `key` is filled by the reader, so that every step draws anew.
+    takes_key: whether it is a random op with an optional slot `key`, which the reader fills so that every step draws
+               new numbers.
     """
 
     name: str
@@ -172,12 +174,12 @@ class OpSpec:
         return rule
 
     def vjp(self, rule: Rule) -> Rule:
-        """Decorator: one cotangent per input, None where no gradient flows."""
+        """Decorator: one cotangent for each input, None for a structural zero."""
         self.vjp_rule = rule
         return rule
 
     def adjoint(self, rule: Rule) -> Rule:
-        """Decorator, for control flow: a rule that may also rewrite the forward op (core.autodiff.adjoint)."""
+        """Decorator, for control flow: a gradient rule that may also rewrite the forward op (core.autodiff.adjoint)."""
         self.adjoint_rule = rule
         return rule
 
@@ -240,12 +242,12 @@ def op(
     """Declare a primitive (or, with `control`, a control-flow op) from its kernel.
 
     outputs:      names of the output slots; a bare string names one variadic slot.
-    elementwise:  works element by element with broadcasting.
-    broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; elementwise ops do.
-    stacks:       takes what a loop recorded, or a tensor array, as well as plain arrays.
-    reports:      the run takes a note of its input, as its attributes `message`, `summarize` and `first_n` say.
-    no_gradient:  why the gradient is zero by nature; a path to the loss ends here without an error.
-    unavailable:  why a gradient that should exist is not offered; asking for it is an error.
+    elementwise:  each element of the output depends on the elements at the same position, with broadcasting.
+    broadcasts:   sizes of 1 are broadcast, so that a cotangent may be larger than its input; true of elementwise ops.
+    stacks:       inputs may be stacks that a loop recorded, or tensor arrays.
+    reports:      the run reports the input as its attributes `message`, `summarize` and `first_n` define.
+    no_gradient:  why the gradient is zero by definition; a path to the loss ends here without an error.
+    unavailable:  why a gradient that exists is not implemented; asking for it is an error.
     """
     if kernel is None:
         return lambda function: op(
@@ -273,7 +275,7 @@ def composite(
     stacks: bool = False,
     no_gradient: str | None = None,
 ) -> Any:
-    """Declare an op as a function of symbols, written in other ops. Types, gradient and code follow from it."""
+    """Declare an op as a function of symbols that calls other ops. Its types, gradient and code follow from them."""
     if body is None:
         return lambda function: composite(function, outputs=outputs, stacks=stacks, no_gradient=no_gradient)
     spec = _declare("composite", body, outputs, skip=0)
@@ -283,10 +285,10 @@ def composite(
 
 
 def construct(*, inputs: tuple[Slot, ...], outputs: tuple[str, ...] = ("out",)) -> Any:
-    """Declare an op of the wire from the function ``(reader, site, **attrs)`` that reads it.
+    """Declare an op of the wire by the function ``(reader, site, **attrs)`` that reads it.
 
-    Its keyword-only parameters are the attributes, its docstring the documentation, as with any op. Its output slots
-    take any number of names.
+    The keyword-only parameters of the function are the attributes and its docstring is the documentation, as with any
+    op. Output slots take any number of names.
     """
 
     def declare(function: Rule) -> OpSpec:
@@ -342,7 +344,7 @@ def _family(op: str, module: str) -> Family:
 
 
 def lookup(name: str) -> OpSpec:
-    """The declaration of op `name`. Raises ProgramError (unknown_op), naming near ones."""
+    """The declaration of op `name`. Raises ProgramError (unknown_op), which suggests similar names."""
     try:
         return REGISTRY[name]
     except KeyError:
@@ -362,12 +364,12 @@ def is_loop(op: Op) -> bool:
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
-    """Rules and kernels with one output may return it bare."""
+    """`result` as a tuple; rules and kernels with one output may return it alone."""
     return result if isinstance(result, tuple) else (result,)
 
 
 def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
-    """The attributes of `spec` that hold a block, or several; of a construct (`kind` BlockIndex), that name them."""
+    """The attributes of `spec` that hold one or more blocks, or with `kind` BlockIndex the indices of blocks."""
 
     def holds(annotation: Any) -> bool:
         return annotation is kind or any(holds(a) for a in typing.get_args(annotation))
@@ -376,9 +378,9 @@ def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
 
 
 def convert(annotation: Any, value: Any) -> Any:
-    """`value` as the annotation asks: lists become tuples, integers serve as floats, nothing else is bent.
+    """`value` as the type `annotation`: lists become tuples and integers become floats; nothing else is converted.
 
-    Raises ValueError with the end of a sentence: "must be ...".
+    Raises ValueError with the end of a sentence, "must be ...".
     """
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -413,7 +415,7 @@ def convert(annotation: Any, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value of an attribute as JSON has it, so that `convert` gives it back. The index of a block is not told."""
+    """The value of an attribute in JSON form, the inverse of `convert`."""
     if isinstance(value, tuple):
         return [plain(each) for each in value]
     if isinstance(value, float) and math.isinf(value):
