@@ -80,7 +80,7 @@ def _page(family: Family) -> str:
     lines = [f"# {family.name}", "", f"{family.title}.", "", "| section | ops |", "|---|---|", *_table(family, "")]
     for section in _sections(family):
         lines += ["", f"## {section.title}", ""]
-        if section.text:
+        if section.text.removesuffix(".") != section.title:
             lines += [_prose(section.text), ""]
         for spec in section.specs:
             lines += [*_entry(spec), ""]
@@ -97,7 +97,7 @@ def _table(family: Family, page: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """The ops of one file. title, text: the first sentence and the rest of the first paragraph of its docstring."""
+    """The ops of one file. text: the first paragraph of its docstring. title: the first words of it."""
 
     title: str
     text: str
@@ -113,9 +113,17 @@ def _sections(family: Family) -> list[_Section]:
     for module, specs in sorted(files.items()):
         doc = inspect.getdoc(import_module(module))
         assert doc, f"{module} declares ops and has no docstring"
-        title, _, text = SENTENCE_END.sub("\n", " ".join(doc.split("\n\n")[0].split()), count=1).partition("\n")
-        sections.append(_Section(title.removesuffix("."), text, specs))
+        text = " ".join(doc.split("\n\n")[0].split())
+        sections.append(_Section(_title(text), text, specs))
     return sorted(sections, key=lambda section: section.title.casefold())
+
+
+def _title(text: str) -> str:
+    """The words before the first colon, or else the first sentence."""
+    head, colon, _ = text.partition(": ")
+    if colon and "`" not in head and not SENTENCE_END.search(head):  # the name of an op is the title of its own entry
+        return head
+    return SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
 
 
 def _entry(spec: OpSpec) -> Iterator[str]:

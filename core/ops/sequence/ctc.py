@@ -30,11 +30,14 @@ __all__: list[str] = []
 def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: int = 0):
     """The lattice of `ctc_loss`: blank, label 0, blank, label 1, ..., blank are states s = 0 to 2 L of a sequence.
 
-    states: [time, n, 2 L + 1], the class of each state, the same at all times. origin: [2 L + 1, 3], the states s, s -
-    1, s - 2 that come before s. open: [n, 2 L + 1, 3], whether s can follow each of them: a blank between two different
-    labels may be skipped. live: [time, n, 1], the times that count. final: [n, 2 L + 1], the states in which a path may
-    end. start: [n, 2 L + 1], 0 for state 0, in which every path begins, else -inf. Only the shape and dtype of
-    log_probs matter.
+    states: [time, n, 2 L + 1], the class of each state, the same at all times.
+    origin: [2 L + 1, 3], the states that come before state s: s, s - 1 and s - 2.
+    open:   [n, 2 L + 1, 3], whether s can follow each of them: a blank between two different labels may be skipped.
+    live:   [time, n, 1], the times that count.
+    final:  [n, 2 L + 1], the states in which a path may end.
+    start:  [n, 2 L + 1], 0 for state 0, in which every path begins, else -inf.
+
+    Only the shape and dtype of log_probs matter.
     """
     time, batch, classes = log_probs.shape
     if label.shape[0] != batch:
