@@ -19,6 +19,7 @@ from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ir.errors import CoreError
 from core.ir.names import block_index
 from core.ir.recursion import headroom
+from core.ir.registry import is_loop
 from core.ops.common.types import byte_size
 from core.ops.control.inner_blocks import LoopMemory
 from core.runtime.outputs import gradient_step
@@ -139,7 +140,7 @@ def _by_policy(
 
 
 def _has_loops(block: Block) -> bool:
-    return any(op.type == "loop" or any(_has_loops(inner) for _, inner in inner_blocks(op)) for op in block.ops)
+    return any(is_loop(op) or any(_has_loops(inner) for _, inner in inner_blocks(op)) for op in block.ops)
 
 
 def _types(block: Block) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from core.ir import Block, Op, Program, inner_blocks
-from core.ir.registry import lookup
+from core.ir.registry import lookup, roles_of
 from core.wire.document import is_reserved
 
 __all__ = ["clone"]
@@ -38,10 +38,10 @@ def _forward(block: Block, for_test: bool) -> Block:
 
 def _trimmed(op: Op, needed: Collection[str]) -> Op:
     """A control-flow op without its residuals: outputs with reserved names that no forward op reads."""
-    if op.type not in ("loop", "if_else"):
+    roles = roles_of(op)
+    if roles is None:
         return op
-    first = op.attrs["carried"] if op.type == "loop" else 0
-    keep = [i for i, n in enumerate(op.outputs) if i < first or n in needed or not is_reserved(n)]
+    keep = [i for i, n in enumerate(op.outputs) if i not in roles.optional or n in needed or not is_reserved(n)]
     blocks = {k: replace(v, results=tuple(v.results[i] for i in keep)) for k, v in inner_blocks(op)}
     return replace(op, outputs=tuple(op.outputs[i] for i in keep), attrs={**op.attrs, **blocks})
 

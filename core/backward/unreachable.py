@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from core.autodiff.activity import Activity
 from core.ir import Block, Op, Program, inner_blocks
 from core.ir.errors import Location
-from core.ir.registry import lookup
+from core.ir.registry import lookup, roles_of
 
 __all__ = ["reason_for"]
 
@@ -89,4 +89,6 @@ def _reason_in(op: Op, inputs: list[int]) -> str:
                 return f"stopped_at:{each.outputs[0]}"
         if inner.stopped:
             return f"stopped_at:{min(inner.stopped)}"
-    return "branch_never_differentiable" if op.type == "if_else" else f"non_differentiable_op:{op.type}"
+    roles = roles_of(op)
+    is_branch = roles is not None and not roles.repeats
+    return "branch_never_differentiable" if is_branch else f"non_differentiable_op:{op.type}"

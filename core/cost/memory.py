@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import Place
+from core.ir.registry import is_loop, roles_of
 from core.ops.common.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
@@ -55,7 +56,7 @@ class Memory:
 
 def _nest(op: Op) -> int:
     """The number of nested loops, this one included, that implement one loop of the client."""
-    inner = [each for _, block in inner_blocks(op) for each in block.ops if each.type == "loop"]
+    inner = [each for _, block in inner_blocks(op) for each in block.ops if is_loop(each)]
     same = [each for each in inner if _place(each) == _place(op) and _place(op) is not None]
     return 1 + max(map(_nest, same), default=0)
 
@@ -148,7 +149,7 @@ def lives(
             deaths[source] = i
             array.update(dict.fromkeys(op.outputs, source))
         else:
-            recorded = _recorded(op, trips, outer) if op.type == "loop" else {}
+            recorded = _recorded(op, trips, outer) if is_loop(op) else {}
             for name in op.outputs:
                 array[name] = len(sizes)
                 sizes.append(recorded[name] if name in recorded else byte_size(types[name]))
@@ -171,7 +172,7 @@ def _peak_inside(op: Op, trips: int, outer: Nests) -> int:
     peak, below = 0, None
     for _, inner in inner_blocks(op):
         if below is None:
-            below = runs_of(op, trips, outer)[1] if op.type == "loop" else outer
+            below = runs_of(op, trips, outer)[1] if is_loop(op) else outer
         peak = max(peak, predict_memory(inner, trips, below).peak)
     return peak
 
@@ -179,13 +180,13 @@ def _peak_inside(op: Op, trips: int, outer: Nests) -> int:
 def _recorded(op: Op, trips: int, outer: Nests) -> Mapping[str, int]:
     """Bytes of all elements of each stack that a loop records."""
     sizes: dict[str, int] = {}
-    carried = op.attrs["carried"]
+    roles = roles_of(op)
+    assert roles is not None
     body: Block = op.attrs["sub_block"]
     runs, _ = runs_of(op, trips, outer)
-    recorded = body.results[carried:]
-    passed = {body.params[i]: body.results[i] for i in range(carried)}
-    seen: set[str] = set(body.params[carried:])  # captured values and elements exist already
-    for name, inner in zip(op.outputs[carried:], recorded, strict=True):
+    passed = {body.params[i]: body.results[i] for i in roles.carried}
+    seen = {body.params[i] for i in (*roles.captured, *roles.elements)}  # captured values and elements exist already
+    for name, inner in ((op.outputs[i], body.results[i]) for i in roles.optional):
         # the value that enters a trip left the previous one: recorded under either name it is one array
         array = passed.get(inner, inner)
         element = body.types[inner]

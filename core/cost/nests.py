@@ -9,6 +9,7 @@ from core.autodiff.adjoint import RuleCall
 from core.ir import HOLE, Block, Op, inner_blocks
 from core.ir.errors import Place
 from core.ir.exact import exact
+from core.ir.registry import is_loop, roles_of
 
 __all__ = ["Nest", "alone", "loops_of", "nests_of"]
 
@@ -35,7 +36,7 @@ class Nest:
 
 def loops_of(op: Op) -> Iterator[Op]:
     """The loops in `op`, itself included, outer ones first."""
-    if op.type == "loop":
+    if is_loop(op):
         yield op
     for _, inner in inner_blocks(op):
         for each in inner.ops:
@@ -54,7 +55,7 @@ def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) ->
         loops = list(loops_of(op)) if op.attrs else []
         if not loops:
             continue
-        if op.type not in ("loop", "if_else"):
+        if roles_of(op) is None:  # a call: the optimised step has its body instead
             return None
         call = rule_calls.get(index)
         at = next((made[name] for name in (call.outputs if call else op.outputs) if name in made), None)
@@ -78,10 +79,12 @@ def nests_of(forward: Block, rule_calls: Mapping[int, RuleCall], step: Block) ->
 
 def _inputs(op: Op, now: Op) -> tuple[str | None, ...]:
     """The names in the step of the inputs of `op`. Passes rename inputs and drop operands that no branch reads."""
-    if op.type != "if_else":
+    roles = roles_of(op)
+    if roles is None or roles.repeats:
         return now.inputs
-    kept = dict(zip(now.attrs["true_block"].params, now.inputs[1:], strict=True))
-    return (now.inputs[0], *(kept.get(name) for name in op.attrs["true_block"].params))
+    block, left = (next(inner for _, inner in inner_blocks(each)) for each in (op, now))
+    kept = dict(zip(left.params, now.inputs[len(roles.condition) :], strict=True))
+    return (*now.inputs[: len(roles.condition)], *(kept.get(name) for name in block.params))
 
 
 def _structure(op: Op, block: Block) -> Hashable:

@@ -11,7 +11,7 @@ from typing import Any
 
 from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
-from core.ir.registry import lookup
+from core.ir.registry import lookup, roles_of
 from core.ops.common.types import REMEMBERED
 
 __all__ = ["count_work"]
@@ -95,13 +95,12 @@ def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) ->
     """
     total: Counter[str] = Counter()
     for op in block.ops:
-        if op.type == "loop":
-            runs, below = runs_of(op, trips, outer)
-            inside = count_work(op.attrs["sub_block"], trips, below)
-            total.update({type: n * runs for type, n in inside.items()})
-        elif op.type == "if_else":
-            sides = [count_work(inner, trips, outer) for _, inner in inner_blocks(op)]
-            total.update(max(sides, key=lambda side: sum(side.values())))
+        roles = roles_of(op)
+        if roles is not None:
+            runs, below = runs_of(op, trips, outer) if roles.repeats else (1, outer)
+            inside = [count_work(inner, trips, below) for _, inner in inner_blocks(op)]
+            most = max(inside, key=lambda side: sum(side.values()))
+            total.update({type: n * runs for type, n in most.items()})
         elif cost := _cost(op, block):
             total[op.type] += cost
     return dict(total)

@@ -1,16 +1,16 @@
-"""The declaration of an op, and the table of all declared ops.
+"""The declarations of ops, and the table of all declared ops.
 
-An op is a set of functions with the same last parameters, ``(*inputs, **attrs)``::
+An op is a few functions that end in the same arguments, ``(*inputs, **attrs)``::
 
     kernel(xp, *inputs, **attrs)     inputs are arrays   -> arrays
     infer(*inputs, **attrs)          inputs are types    -> types
     vjp(ct, out, *inputs, **attrs)   inputs are symbols  -> one cotangent per input
-    example()                        cases for the documentation and the tests
+    example()                        cases for the documentation and for tests
 
 The kernel's signature is the schema: positional parameters are input slots (optional ones default to None), ``*name``
-is a variadic slot, keyword-only parameters are attributes with their types and defaults, the docstring is the
-documentation. A *composite* has no kernel: it is written in other ops, and its types, gradient and code follow from
-them.
+is a variadic slot, keyword-only parameters are attributes with their types and defaults (an `AttrGroup` stands for
+several), the docstring is the documentation. A *composite* has no kernel: it is a function of symbols that calls other
+ops, and its types, gradient and code follow from them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from core.ir.attr_groups import attributes_of, groups_of, packed
 from core.ir.errors import ProgramError
-from core.ir.program import DTYPES, Block, unknown_dtype
+from core.ir.program import DTYPES, Block, Op, unknown_dtype
+from core.ir.roles import Roles
 
 __all__ = [
     "CONSTRUCTS",
@@ -35,6 +38,7 @@ __all__ = [
     "Dtype",
     "Example",
     "Extended",
+    "Family",
     "Kind",
     "LocalName",
     "OpSpec",
@@ -43,9 +47,11 @@ __all__ = [
     "block_attrs",
     "composite",
     "construct",
+    "is_loop",
     "json_value",
     "lookup",
     "op",
+    "roles_of",
 ]
 
 Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -58,11 +64,11 @@ REGISTRY: dict[str, OpSpec] = {}
 """Every op of the core, by name."""
 
 CONSTRUCTS: dict[str, OpSpec] = {}
-"""Every op that exists on the wire only: the reader translates it into ops of the core."""
+"""Ops that exist on the wire only, by name. The reader turns them into ops of the core."""
 
 
 Extended = Annotated[float, "or infinite"]
-"""Attribute type: a float that may be infinite. JSON has no infinite number, so it is "inf" or "-inf" there."""
+"""Attribute type: a float that may also be infinite. JSON has no such number: it is written "inf" or "-inf"."""
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
@@ -72,16 +78,28 @@ class BlockIndex(int):
 
 
 class LocalName(str):
-    """Attribute type of a construct: the name of a variable of the inner block only."""
+    """Attribute type of a construct: a name of the inner block that the outer one does not see."""
 
 
 EXACT = frozenset({bool, str, Block})
-"""Attribute types whose values need no conversion."""
+"""Attribute types whose values need no check but that of their type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A group of ops in the catalogue. A folder or module of ops declares the family of its ops as ``FAMILY``.
+
+    name:  one word, the filter of the catalogue and the name of the family's page.
+    title: one line that lists what the ops do.
+    """
+
+    name: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named input of an op; a variadic slot takes a list of arrays."""
+    """A named input of an op, or, if variadic, a named list of inputs."""
 
     name: str
     optional: bool = False
@@ -103,9 +121,10 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs, attributes and expected outputs (empty for random ops: only laws can check those).
+    """Inputs, attributes, and the outputs that they give; no outputs for random ops, which only laws can check.
 
-    smooth: central differences approximate the gradient here. False at ties, at bounds, and for rounded results.
+    smooth: whether central differences approximate the gradient. False at ties, on bounds, and where results are
+            rounded.
     """
 
     inputs: tuple[Any, ...]
@@ -116,13 +135,15 @@ class Example:
 
 @dataclass(slots=True, eq=False)
 class OpSpec:
-    """One declared op. Its decorators fill it in while the op's module is imported.
+    """One declared op. Its decorators complete it while the op's module is imported.
 
-    takes_key: a random op: its optional slot `key` is filled by the reader, so that every step draws anew.
+    takes_key: whether it is a random op with an optional slot `key`, which the reader fills so that every step draws
+               new numbers.
     """
 
     name: str
     kind: Kind
+    family: Family
     doc: str
     inputs: tuple[Slot, ...]
     outputs: tuple[str, ...]
@@ -139,6 +160,7 @@ class OpSpec:
     infer_rule: Rule | None = None
     vjp_rule: Rule | None = None
     adjoint_rule: Rule | None = None
+    roles_rule: Callable[[Op], Roles] | None = None
     example_rule: Callable[[], Iterable[Example]] | None = None
 
     @property
@@ -151,13 +173,18 @@ class OpSpec:
         return rule
 
     def vjp(self, rule: Rule) -> Rule:
-        """Decorator: one cotangent per input, None for a structural zero."""
+        """Decorator: one cotangent for each input, None for a structural zero."""
         self.vjp_rule = rule
         return rule
 
     def adjoint(self, rule: Rule) -> Rule:
-        """Decorator for control flow: a VJP rule that may also rewrite the forward op (core.autodiff.adjoint)."""
+        """Decorator, for control flow: a gradient rule that may also rewrite the forward op (core.autodiff.adjoint)."""
         self.adjoint_rule = rule
+        return rule
+
+    def roles(self, rule: Callable[[Op], Roles]) -> Callable[[Op], Roles]:
+        """Decorator, for control flow: the roles of the operands and outputs of an op of this type."""
+        self.roles_rule = rule
         return rule
 
     def example(self, rule: Callable[[], Iterable[Example]]) -> Callable[[], Iterable[Example]]:
@@ -214,12 +241,12 @@ def op(
     """Declare a primitive (or, with `control`, a control-flow op) from its kernel.
 
     outputs:      names of the output slots; a bare string names one variadic slot.
-    elementwise:  computes each element from the elements at the same place, with broadcasting.
-    broadcasts:   stretches sizes of 1, so that a cotangent may be larger than its input; true for elementwise ops.
-    stacks:       accepts stacks (values recorded by a loop, tensor arrays) as well as arrays.
-    reports:      the run reports its input, controlled by the attributes `message`, `summarize` and `first_n`.
-    no_gradient:  the reason why the gradient is zero by nature; a path to the loss ends here without an error.
-    unavailable:  the reason why an existing gradient is not implemented; a request for it is an error.
+    elementwise:  each element of the output depends on the elements at the same position, with broadcasting.
+    broadcasts:   sizes of 1 are broadcast, so that a cotangent may be larger than its input; true of elementwise ops.
+    stacks:       inputs may be stacks that a loop recorded, or tensor arrays.
+    reports:      the run reports the input as its attributes `message`, `summarize` and `first_n` define.
+    no_gradient:  why the gradient is zero by definition; a path to the loss ends here without an error.
+    unavailable:  why a gradient that exists is not implemented; asking for it is an error.
     """
     if kernel is None:
         return lambda function: op(
@@ -247,7 +274,7 @@ def composite(
     stacks: bool = False,
     no_gradient: str | None = None,
 ) -> Any:
-    """Declare an op as a function of symbols, written in other ops. Types, gradient and code follow from it."""
+    """Declare an op as a function of symbols that calls other ops. Its types, gradient and code follow from them."""
     if body is None:
         return lambda function: composite(function, outputs=outputs, stacks=stacks, no_gradient=no_gradient)
     spec = _declare("composite", body, outputs, skip=0)
@@ -257,10 +284,10 @@ def composite(
 
 
 def construct(*, inputs: tuple[Slot, ...], outputs: tuple[str, ...] = ("out",)) -> Any:
-    """Declare a wire-only op from the function ``(reader, site, **attrs)`` that reads it.
+    """Declare an op of the wire by the function ``(reader, site, **attrs)`` that reads it.
 
-    As for any op, its keyword-only parameters are the attributes and its docstring is the documentation. Its output
-    slots take any number of names.
+    The keyword-only parameters of the function are the attributes and its docstring is the documentation, as with any
+    op. Output slots take any number of names.
     """
 
     def declare(function: Rule) -> OpSpec:
@@ -284,36 +311,64 @@ def _declare(
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
     )
-    attrs = tuple(Attr(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY)
+    groups = groups_of(hints)
+    attrs: list[Attr] = []
+    for p in parameters:
+        if p.name in groups:
+            attrs += (Attr(*each) for each in attributes_of(groups[p.name], p.default))
+        elif p.kind is p.KEYWORD_ONLY:
+            attrs.append(Attr(p.name, hints[p.name], p.default))
     spec = table[name] = OpSpec(
         name=name,
         kind=kind,
+        family=_family(name, body.__module__),
         doc=inspect.getdoc(body) or "",
         inputs=slots,
         outputs=(outputs,) if isinstance(outputs, str) else outputs,
         variadic_outputs=isinstance(outputs, str),
-        attrs=attrs,
-        body=body,
+        attrs=tuple(attrs),
+        body=packed(body, groups),
         takes_key=any(slot.name == "key" and slot.optional for slot in slots),
     )
     return spec
 
 
+def _family(op: str, module: str) -> Family:
+    """The family that `module` declares for its ops, or else the folder of `module`. Raises ValueError if none does."""
+    for name in (module, module.rpartition(".")[0]):
+        family = getattr(sys.modules.get(name), "FAMILY", None)
+        if isinstance(family, Family):
+            return family
+    raise ValueError(f"op {op!r} has no family: declare FAMILY in {module} or in its folder")
+
+
 def lookup(name: str) -> OpSpec:
-    """The declaration of op `name`. Raises ProgramError (unknown_op) that suggests similar names."""
+    """The declaration of op `name`. Raises ProgramError (unknown_op), which suggests similar names."""
     try:
         return REGISTRY[name]
     except KeyError:
         raise ProgramError(f"unknown op type {name!r}", "unknown_op", suggestion=_near(name, REGISTRY)) from None
 
 
+def roles_of(op: Op) -> Roles | None:
+    """The roles of the operands and outputs of a loop or branch; None for any other op."""
+    spec = REGISTRY.get(op.type)  # the type of a region of machine code is not declared
+    return None if spec is None or spec.roles_rule is None else spec.roles_rule(op)
+
+
+def is_loop(op: Op) -> bool:
+    """Whether the inner block of `op` runs once for each trip."""
+    roles = roles_of(op)
+    return roles is not None and roles.repeats
+
+
 def as_tuple(result: Any) -> tuple[Any, ...]:
-    """The outputs of a rule or kernel as a tuple; one with a single output may return it without a tuple."""
+    """`result` as a tuple; rules and kernels with one output may return it alone."""
     return result if isinstance(result, tuple) else (result,)
 
 
 def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
-    """The attributes of `spec` that hold one or several blocks; with `kind` BlockIndex, a construct's block indices."""
+    """The attributes of `spec` that hold one or more blocks, or with `kind` BlockIndex the indices of blocks."""
 
     def holds(annotation: Any) -> bool:
         return annotation is kind or any(holds(a) for a in typing.get_args(annotation))
@@ -322,9 +377,9 @@ def block_attrs(spec: OpSpec, kind: type = Block) -> tuple[str, ...]:
 
 
 def convert(annotation: Any, value: Any) -> Any:
-    """Convert `value` to the annotated type: lists to tuples, integers to floats, nothing else.
+    """`value` as the type `annotation`: lists become tuples and integers become floats; nothing else is converted.
 
-    Raises ValueError with the end of a message: "must be ...".
+    Raises ValueError with the end of a sentence, "must be ...".
     """
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -359,7 +414,7 @@ def convert(annotation: Any, value: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """The JSON form of an attribute's value; `convert` is its inverse."""
+    """The value of an attribute in JSON form, the inverse of `convert`."""
     if isinstance(value, tuple):
         return [json_value(each) for each in value]
     if isinstance(value, float) and math.isinf(value):

@@ -1,4 +1,4 @@
-"""Every op, declared. Importing this package imports each of its modules, and so fills the registry."""
+"""All ops. Importing this package imports all its modules, which declare their ops in the registry."""
 
 from importlib import import_module
 from pkgutil import walk_packages

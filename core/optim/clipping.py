@@ -1,4 +1,4 @@
-"""What an update does to its gradients before the optimiser sees them: bounds on elements or on norms."""
+"""Clipping of gradients before the optimiser gets them: bounds on elements or on norms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ By = Literal["value", "norm", "global_norm"]
 class Clip:
     """A bound on gradients.
 
-    by:          value: each element is moved to the nearest number within [min, max], where min is -max if it is not
-                 given; NaN stays NaN. norm: each gradient whose 2-norm is above max_norm is scaled down to it.
-                 global_norm: all gradients of the update are scaled by one factor if their joint 2-norm is above
-                 max_norm (Pascanu, Mikolov and Bengio 2013). Norms are those of the float64 values; where one is not
-                 finite, its gradients stay as they are.
-    decay_first: the optimiser's weight_decay and l1_decay are added to the gradients before they are clipped, instead
-                 of after.
+    by:          value: each element is moved to the nearest number within [min, max]; min is -max by default; NaN stays
+                 NaN. norm: each gradient whose 2-norm is above max_norm is scaled down to it. global_norm: if the joint
+                 2-norm of all gradients of the update is above max_norm, one factor scales them all down to it
+                 (Pascanu, Mikolov and Bengio 2013). Norms are computed in float64. If a norm is not finite, its
+                 gradients stay as they are.
+    decay_first: add the optimiser's weight_decay and l1_decay to the gradients before clipping instead of after.
     Raises ProgramError (bad_query).
     """
 
@@ -48,11 +47,11 @@ class Clip:
         """A clip from its JSON form ``{"by": "value", "max": 1.0}``."""
         kinds = {"by": By, "max_norm": float, "min": float, "max": float, "decay_first": bool}
         if raw.keys() - kinds.keys():
-            raise ProgramError(f"a clip has the members {', '.join(kinds)}", "bad_query")
+            raise ProgramError(f"a clip may only have the members {', '.join(kinds)}", "bad_query")
         try:
             return cls(**{name: convert(kinds[name], value) for name, value in raw.items()})
         except (ValueError, TypeError) as error:
-            raise ProgramError(f"not a clip: {error}", "bad_query") from None
+            raise ProgramError(f"invalid clip: {error}", "bad_query") from None
 
     @property
     def low(self) -> float:
@@ -70,7 +69,7 @@ class Clip:
         return "clip:value" if self.by == "value" and not self.low <= 0.0 <= self.high else None
 
     def apply(self, gradients: Sequence[Cotangent]) -> list[Cotangent]:
-        """The clipped gradients, in their order. Rows of a table that are zero count in no norm."""
+        """The clipped gradients, in their order. Rows missing from a sparse gradient add nothing to a norm."""
         given = [g.values if isinstance(g, SparseRows) else g for g in gradients]
         clipped = self._applied(given)
         return [

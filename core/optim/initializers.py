@@ -26,7 +26,7 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "he_uniform": {},
     "he_normal": {},
 }
-"""Initialiser -> its attributes and their defaults."""
+"""Initialiser -> its attributes with their defaults."""
 
 
 def initial_parameters(
@@ -75,11 +75,11 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         values: Any = np.full(type.shape, {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0)))
     elif kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
-            raise ProgramError(f"min of the initialiser of {name!r} is above its max", "bad_initializer")
+            raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
         values = draw.uniform(attrs["min"], attrs["max"], type.shape)
     elif kind == "normal":
         if attrs["std"] < 0:
-            raise ProgramError(f"std of the initialiser of {name!r} is negative", "bad_initializer")
+            raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
         values = draw.normal(attrs["mean"], attrs["std"], type.shape)
     else:
         # variance 2 / (fan_in + fan_out): Glorot and Bengio 2010; 2 / fan_in: He et al. 2015

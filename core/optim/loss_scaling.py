@@ -1,8 +1,8 @@
-"""Loss scaling: gradients that 16 bits would round to zero are computed for the loss times a number, and divided after.
+"""Loss scaling: compute the gradients of the loss times a factor, then divide them by it (Micikevicius et al. 2018).
 
-Micikevicius et al. 2018. The smallest float16 is 6e-8, and many gradients are smaller while the largest are far from
-65504: multiplying the loss moves all of them up. The number may be found on the way: where a gradient overflows, the
-step is skipped and the number made smaller, and after enough steps without that it is made larger.
+16-bit floats would round small gradients to zero: the smallest float16 is 6e-8, while the largest gradients are far
+below 65504. The factor moves all gradients up. It may adapt: a step whose gradients overflow is skipped and the factor
+is reduced; after enough steps without overflow it is increased.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from core.ir.registry import convert
 __all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
 
 FACTOR = "@LOSS_SCALE"
-"""The slot of the number that the loss is multiplied by, a float32; 0 before the first step."""
+"""The slot of the factor of the loss, a float32; 0 before the first step."""
 
 STREAK = "@LOSS_SCALE_STEPS"
-"""The slot of the count of steps since the number last changed."""
+"""The slot of the count of steps since the factor last changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """What the loss is multiplied by while gradients are computed. Powers of two are best: they round nothing.
+    """The factor of the loss while gradients are computed. Powers of two are best: they add no rounding.
 
-    initial:  positive, the number of the first step.
-    interval: after so many steps in a row whose gradients were finite the number is multiplied by `growth`; None for a
-              number that stays. After each step that is skipped it is multiplied by `backoff`.
-    least, most: the number stays within these, and within what the dtype of the loss can hold.
+    initial:  positive, the factor of the first step.
+    interval: number of consecutive steps with finite gradients after which the factor is multiplied by `growth`; None
+    for
+              a constant factor. After each skipped step the factor is multiplied by `backoff`.
+    least, most: bounds of the factor, which also stays within the range of the loss's dtype.
     Raises ProgramError (bad_query).
     """
 
@@ -48,37 +49,39 @@ class LossScale:
 
     def __post_init__(self) -> None:
         if not (0 < self.initial < math.inf and (self.interval is None or self.interval > 0)):
-            raise ProgramError("a loss scale needs a positive initial number and a positive interval", "bad_query")
+            raise ProgramError("initial and interval of a loss scale must be positive", "bad_query")
         if self.interval is None:
             return
         if not (1 < self.growth < math.inf and 0 < self.backoff < 1):
-            raise ProgramError("a loss scale needs a growth above 1, and a backoff between 0 and 1", "bad_query")
+            raise ProgramError("growth of a loss scale must be above 1, and backoff between 0 and 1", "bad_query")
         if not 0 < self.least <= self.initial <= self.most < 2.0**127:
             raise ProgramError("the initial loss scale must lie between least and most", "bad_query")
 
     @classmethod
     def read(cls, raw: Any) -> LossScale:
-        """From its JSON form: a number that stays, "dynamic", or ``{"initial": 1024, "interval": 500, ...}``."""
+        """A loss scale from its JSON form: a constant number, "dynamic", or ``{"initial": 1024, "interval": 500,
+        ...}``.
+        """
         if raw == "dynamic":
             return cls(interval=2000)
         members = dict(raw) if isinstance(raw, Mapping) else {"initial": raw}
         kinds = {"initial": float, "interval": int, "growth": float, "backoff": float, "least": float, "most": float}
         if members.keys() - kinds.keys():
-            raise ProgramError(f"a loss scale has the members {', '.join(kinds)}", "bad_query")
+            raise ProgramError(f"a loss scale may only have the members {', '.join(kinds)}", "bad_query")
         if isinstance(raw, Mapping):
             members = {"interval": 2000, **members}
         try:
             return cls(**{name: convert(kinds[name], value) for name, value in members.items()})
         except (ValueError, TypeError) as error:
-            raise ProgramError(f"not a loss scale: {error}", "bad_query") from None
+            raise ProgramError(f"invalid loss scale: {error}", "bad_query") from None
 
     @property
     def slots(self) -> dict[str, TensorType]:
-        """What is kept between steps; all start at zero."""
+        """The state that is kept between steps; all of it starts at zero."""
         return {} if self.interval is None else {FACTOR: TensorType((), "float32"), STREAK: TensorType((), "int64")}
 
     def after(self, factor: Value, streak: Value, finite: Value, limit: float) -> tuple[Value, Value]:
-        """Number and count of the next step. limit: the largest number that the loss can be multiplied by."""
+        """Factor and count of the next step. limit: the largest factor of the loss."""
         assert self.interval is not None
         emit = factor.builder.emit
         zero = emit("fill_zeros_like", streak)
@@ -93,11 +96,11 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A program whose `loss` means the loss times a number.
+    """A program whose `loss` stands for the loss times the factor.
 
-    program: with the slots of the loss scale among its states. factor: variable of the number, a float32.
-    limit:   the largest number that does not overflow by itself.
-    ops:     how many were added behind the forward ones. loss: its name.
+    program: it has the slots of the loss scale among its states. factor: variable of the factor, a float32.
+    limit:   the largest factor that does not overflow itself.
+    ops:     number of ops added after the forward ones. loss: name of the loss.
     """
 
     program: Program
@@ -108,9 +111,9 @@ class Scaled:
 
 
 def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
-    """`program` with its loss scaled under its own name; None if it has no such loss, which others will tell.
+    """`program` with its loss scaled under its own name; None if it has no such loss, which the query then reports.
 
-    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a number that stays.
+    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a constant factor.
     """
     name = program.latest.get(loss, loss)
     type = program.block.types.get(name)
@@ -118,7 +121,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
         return None
     limit = min(2.0 ** (math.frexp(largest(type.dtype))[1] - 1), 2.0**126)
     if scale.interval is None and scale.initial > limit:
-        raise ProgramError(f"a loss that is {type} cannot be multiplied by {scale.initial:g}", "bad_query")
+        raise ProgramError(f"a loss of type {type} cannot be multiplied by {scale.initial:g}", "bad_query")
     b = BlockBuilder.like(program.block)
     first = b.constant(min(scale.initial, limit), "float32")
     slots = tuple(Variable(n, t, "state") for n, t in scale.slots.items())
@@ -141,7 +144,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
 
 
 def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
-    """The gradients of the loss itself; those in 16 bits become float32, which holds them."""
+    """The gradients of the unscaled loss; those of 16-bit floats become float32, which can hold them."""
     found: list[Cotangent] = []
     for g in gradients:
         values = widened(g.values if isinstance(g, SparseRows) else g)
@@ -151,7 +154,7 @@ def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
 
 
 def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
-    """One bool: whether every element is. like: any symbol of the block."""
+    """One bool: whether all elements are finite. like: any symbol of the block."""
     emit = like.builder.emit
     values = [g.values if isinstance(g, SparseRows) else g for g in gradients]
     each = [emit("reduce_all", emit("isfinite", v)) for v in values]
@@ -159,7 +162,7 @@ def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
 
 
 def rounded(gradient: Cotangent, type: TensorType) -> Cotangent:
-    """`gradient` in the dtype of `type`, in which it is answered."""
+    """`gradient` in the dtype of `type`, the dtype of the answer."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, narrowed(gradient.values, replace(type, shape=gradient.values.shape)))
     return narrowed(gradient, type)

@@ -1,4 +1,4 @@
-"""A choice of optimiser: one of the ops in core/ops/optimizers, its attributes and a schedule."""
+"""The optimiser of a training step: an op of core/ops/optimizers, its attributes and its schedule."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ops.common.types import as_dtype
 from core.ops.elementwise.arithmetic import cast
-from core.ops.optimizers.updates import decayed
+from core.ops.optimizers.updates import Penalties
 from core.optim.schedules import Schedule
 
 __all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "dense_reason", "state_types"]
 
 STEPS = "@STEPS"
-"""The optimiser's count of updates, which a learning-rate schedule reads."""
+"""The state variable that counts updates, for a learning-rate schedule."""
 
 REST = "rest"
 """The slot of the rounding error of a 16-bit parameter. It is discarded when the parameter's value is replaced."""
@@ -33,7 +33,7 @@ OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.output
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A choice of optimiser and its attributes, checked and completed with defaults.
+    """An optimiser with its attributes, checked and completed with defaults.
 
     `learning_rate` may be a number or a schedule: ``{"schedule": "cosine_decay", <its attributes>}``.
     Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr).
@@ -69,11 +69,14 @@ class Optimizer:
         Raises ProgramError (bad_query) for an optimiser whose decay is not part of the gradient.
         """
         if "l1_decay" not in self.attrs:
-            raise ProgramError(f"the decay of {self.type} is not part of the gradient", "bad_query")
+            raise ProgramError(
+                f"the weight decay of {self.type} is not part of the gradient, so it cannot be added before clipping",
+                "bad_query",
+            )
         if not self.decays:
             return gradient
         assert not isinstance(gradient, SparseRows), "weight decay changes every row"
-        return decayed(parameter, gradient, self.attrs["weight_decay"], self.attrs["l1_decay"])
+        return Penalties(self.attrs["weight_decay"], self.attrs["l1_decay"]).added(parameter, gradient)
 
     @property
     def decays(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, OpSpec, composite
+from core.ir.registry import Example, Family, OpSpec, composite
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
 from core.ops.elementwise.math import clip, cos, exp, rsqrt
@@ -20,10 +20,12 @@ from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["SCHEDULES", "Schedule"]
 
+FAMILY = Family("schedules", "Learning rates as functions of the number of updates")
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A choice of schedule and its attributes, checked and completed with defaults.
+    """A schedule with its attributes, checked and completed with defaults.
 
     Raises ProgramError (unknown_schedule, bad_attr).
     """
@@ -135,7 +137,7 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
 
 @schedule
 def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 1.0):
-    """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, n = step + 1.
+    """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, where n = step + 1.
 
     Vaswani et al. 2017.
     """
@@ -146,8 +148,9 @@ def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 
 
 @schedule
 def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0):
-    """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` from `learning_rate` to `end_learning_rate`
-    (Loshchilov and Hutter 2017).
+    """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` (Loshchilov and Hutter 2017).
+
+    start is `learning_rate` and end is `end_learning_rate`, at which the rate stays.
     """
     done = clip(_periods(step, decay_steps, False), max=1.0)
     share = (cos(done * math.pi) + 1.0) * 0.5
@@ -156,7 +159,7 @@ def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_r
 
 @schedule
 def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0):
-    """``start + (rate - start) * min(step / warmup_steps, 1)`` from `start_learning_rate` to `learning_rate`."""
+    """``start + (rate - start) * min(step / warmup_steps, 1)``: from `start_learning_rate` to `learning_rate`."""
     done = clip(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
 
@@ -165,7 +168,7 @@ def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_lea
 def warmup_cosine_decay(
     step, *, learning_rate: float, warmup_steps: int, decay_steps: int, end_learning_rate: float = 0.0
 ):
-    """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` over `decay_steps` more."""
+    """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` for `decay_steps` steps."""
     _positive(warmup_steps=warmup_steps, decay_steps=decay_steps)
     up = linear_lr_warmup(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
     later = maximum(step - _full(step, warmup_steps), fill_zeros_like(step))

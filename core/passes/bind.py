@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.ir import Block, Op, StackType, TensorType, Type
+from core.ir import Block, Op, TensorType, Type, inner_blocks
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
+from core.ir.registry import roles_of
 from core.ops.common.types import joined_type
 
 __all__ = ["bind"]
@@ -47,24 +48,23 @@ def _retyped(block: Block, params: Sequence[Type]) -> Block:
 
 def _inside(op: Op, types: list[Any]) -> Op:
     """`op` with its inner blocks retyped for operands of `types`."""
-    if op.type == "if_else":
-        blocks = {k: _retyped(op.attrs[k], types[1:]) for k in ("true_block", "false_block")}
-        return replace(op, attrs={**op.attrs, **blocks})
     if op.type == "call":
         block, gradient = _retyped(op.attrs["block"], types), op.attrs["gradient"]
         if gradient is not None:
             gradient = _retyped(gradient, [*types, *block.result_types, *block.result_types])
         return replace(op, attrs={**op.attrs, "block": block, "gradient": gradient})
-    if op.type != "loop":
+    roles = roles_of(op)
+    if roles is None:
         return op
-    n, m = op.attrs["carried"], op.attrs["captured"]
-    params = [t.element if isinstance(t, StackType) and i >= n + m else t for i, t in enumerate(types)]
+    params = roles.param_types(types)
+    n = len(roles.carried)
     while True:  # until the types of the carried values are a fixed point: a size that changes in the loop stays open
-        body = _retyped(op.attrs["sub_block"], params)
+        blocks = {name: _retyped(inner, params) for name, inner in inner_blocks(op)}
         joined = [
             joined_type(t, r, "carry_type_changed", f"{name!r} changes its type in the loop")
-            for name, t, r in zip(body.params, params, body.result_types[:n], strict=False)
+            for body in blocks.values()
+            for name, t, r in zip(body.params[:n], params, body.result_types[:n], strict=False)
         ]
         if joined == params[:n]:
-            return replace(op, attrs={**op.attrs, "sub_block": body})
+            return replace(op, attrs={**op.attrs, **blocks})
         params[:n] = joined

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from core.ir import Block, Op, TensorType, inner_blocks, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Place
+from core.ir.registry import is_loop
 from core.ops.control.inner_blocks import LoopMemory
 
 __all__ = ["chunk_loops"]
@@ -51,7 +52,7 @@ def _chunk_loops(block: Block, default: LoopMemory, policies: Mapping[Place, Loo
     b.types.update(block.types)
     for op in block.ops:
         op = with_inner(op, lambda inner: _chunk_loops(inner, default, policies))
-        if op.type == "loop":
+        if is_loop(op):
             policy = op.attrs["memory"]
             if policy == "store":
                 policy = policies.get(op.location.place, default) if op.location else default

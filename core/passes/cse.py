@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op, with_inner
 from core.ir.exact import exact_attrs
+from core.ir.registry import is_loop
 from core.passes.merge import merge_loops
 
 __all__ = ["share_common"]
@@ -34,7 +35,7 @@ def share_common(block: Block) -> Block:
             if same is not op:
                 renamed.update(zip(op.outputs, same.outputs, strict=True))
                 continue
-        if op.type == "loop":
+        if is_loop(op):
             trips = (inputs, exact_attrs({k: v for k, v in op.attrs.items() if k != "sub_block"}))
             at = loops.setdefault(trips, len(ops))
             merged = merge_loops(ops[at], inside, share_common) if at < len(ops) else None

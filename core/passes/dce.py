@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from core.ir import Block, Op
+from core.ir import Block, Op, inner_blocks
+from core.ir.registry import roles_of
 
 __all__ = ["eliminate_dead"]
 
@@ -31,30 +32,21 @@ def eliminate_dead(block: Block) -> Block:
 
 
 def _trim(op: Op, needed: Collection[str]) -> Op:
-    if op.type == "if_else":
-        keep = [i for i, name in enumerate(op.outputs) if name in needed]
-        return _with_results(op, keep, keep)
-    if op.type == "loop":
-        carried = op.attrs["carried"]
-        keep = [i for i, name in enumerate(op.outputs) if i < carried or name in needed]
-        return _with_results(op, keep, keep)
-    return op
-
-
-def _with_results(op: Op, outputs: list[int], results: list[int]) -> Op:
-    """`op` with only these outputs, its blocks with only these results, and branches without dead operands."""
+    """`op` without the optional outputs that nobody reads. A branch also loses the operands that neither side reads."""
+    roles = roles_of(op)
+    if roles is None:
+        return op
+    keep = [i for i, name in enumerate(op.outputs) if i not in roles.optional or name in needed]
     blocks = {
-        k: eliminate_dead(replace(v, results=tuple(v.results[i] for i in results)))
-        for k, v in op.attrs.items()
-        if isinstance(v, Block)
+        name: eliminate_dead(replace(inner, results=tuple(inner.results[i] for i in keep)))
+        for name, inner in inner_blocks(op)
     }
-    outs = tuple(op.outputs[i] for i in outputs)
-    if op.type == "if_else":
-        used = [i for i in range(len(op.inputs) - 1) if any(_reads(b, b.params[i]) for b in blocks.values())]
-        blocks = {k: _with_params(b, used) for k, b in blocks.items()}
-        inputs = (op.inputs[0], *(op.inputs[1 + i] for i in used))
-        return replace(op, inputs=inputs, outputs=outs, attrs={**op.attrs, **blocks})
-    return replace(op, outputs=outs, attrs={**op.attrs, **blocks})
+    inputs = op.inputs
+    if not roles.repeats:  # the operands of a loop stay: their number is in its attributes
+        used = [i for i in roles.passed if any(_reads(b, b.params[roles.param(i)]) for b in blocks.values())]
+        blocks = {name: _with_params(inner, [roles.param(i) for i in used]) for name, inner in blocks.items()}
+        inputs = tuple(op.inputs[i] for i in (*roles.condition, *used))
+    return replace(op, inputs=inputs, outputs=tuple(op.outputs[i] for i in keep), attrs={**op.attrs, **blocks})
 
 
 def _reads(block: Block, name: str) -> bool:

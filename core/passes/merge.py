@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder
+from core.ir.registry import roles_of
 
 __all__ = ["merge_loops"]
 
@@ -22,7 +23,9 @@ def merge_loops(first: Op, second: Op, share: Callable[[Block], Block]) -> tuple
     share:         common subexpression elimination.
     Returns None if the loops carry different values.
     """
-    carried = first.attrs["carried"]
+    roles = roles_of(first)
+    assert roles is not None
+    carried = len(roles.carried)
     both = share(_side_by_side(first.attrs["sub_block"], second.attrs["sub_block"]))
     results, others = both.results[: len(first.outputs)], both.results[len(first.outputs) :]
     if results[:carried] != others[:carried]:

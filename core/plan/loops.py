@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.ir import Block, Op, TensorType
+from core.ops.control.loop import loop_roles
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Loop, State, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
@@ -17,7 +18,8 @@ __all__: list[str] = []
 @lowers("loop")
 def lower_loop(low: Lowering, op: Op) -> None:
     body: Block = op.attrs["sub_block"]
-    n, m = op.attrs["carried"], op.attrs["captured"]
+    roles = loop_roles(op)
+    n = len(roles.carried)
     if op.attrs["condition"] and op.attrs["reverse"]:
         raise Unsupported("a loop that runs backwards until a condition fails")
     fixed = [i for i in range(n) if body.results[i] == body.params[i]]
@@ -43,9 +45,9 @@ def lower_loop(low: Lowering, op: Op) -> None:
             buffers = (low.root(nbytes), low.root(nbytes))
         initial = low.dense(low.entry(op.inputs[i]))
         states.append(State(now, following, buffers, initial, low.destination(op.outputs[i])))
-    for i in (*fixed, *range(n, n + m)):
+    for i in (*fixed, *roles.captured):
         inner.define(body.params[i], captured(low, op.inputs[i]))
-    over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in range(n + m, len(op.inputs))]
+    over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in roles.elements]
     length = common_length([stack for stack, _ in over])
     slots = [slot_of(inner, name) for name in body.results[n:]]
 

@@ -6,10 +6,13 @@ from core.ir import Op, TensorType
 from core.ir.builder import BlockBuilder, Value, expansion
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct, lookup
+from core.ops import control
 from core.wire.reader import Reader
 from core.wire.site import Known, Site
 
 __all__: list[str] = []
+
+FAMILY = control.FAMILY
 
 UNIFORM = ("fill_zeros_like", "full_like")
 

@@ -13,12 +13,15 @@ from core.ir import INTEGERS, Block, Op, TensorType, Type
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
+from core.ops import control
 from core.ops.common.types import joined_type
 from core.ops.control.inner_blocks import BranchMemory, LoopMemory
 from core.wire.reader import Reader
 from core.wire.site import KEY, Known, Site
 
 __all__ = ["carry_types", "overwritten"]
+
+FAMILY = control.FAMILY
 
 CONDITION = Slot("condition")
 LISTED = Slot("x", optional=True, variadic=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from core.ir import OF_FUNCTION, Block, TensorType, with_inner
 from core.ir.errors import ProgramError
 from core.ir.registry import Slot, construct
+from core.ops import control
 from core.passes.bind import bind
 from core.wire.document import RawFunction
 from core.wire.reader import Reader
@@ -14,6 +15,8 @@ from core.wire.scope import Scopes
 from core.wire.site import Known, Site
 
 __all__: list[str] = []
+
+FAMILY = control.FAMILY
 
 
 @construct(inputs=(Slot("x", optional=True, variadic=True),))

@@ -9,6 +9,7 @@ from core.ir import StackType, TensorType
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, LocalName, Slot, construct
+from core.ops import control
 from core.ops.common.types import same_size
 from core.ops.control.inner_blocks import LoopMemory
 from core.wire.control import carry_types, overwritten
@@ -17,6 +18,8 @@ from core.wire.scope import local_names
 from core.wire.site import KEY, Site
 
 __all__: list[str] = []
+
+FAMILY = control.FAMILY
 
 
 @construct(

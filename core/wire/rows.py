@@ -8,12 +8,15 @@ from core.ir import Block, TensorType, Type
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, LocalName, Slot, construct
+from core.ops import control
 from core.ops.common.types import joined_type
 from core.wire.reader import Reader
 from core.wire.scope import local_names
 from core.wire.site import Site
 
 __all__: list[str] = []
+
+FAMILY = control.FAMILY
 
 
 @construct(inputs=(Slot("condition"), Slot("x", variadic=True)))

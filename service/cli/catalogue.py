@@ -1,10 +1,13 @@
-"""`backpass catalogue`: Markdown pages about the ops, one page for each family, generated from their declarations."""
+"""The catalogue of ops as Markdown: a page for each family, a section for each file. Written from the declarations."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,11 @@ from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
 from core.ir.builder import BlockBuilder
-from core.ir.registry import Attr, Example, OpSpec, as_tuple, json_value
+from core.ir.registry import Attr, Example, Family, OpSpec, as_tuple, json_value
 from core.runtime.reference import execute
 from core.wire.samples import SAMPLES
 from service.formats import json_tensors as tensors
-from service.routes.ops import CATALOGUE, FAMILIES, attributes_of, documentation_of, family_of, sampled, schema_of
+from service.routes.ops import CATALOGUE, FAMILIES, attributes_of, documentation_of, sampled, schema_of
 
 __all__ = ["pages", "write_pages"]
 
@@ -27,6 +30,8 @@ DIGITS = 6
 """Significant digits of numbers on a page. Further digits differ between machines, and so does the rounding noise of
 sums that cancel, which is shown as 0."""
 WIDTH = 120
+SENTENCE_END = re.compile(r"\. (?=[A-Z`])")
+"""Not the full stop of "et al. 2006"."""
 LARGE = 24
 """The most elements, of all arrays together, of an example that is shown with its gradients."""
 
@@ -43,37 +48,86 @@ def write_pages(folder: Path) -> None:
 
 
 def pages() -> dict[str, str]:
-    """File name -> text: README.md with a list of all ops, and one page for each family."""
-    families = {name: [s for _, s in sorted(CATALOGUE.items()) if family_of(s) == name] for name in FAMILIES}
-    return {"README.md": _index(families)} | {f"{name}.md": _page(name, specs) for name, specs in families.items()}
+    """File name -> text: README.md, which lists all ops, and a page for each family."""
+    written = {"README.md": _index()}
+    for family in FAMILIES.values():
+        written[f"{family.name}.md"] = _page(family)
+    return written
 
 
-def _index(families: Mapping[str, list[OpSpec]]) -> str:
+def _index() -> str:
     lines = [
         "# The ops",
         "",
-        f"All {len(CATALOGUE)} ops, by family. A service tells the same at `GET /v1/ops`. This folder is written by",
-        "`make catalogue`, and a test compares it with the code.",
-        "",
-        "| family | ops |",
-        "|---|---|",
+        f"All {len(CATALOGUE)} ops, by family. `GET /v1/ops` returns the same list. `make catalogue` writes them",
+        "from the code, and a test compares the two.",
     ]
-    for name, specs in families.items():
-        links = ", ".join(f"[{spec.name}]({name}.md#{spec.name})" for spec in specs)
-        lines.append(f"| [{name}]({name}.md) | {links} |")
+    for family in FAMILIES.values():
+        lines += [
+            "",
+            f"## [{family.name}]({family.name}.md)",
+            "",
+            f"{family.title}.",
+            "",
+            "| section | ops |",
+            "|---|---|",
+        ]
+        lines += _table(family, f"{family.name}.md")
     return "\n".join(lines) + "\n"
 
 
-def _page(family: str, specs: list[OpSpec]) -> str:
-    title = (import_module(specs[0].body.__module__).__doc__ or family).split("\n\n")[0].replace("\n", " ")
-    lines = [f"# {family}", "", title, ""]
-    for spec in specs:
-        lines += [*_entry(spec), ""]
-    return "\n".join(lines[:-1]) + "\n"
+def _page(family: Family) -> str:
+    lines = [f"# {family.name}", "", f"{family.title}.", "", "| section | ops |", "|---|---|", *_table(family, "")]
+    for section in _sections(family):
+        lines += ["", f"## {section.title}", ""]
+        if section.text.removesuffix(".") != section.title:
+            lines += [_prose(section.text), ""]
+        for spec in section.specs:
+            lines += [*_entry(spec), ""]
+        lines.pop()
+    return "\n".join(lines) + "\n"
+
+
+def _table(family: Family, page: str) -> Iterator[str]:
+    """A row for each section of the family's `page`, with links to its ops."""
+    for section in _sections(family):
+        links = ", ".join(f"[{spec.name}]({page}#{spec.name})" for spec in section.specs)
+        yield f"| {section.title} | {links} |"
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """The ops of one file. text: the first paragraph of its docstring. title: the first words of it."""
+
+    title: str
+    text: str
+    specs: list[OpSpec]
+
+
+def _sections(family: Family) -> list[_Section]:
+    files: dict[str, list[OpSpec]] = {}
+    for _, spec in sorted(CATALOGUE.items()):
+        if spec.family is family:
+            files.setdefault(spec.body.__module__, []).append(spec)
+    sections = []
+    for module, specs in sorted(files.items()):
+        doc = inspect.getdoc(import_module(module))
+        assert doc, f"{module} declares ops and has no docstring"
+        text = " ".join(doc.split("\n\n")[0].split())
+        sections.append(_Section(_title(text), text, specs))
+    return sorted(sections, key=lambda section: section.title.casefold())
+
+
+def _title(text: str) -> str:
+    """The words before the first colon, or else the first sentence."""
+    head, colon, _ = text.partition(": ")
+    if colon and "`" not in head and not SENTENCE_END.search(head):  # the name of an op is the title of its own entry
+        return head
+    return SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
 
 
 def _entry(spec: OpSpec) -> Iterator[str]:
-    yield f"## {spec.name}"
+    yield f"### {spec.name}"
     yield ""
     yield _prose(documentation_of(spec))
     yield ""

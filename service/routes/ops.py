@@ -20,6 +20,7 @@ from core.ir.registry import (
     BlockIndex,
     Example,
     Extended,
+    Family,
     Kind,
     LocalName,
     OpSpec,
@@ -32,7 +33,7 @@ from service.http.request_body import JSON
 from service.problems import FieldError, HttpProblem, responses
 from service.schemas.programs import Strict
 
-__all__ = ["CATALOGUE", "FAMILIES", "attributes_of", "documentation_of", "family_of", "router", "sampled", "schema_of"]
+__all__ = ["CATALOGUE", "FAMILIES", "attributes_of", "documentation_of", "router", "sampled", "schema_of"]
 
 router = APIRouter(prefix="/v1/ops", tags=["ops"])
 
@@ -51,12 +52,11 @@ CATALOGUE: dict[str, OpSpec] = REGISTRY | CONSTRUCTS
 """By name; where an op of the core is written in another way on the wire, the latter."""
 
 
-def family_of(spec: OpSpec) -> str:
-    """Ops of a family are declared side by side, in a module of that name."""
-    return spec.body.__module__.rpartition(".")[2]
+FAMILIES: dict[str, Family] = {
+    spec.family.name: spec.family for spec in sorted(CATALOGUE.values(), key=lambda spec: spec.family.name)
+}
+"""By name."""
 
-
-FAMILIES = sorted({family_of(spec) for spec in CATALOGUE.values()})
 TEXTS = {name: f"{name} {spec.doc}".casefold() for name, spec in CATALOGUE.items()}
 
 
@@ -65,7 +65,7 @@ class OpSummary(Strict):
 
     type: str
     kind: str = Field(description="primitive, composite (written in other ops), control, or construct (of the wire).")
-    family: str = Field(description="What it belongs to: activations, reduce, conv, control, ...")
+    family: str = Field(description="Group of related ops, such as elementwise, reduction, linalg or control.")
     summary: str
     differentiable: bool
 
@@ -74,7 +74,7 @@ class OpPage(Strict):
     """One page of ops, by name."""
 
     ops: list[OpSummary]
-    families: dict[str, int] = Field(description="Family -> how many of its ops the filters let through.")
+    families: dict[str, int] = Field(description="Family -> number of its ops that match the filters.")
     total: int = Field(description="Ops that the filters let through, on all pages.")
     next_page_token: str | None = Field(None, description="Give it as page_token to get the next page.")
 
@@ -92,7 +92,7 @@ class OpDetail(OpSummary):
 
 @router.get("", summary="List ops", response_model=OpPage, responses=responses("invalid-request"))
 async def list_ops(
-    family: Annotated[str | None, Query(max_length=64, description="Only this family.", examples=["reduce"])] = None,
+    family: Annotated[str | None, Query(max_length=64, description="Only this family.", examples=["reduction"])] = None,
     kind: Annotated[Kind | None, Query(description="Only ops of this kind.")] = None,
     differentiable: Annotated[
         bool | None, Query(description="Only ops with a gradient, or only those without.")
@@ -112,7 +112,7 @@ async def list_ops(
     found = [
         spec
         for name, spec in sorted(CATALOGUE.items())
-        if family in (None, family_of(spec))
+        if family in (None, spec.family.name)
         and kind in (None, spec.kind)
         and differentiable in (None, spec.differentiable)
         and all(word in TEXTS[name] for word in words)
@@ -121,7 +121,7 @@ async def list_ops(
     page = rest[:page_size]
     content = {
         "ops": [_summary(spec) for spec in page],
-        "families": dict(sorted(Counter(map(family_of, found)).items())),
+        "families": dict(sorted(Counter(spec.family.name for spec in found).items())),
         "total": len(found),
         "next_page_token": page[-1].name if len(rest) > page_size else None,
     }
@@ -148,7 +148,7 @@ def _summary(spec: OpSpec) -> dict[str, Any]:
     return {
         "type": spec.name,
         "kind": spec.kind,
-        "family": family_of(spec),
+        "family": spec.family.name,
         "summary": first,
         "differentiable": spec.differentiable,
     }

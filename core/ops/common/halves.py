@@ -1,4 +1,4 @@
-"""Products of 16-bit floats, made in float32."""
+"""Products of 16-bit floats, computed in float32."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["with_halves_widened"]
 
 
 def with_halves_widened(xp: Any, function: Callable[..., Any], *x: Any) -> Any:
-    """`function` of arrays of one dtype. NumPy has no fast products of 16-bit floats: theirs are made in float32.
+    """`function` of arrays of one dtype, computed in float32 for 16-bit floats: NumPy multiplies these slowly.
 
-    The result has their dtype again, rounded once.
+    The result has the dtype of the arrays, rounded once.
     """
     dtype = x[0].dtype
     if xp is not np or dtype.itemsize != 2 or dtype.kind in "iu":

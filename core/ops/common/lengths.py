@@ -1,4 +1,4 @@
-"""Lengths of the sequences of a batch: what the ops on them share."""
+"""Checks and helpers for the lengths of the sequences of a batch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ def check_lengths(lengths: TensorType) -> None:
 
 
 def ends_of(xp: Any, lengths: Any, rows: int | None = None) -> Any:
-    """The row behind each sequence. Raises ExecutionError (shape_mismatch) where lengths and rows do not agree."""
+    """For each sequence the position after its last row.
+
+    Raises ExecutionError (shape_mismatch) if a length is negative or the lengths do not add up to `rows`.
+    """
     if lengths.size and int(lengths.min()) < 0:
         raise ExecutionError("a length is negative", "shape_mismatch")
-    if lengths.size and rows is not None and int(lengths.max()) > rows:  # alone first: sums of such may wrap around
-        raise ExecutionError(f"a sequence of {int(lengths.max())} rows among {rows}", "shape_mismatch")
+    if (
+        lengths.size and rows is not None and int(lengths.max()) > rows
+    ):  # checked first: the sum of large lengths may wrap around
+        raise ExecutionError(f"a sequence has {int(lengths.max())} rows, but there are {rows} in all", "shape_mismatch")
     ends = xp.cumsum(lengths)
     total = int(ends[-1]) if lengths.size else 0
     if rows is not None and total != rows:
@@ -31,9 +36,9 @@ def ends_of(xp: Any, lengths: Any, rows: int | None = None) -> Any:
 
 
 def as_rows(x: Any, count: int, sizes: tuple[int, ...]) -> Any:
-    """x as `count` rows of `sizes`; -1 is a number of rows that only a run can tell.
+    """x as `count` rows of `sizes`; -1 stands for a number of rows that is unknown before the run.
 
-    Raises ProgramError (shape_mismatch) where that is not enough to tell the sizes of rows.
+    Raises ProgramError (shape_mismatch) if then the sizes of the rows are unknown too.
     """
     if -1 in sizes or (count == -1 and 0 in sizes):
         raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
@@ -41,7 +46,7 @@ def as_rows(x: Any, count: int, sizes: tuple[int, ...]) -> Any:
 
 
 def over_rows(value: Any, like: Any) -> Any:
-    """One number a row, ready to broadcast against the rows of `like`."""
+    """One number per row, reshaped to broadcast against the rows of `like`."""
     return unsqueeze(value, axes=tuple(range(1, like.rank))) if like.rank > 1 else value
 
 

@@ -1,4 +1,4 @@
-"""What the ops of linear algebra share: types, errors of the run, and short names for what their rules are written in.
+"""Types, run-time errors and short functions of symbols that the ops of linear algebra share.
 
 Matrices are the last two axes; all axes before them are a batch.
 """
@@ -42,10 +42,10 @@ NO_CONVERGENCE = "no_convergence"
 
 
 def matrices(x: TensorType, what: str) -> TensorType:
-    """The type x if it is one of matrices that LAPACK knows.
+    """The type x, checked: float32 or float64 matrices.
 
-    Raises ProgramError (dtype_mismatch, shape_mismatch). There are no routines for 16-bit floats, and factors of
-    numbers with three digits would mean little: a client who wants them casts.
+    Raises ProgramError (dtype_mismatch, shape_mismatch). LAPACK has no routines for 16-bit floats, and factors of
+    numbers with three digits would mean little. A client who wants them casts.
     """
     floating(x)
     if x.dtype not in ("float32", "float64"):
@@ -56,14 +56,14 @@ def matrices(x: TensorType, what: str) -> TensorType:
 
 
 def square(x: TensorType, what: str) -> TensorType:
-    """The type x if it is one of square matrices. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
+    """The type x, checked: square matrices. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
     matrices(x, what)
     same_size(x.shape[-1], x.shape[-2], f"{what} takes square matrices, not {x}")
     return x
 
 
 def sized(x: TensorType, what: str) -> tuple[int, int]:
-    """Rows and columns of matrices of known size. Raises ProgramError (dtype_mismatch, shape_mismatch)."""
+    """The numbers of rows and columns of matrices. Raises ProgramError (dtype_mismatch, shape_mismatch) if unknown."""
     matrices(x, what)
     if -1 in x.shape[-2:]:
         raise ProgramError(f"{what} takes matrices of known size, not {x}", "shape_mismatch")
@@ -71,13 +71,13 @@ def sized(x: TensorType, what: str) -> tuple[int, int]:
 
 
 def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *args: Any) -> Any:
-    """`function` of arrays. Raises ExecutionError with `code` and `problem` where LAPACK or cuSOLVER gives up."""
+    """`function` of arrays. Raises ExecutionError with `code` and `problem` if LAPACK or cuSOLVER fails."""
     try:
         if xp is np:
             return function(*args)
         from cupyx import errstate
 
-        with errstate(linalg="raise"):  # cupy returns garbage otherwise
+        with errstate(linalg="raise"):  # without it cupy returns wrong numbers
             return function(*args)
     except np.linalg.LinAlgError as error:
         raise ExecutionError(f"{problem} ({error})", code) from None
@@ -93,12 +93,12 @@ def multiplied(x, y, **flags):
 
 
 def row(x):
-    """Vectors [..., k] as [..., 1, k]: their elements stand over the columns of a matrix."""
+    """Vectors [..., k] as [..., 1, k]: each element broadcasts over a column of a matrix."""
     return unsqueeze(x, axes=(-2,))
 
 
 def column(x):
-    """Vectors [..., k] as [..., k, 1]: their elements stand beside the rows of a matrix."""
+    """Vectors [..., k] as [..., k, 1]: each element broadcasts over a row of a matrix."""
     return unsqueeze(x, axes=(-1,))
 
 
@@ -119,6 +119,6 @@ def symmetric_part(x, what):
 
 
 def read_lower(x):
-    """The cotangent of the lower triangle, which is all that is read, from that x of a symmetric matrix."""
+    """The cotangent of the lower triangle, from the cotangent x of the symmetric matrix that it stands for."""
     whole = x + transposed(x)
     return tril(whole) - diagonal_part(x)

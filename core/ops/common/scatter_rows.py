@@ -1,6 +1,4 @@
-"""Adding rows to the places that an index names. Rows of one place are added in their order, so that the sum of the
-same rows has the same bits each time.
-"""
+"""Sums of rows by index. Rows with the same index are added in their order, so that each run gives the same bits."""
 
 from __future__ import annotations
 
@@ -10,16 +8,16 @@ import numpy as np
 
 from core.ops.common.types import working_dtype
 
-__all__ = ["added"]
+__all__ = ["scatter_rows"]
 
 FEW = 2048
-"""Elements below which a sparse matrix takes longer to set up than it saves."""
+"""Number of elements below which setting up a sparse matrix takes longer than it saves."""
 
 
-def added(xp: Any, count: int, index: Any, values: Any) -> Any:
-    """An array [count, ...] whose row k is the sum of those rows of `values` [n, ...] with ``index[i] == k``.
+def scatter_rows(xp: Any, count: int, index: Any, values: Any) -> Any:
+    """An array [count, ...] whose row k is the sum of the rows i of `values` [n, ...] with ``index[i] == k``.
 
-    index: [n], each within 0 and count - 1. 16-bit floats are added in float32.
+    index: [n], each from 0 to count - 1. 16-bit floats are added in float32.
     """
     wide = values.astype(working_dtype(values), copy=False)
     if xp.__name__ == "cupy":
@@ -33,9 +31,9 @@ def added(xp: Any, count: int, index: Any, values: Any) -> Any:
 
 
 def _as_product(count: int, index: Any, values: Any) -> Any:
-    """The matrix whose column i holds a 1 in row ``index[i]``, times the rows.
+    """The matrix whose column i has a 1 in row ``index[i]``, times the rows.
 
-    SciPy multiplies column by column, which is the order wanted, and some ten times faster than `np.add.at`.
+    SciPy multiplies column by column, so it adds in the order of the rows, about ten times faster than `np.add.at`.
     """
     from scipy.sparse import csc_matrix
 
@@ -49,12 +47,14 @@ def _on_device(xp: Any, count: int, index: Any, values: Any) -> Any:
     import cupyx
 
     shape = (count, *values.shape[1:])
-    if values.dtype.kind in "biu" and values.dtype.itemsize < 4:  # CuPy adds words of four bytes or more, ...
+    if (
+        values.dtype.kind in "biu" and values.dtype.itemsize < 4
+    ):  # CuPy adds atomically only words of four bytes or more
         out = xp.zeros(shape, "int32")
         cupyx.scatter_add(out, index, values.astype("int32"))
         return out.astype(values.dtype)
     out = xp.zeros(shape, values.dtype)
-    if values.dtype == xp.int64:  # ... long ones only unsigned, which give the same bits
+    if values.dtype == xp.int64:  # CuPy adds 64-bit integers only unsigned; the bits are the same
         cupyx.scatter_add(out.view(xp.uint64), index, values.view(xp.uint64))
     else:
         cupyx.scatter_add(out, index, values)

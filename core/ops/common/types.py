@@ -1,4 +1,4 @@
-"""What the type rules of the ops share: sizes that may be unknown, and how they combine."""
+"""Helpers of the type rules of ops: shapes with unknown sizes, and how they combine."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 
 
 REMEMBERED = 4096
-"""Types whose size is remembered: a program has few of them, and many variables of each."""
+"""Number of types whose size is cached: a program has few types, and many variables of each."""
 
 
 def matches(given: Type, wanted: Type) -> bool:
-    """Whether a value of type `given` may stand where `wanted` is; an unknown size fits any."""
+    """Whether a value of type `given` may be used where `wanted` is declared; an unknown size fits any size."""
     if isinstance(given, StackType) or isinstance(wanted, StackType):
         return isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
     return (
@@ -46,9 +46,9 @@ def matches(given: Type, wanted: Type) -> bool:
 
 
 def joined_type(a: Type, b: Type, code: str, message: str) -> Type:
-    """The narrowest type that holds both: sizes in which they differ become unknown.
+    """The narrowest type that both fit: sizes in which they differ become unknown.
 
-    Raises ProgramError with `code` where dtype, rank or kind differ.
+    Raises ProgramError with `code` if dtype, rank or kind differ.
     """
     if isinstance(a, StackType) and isinstance(b, StackType):
         return StackType(joined_type(a.element, b.element, code, message))
@@ -69,7 +69,7 @@ def same_dtype(*types: TensorType) -> str:
 
 
 def same_size(m: int, n: int, what: str) -> int:
-    """The size that both must have, whichever is known. Raises TypeMismatch if they are known to differ."""
+    """The size that m and n must both be, from whichever is known. Raises TypeMismatch if both are known and differ."""
     if m == n or n == -1:
         return m
     if m == -1:
@@ -78,7 +78,7 @@ def same_size(m: int, n: int, what: str) -> int:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """NumPy's broadcasting. An unknown size beside a known one other than 1 must turn out to be it, or 1."""
+    """The shape that NumPy's broadcasting gives. An unknown size meets a known one above 1 as that size, or as 1."""
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
@@ -105,17 +105,17 @@ def axis_of(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def axes_of(axes: Iterable[int] | None, rank: int) -> tuple[int, ...]:
-    """`axes` counted from the front and sorted; None means all. Raises ProgramError (bad_attr) for doubles."""
+    """`axes` counted from the front and sorted; None means all. Raises ProgramError (bad_attr) for duplicates."""
     if axes is None:
         return tuple(range(rank))
     out = sorted(axis_of(a, rank) for a in axes)
     if len(set(out)) < len(out):
-        raise ProgramError(f"an axis is named twice in {list(axes)}", "bad_attr")
+        raise ProgramError(f"axes must differ, not {list(axes)}", "bad_attr")
     return tuple(out)
 
 
 def product(sizes: Iterable[int]) -> int:
-    """The number of elements, or -1 if a size is unknown (and none is zero)."""
+    """The product of the sizes; -1 if a size is unknown and no size is 0."""
     total, unknown = 1, False
     for n in sizes:
         if n == -1:
@@ -127,7 +127,7 @@ def product(sizes: Iterable[int]) -> int:
 
 @lru_cache(REMEMBERED)
 def byte_size(type: Type) -> int:
-    """The bytes of an array of that type; an unknown size counts as 1, and a stack as one element."""
+    """The bytes of an array of `type`. An unknown size counts as 1, and a stack as one element."""
     while isinstance(type, StackType):
         type = type.element
     width = 1 if type.dtype == "bool" else as_dtype(type.dtype).itemsize
@@ -135,25 +135,25 @@ def byte_size(type: Type) -> int:
 
 
 def same(x: Type, **attrs: object) -> Type:
-    """The type of an op that changes values only."""
+    """Type rule of an op that keeps shape and dtype."""
     return x
 
 
 def floating(x: TensorType, **attrs: object) -> TensorType:
-    """The type of a function that only makes sense on real numbers. Raises ProgramError (dtype_mismatch)."""
+    """Type rule of an op on floats that keeps shape and dtype. Raises ProgramError (dtype_mismatch)."""
     if not x.is_float:
         raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
     return x
 
 
 def working_dtype(x: Any) -> np.dtype:
-    """The dtype in which kernels compute with an array x, and add up: float32 for 16-bit floats, else its own."""
+    """The dtype in which kernels compute and add up elements of x: float32 for 16-bit floats, else its own."""
     return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
 
 
 @lru_cache(64)
 def as_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of that name; bfloat16 comes from ml_dtypes."""
+    """The NumPy dtype called `name`; bfloat16 comes from ml_dtypes."""
     if name == "bfloat16":
         import ml_dtypes
 

@@ -1,7 +1,7 @@
-"""`if_else`: one of two blocks runs. Its gradient is an `if_else` too.
+"""Branches: `if_else` runs one of two blocks, and its gradient is an `if_else` too.
 
-Whatever the backward pass needs from inside a block leaves it as an ordinary output of the forward op, so the result
-can be differentiated again by the same rule.
+The values inside a block that the backward pass reads become ordinary outputs of the forward op. So the same rule
+differentiates the result again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from core.ir import Block, Op
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError, TypeMismatch
 from core.ir.registry import op
+from core.ir.roles import Roles
 from core.ops.common.types import joined_type, matches
 from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names
 from core.ops.indexing.gather import slice_
@@ -33,11 +34,11 @@ def if_else(
 ):
     """Run `true_block` on the operands `x` if `condition` (one bool) is true, else `false_block`.
 
-    Both blocks take the same operands and return equally many results of equal dtypes; sizes in which the results
-    differ are known only when the program runs. The branch not taken runs neither forwards nor backwards.
+    Both blocks take the same operands and return the same number of results, of the same dtypes. A size in which the
+    results differ is unknown before the run. The other block runs neither forwards nor backwards.
 
-    memory: what is kept for the backward pass: with "store" all that it reads; with "recompute" only the operands and
-    the variables of the blocks named in `checkpoints`, from which the rest is computed again.
+    memory: the residuals that are stored for the backward pass. "store": all values that it reads. "recompute": the
+    operands and the variables of the blocks named in `checkpoints`; the other values are computed again.
     """
     return (true_block if bool(condition) else false_block)(run, *x)  # type: ignore[operator]
 
@@ -47,7 +48,7 @@ def if_else_infer(condition, *x, true_block, false_block, memory, checkpoints):
     check_condition("if_else", condition)
     for block in (true_block, false_block):
         if len(block.params) != len(x) or not all(matches(a, p) for a, p in zip(x, block.param_types, strict=True)):
-            raise TypeMismatch("a branch of if_else must take the operands' types")
+            raise TypeMismatch("both blocks of if_else must take the types of its operands")
     a, b = true_block.result_types, false_block.result_types
     if len(a) != len(b):
         raise ProgramError(f"the branches of if_else return {len(a)} and {len(b)} values", "branch_mismatch")
@@ -55,6 +56,11 @@ def if_else_infer(condition, *x, true_block, false_block, memory, checkpoints):
         joined_type(s, t, "branch_mismatch", f"result {i} of if_else differs between the branches")
         for i, (s, t) in enumerate(zip(a, b, strict=True))
     )
+
+
+@if_else.roles
+def if_else_roles(op: Op) -> Roles:
+    return Roles(condition=range(1), captured=range(1, len(op.inputs)), optional=range(len(op.outputs)))
 
 
 def _if_else_flow(op: Op, true_block: tuple[int, ...], false_block: tuple[int, ...]) -> list[int]:
@@ -68,29 +74,29 @@ FLOWS["if_else"] = _if_else_flow
 def if_else_adjoint(
     a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]
 ) -> list[Cotangent | None]:
-    """The gradient of a branch is a branch. What the taken side kept comes along; the other side keeps zeros."""
+    """The gradient of a branch is a branch. It takes the residuals of both sides; those of the side not taken are
+    zeros.
+    """
+    roles = if_else_roles(op)
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
     inner = [a.inside(block) for block in blocks]
     cotangents = [[each.seed(each.block.results[i]) for i in seeded] for each in inner]
     found = []
     for each, given in zip(inner, cotangents, strict=True):
-        wrt = [p for p, w in zip(each.block.params, wanted[1:], strict=True) if w]
+        wrt = [each.block.params[roles.param(i)] for i in roles.passed if wanted[i]]
         seeds = zip((each.block.results[i] for i in seeded), given, strict=True)
         found.append(each.run_by_rows(seeds, wrt))
-    reached = [
-        i
-        for i in range(len(op.inputs) - 1)
-        if any(block.params[i] in f for block, f in zip(blocks, found, strict=True))
-    ]
-    tables = [i for i in reached if _by_rows([f.get(b.params[i]) for b, f in zip(blocks, found, strict=True)])]
+    names = {i: [block.params[roles.param(i)] for block in blocks] for i in roles.passed}  # operand -> name in each
+    sides_of = {i: [f.get(name) for f, name in zip(found, names[i], strict=True)] for i in roles.passed}
+    reached = [i for i, pair in sides_of.items() if any(ct is not None for ct in pair)]
+    tables = [i for i in reached if _by_rows(sides_of[i])]
     sides: list[Side] = []
     returned: list[list[Value]] = []
-    for each, f in zip(inner, found, strict=True):
+    for which, each in enumerate(inner):
         returned.append([])
         for i in reached:
-            name = each.block.params[i]
-            ct = f.get(name)
+            name, ct = names[i][which], sides_of[i][which]
             if i in tables:
                 rows = ct if isinstance(ct, SparseRows) else _no_rows(each.b, each.b.value(name))
                 returned[-1] += [rows.rows, rows.values]
@@ -103,7 +109,7 @@ def if_else_adjoint(
                 returned[-1].append(ct if other is each else empty(each.b, ct.type))
         sides.append(Side.of(each, [v.name for v in returned[-1]], op.attrs["memory"], op.attrs["checkpoints"]))
 
-    operands = [i for i in range(len(op.inputs) - 1) if any(s.adjoint.block.params[i] in s.reads for s in sides)]
+    operands = [i for i in roles.passed if any(n in s.reads for n, s in zip(names[i], sides, strict=True))]
     kept = [[n for n in s.reads if n not in s.adjoint.block.params] for s in sides]
     op = _keep_in_branches(a, index, op, sides, kept)
     saved = [a.b.value(n) for n in op.outputs[len(cts) :]]
@@ -114,17 +120,17 @@ def if_else_adjoint(
         slots = []
         for i, value in enumerate(saved):
             slots.append(own.get(i) or s.adjoint.b.param(value.type).name)
-        params = [*(s.adjoint.block.params[i] for i in operands), *slots, *(c.name for c in cotangents[which])]
+        params = [*(names[i][which] for i in operands), *slots, *(c.name for c in cotangents[which])]
         adjoints.append(s.adjoint.part(s.ops, params, [v.name for v in returned[which]]))
 
-    values = [a.b.value(op.inputs[1 + i]) for i in operands]
+    values = [a.b.value(op.inputs[i]) for i in operands]
     given_cts = [ct for ct in cts if ct is not None]
     if not reached:
         return [None] * len(op.inputs)
     outs = a.b.append(
         a.b.make(
             "if_else",
-            a.b.value(op.inputs[0]),
+            *(a.b.value(op.inputs[i]) for i in roles.condition),
             *values,
             *saved,
             *given_cts,
@@ -135,23 +141,23 @@ def if_else_adjoint(
     result: list[Cotangent | None] = [None] * len(op.inputs)
     left = iter(outs)
     for i in reached:
-        result[1 + i] = SparseRows(next(left), next(left)) if i in tables else next(left)
+        result[i] = SparseRows(next(left), next(left)) if i in tables else next(left)
     a.cotangents.recorded.update(zip((key for each in inner for key in each.cotangents.recorded), left, strict=True))
     return result
 
 
 def _by_rows(sides: list[Cotangent | None]) -> bool:
-    """Whether a cotangent can leave as rows: each side has rows, or none at all."""
+    """Whether a cotangent can leave as rows: on each side it is rows or a structural zero."""
     return any(isinstance(ct, SparseRows) for ct in sides) and not any(isinstance(ct, Value) for ct in sides)
 
 
 def _no_rows(b: BlockBuilder, table: Value) -> SparseRows:
-    """The cotangent of `table` where nothing is looked up in it."""
+    """The cotangent of `table`, of a side that looks nothing up in it."""
     return SparseRows(b.constant(0, "int64", (0,)), slice_(table, axes=(0,), starts=(0,), ends=(0,)))
 
 
 def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: list[list[str]]) -> Op:
-    """The forward `if_else`, now also returning what either backward side reads; the side not taken returns zeros."""
+    """The forward `if_else`, which now also returns the residuals of both sides; the side not taken returns zeros."""
     if not any(kept):
         outputs: tuple[str, ...] = op.outputs
         blocks = [s.forward for s in sides]

@@ -1,4 +1,4 @@
-"""A function of the client's, with the gradient that the client wants it to have."""
+"""Calls: a function of the client, with the gradient that the client defines for it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["call"]
 def call(run, *x, block: Block, gradient: Block | None = None, inputs: tuple[int, ...] = ()):
     """Run `block` on the operands.
 
-    Its gradient is that of the block, or, if `gradient` is given, what that block says: it takes the operands, the
-    results, and a cotangent for each result, and returns a cotangent for each of the operands numbered `inputs`.
-    To the others nothing flows back.
+    Its gradient is that of `block`, or the block `gradient` if there is one. That takes the operands, the results and
+    a cotangent for each result, and returns a cotangent for each of the operands whose positions are `inputs`. The
+    other operands get no gradient.
     """
     return block(run, *x)  # type: ignore[operator]
 
@@ -31,24 +31,25 @@ def call_infer(*x, block, gradient, inputs):
         return block.result_types
     results = block.result_types
     if not all(t.is_float for t in results):
-        raise ProgramError("a function with a gradient of its own returns floating-point arrays only", "dtype_mismatch")
+        raise ProgramError("a function with its own gradient must return floating-point arrays only", "dtype_mismatch")
     _check("the gradient", gradient, (*x, *results, *results))
     if len(gradient.results) != len(inputs) or not all(0 <= i < len(x) for i in inputs):
         raise ProgramError(
-            f"the gradient returns {len(gradient.results)} cotangents for the operands {list(inputs)}", "bad_attr"
+            f"the gradient returns {len(gradient.results)} cotangents for operands {list(inputs)} of {len(x)}",
+            "bad_attr",
         )
     for i, type in zip(inputs, gradient.result_types, strict=True):
         if not matches(type, x[i]):
-            raise ProgramError(f"the gradient gives {type} for operand {i}, which is {x[i]}", "type_mismatch")
+            raise ProgramError(f"the gradient returns {type} for operand {i}, which is {x[i]}", "type_mismatch")
     return results
 
 
 def _check(what: str, block: Block, given) -> None:
     if len(block.params) != len(given):
-        raise ProgramError(f"{what} takes {len(block.params)} values, but {len(given)} are given", "bad_slot")
+        raise ProgramError(f"{what} takes {len(block.params)} values, not {len(given)}", "bad_slot")
     for name, type, wanted in zip(block.params, given, block.param_types, strict=True):
         if not matches(type, wanted):
-            raise ProgramError(f"{what} takes {name!r} as {wanted}, but is given {type}", "type_mismatch")
+            raise ProgramError(f"{what} takes {name!r} as {wanted}, not {type}", "type_mismatch")
 
 
 def _call_flow(op: Op, block: tuple[int, ...], gradient: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -62,7 +63,7 @@ FLOWS["call"] = _call_flow
 
 @call.adjoint
 def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[Cotangent | None]:
-    """Either gradient is put in place: what stands there can be differentiated again like anything else."""
+    """The ops of the gradient are inlined, so they can be differentiated again like all others."""
     result: list[Cotangent | None] = [None] * len(op.inputs)
     given = [a.b.value(name) for name in op.inputs]
     block, gradient = op.attrs["block"], op.attrs["gradient"]
@@ -76,7 +77,7 @@ def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     pulled = pullback(
         block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.cotangents.densified
     )
-    with a.b.at(None):  # each op has its place in the function
+    with a.b.at(None):  # each op keeps its own location, in the function
         found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
     for name, ct in pulled.by_name(found).items():
         result[block.params.index(name)] = ct

@@ -1,4 +1,4 @@
-"""What the rules of control flow share: the backward pass of an inner block, and what it keeps of the forward one."""
+"""The backward pass of an inner block and its residuals, for the gradient rules of loops and branches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
 
 @dataclass(slots=True)
 class Side:
-    """The backward pass of one inner block, and what it reads of the forward one.
+    """The backward pass of one inner block, and the values of the forward block that it reads.
 
-    ops:     of the backward block.
-    reads:   variables of the forward block that they read.
-    forward: the forward block, with what inner control flow must return for this.
+    ops:     the ops of the backward block.
+    reads:   the variables of the forward block that they read.
+    forward: the forward block, whose own loops and branches now return their residuals.
     """
 
     adjoint: Adjoint
@@ -36,10 +36,10 @@ class Side:
 
     @classmethod
     def of(cls, a: Adjoint, results: Sequence[str], memory: str, checkpoints: Sequence[str]) -> Side:
-        """Keep the ops that `results` need. What they read is kept from the forward block or made again here.
+        """The ops that `results` need. The forward values that they read are stored, or computed again among these ops.
 
-        With `memory` "store" only constants are made again; otherwise all but the parameters of the block and the
-        variables named in `checkpoints`.
+        With `memory` "store" only constants are computed again; otherwise all values except the parameters of the block
+        and the variables named in `checkpoints`.
         """
         names = [a.final(r) for r in results]
         ops = [_without_reading(a, each) for each in live(a.ops(), names)]
@@ -56,14 +56,16 @@ class Side:
 
 
 def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tuple[list[Op], list[str]]:
-    """The forward ops that make the variables of `read` that are `lost`, and what these ops and `read` still read."""
+    """The forward ops that compute the `lost` variables in `read`, and the variables that are still read from
+    outside.
+    """
     needed = {n for n in read if lost(n)}
     kept = dict.fromkeys(n for n in read if not lost(n))
     ops: list[Op] = []
     for op in reversed(a.primal):
         if needed.isdisjoint(op.outputs):
             continue
-        # an output that is kept exists already: what is made again of it gets a name that nobody reads
+        # an output that is stored exists already: its recomputed copy gets a name that no op reads
         outputs = tuple(n if lost(n) else a.b.fresh(n) for n in op.outputs)
         a.b.types.update((new, a.b.types[old]) for new, old in zip(outputs, op.outputs, strict=True))
         ops.append(silent(replace(op, outputs=outputs)))
@@ -74,14 +76,14 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
 
 
 def silent(op: Op) -> Op:
-    """`op` as it is run again: nothing in it reports, for it did the first time."""
+    """`op` without messages, for a run that repeats an earlier one: the earlier one has reported them."""
     if lookup(op.type).reports:
         return replace(op, type="assign", attrs={})
     return with_inner(op, lambda block: replace(block, ops=tuple(map(silent, block.ops))))
 
 
 def _without_reading(a: Adjoint, op: Op) -> Op:
-    """Zeros shaped like a value of known shape need not keep the value."""
+    """`op`, or a constant in its place if it makes zeros of a known shape: then the value it reads is no residual."""
     if op.type == "fill_zeros_like" and isinstance(t := a.b.types[op.inputs[0]], TensorType) and t.is_static:
         attrs = {"shape": t.shape, "value": 0.0, "dtype": t.dtype}
         return replace(op, type="fill_constant", inputs=(), attrs=fill_constant.complete(attrs))
@@ -89,13 +91,13 @@ def _without_reading(a: Adjoint, op: Op) -> Op:
 
 
 def check_condition(op: str, type: Type | None) -> None:
-    """Raises ProgramError (bad_condition) for anything but one bool."""
+    """Raises ProgramError (bad_condition) unless `type` is one bool."""
     if not isinstance(type, TensorType) or type.dtype != "bool" or any(n not in (1, -1) for n in type.shape):
         raise ProgramError(f"the condition of {op} must be one bool, not {type}", "bad_condition")
 
 
 def empty(b: BlockBuilder, type: Type) -> Value:
-    """Stands for a value that the branch not taken does not have; nobody reads it."""
+    """A placeholder for a residual of the other branch; no op reads it."""
     if isinstance(type, StackType):
         depth, element = 0, type
         while isinstance(element, StackType):
@@ -105,7 +107,7 @@ def empty(b: BlockBuilder, type: Type) -> Value:
 
 
 def free_names(a: Adjoint, names: Sequence[str]) -> list[str]:
-    """`names`, each made free by a number where it is taken."""
+    """`names`, with a number added to each that is in use already."""
     out: dict[str, None] = {}
     for name in names:
         free, n = name, 0

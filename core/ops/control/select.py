@@ -1,4 +1,4 @@
-"""Choosing among values of any shapes by an index, and ops that only look at a value."""
+"""Selection among values of any shapes by an index; `print` and `assert`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from core.ops.common.types import joined_type
 __all__: list[str] = []
 
 X = np.array([[1.0, -2.0], [0.5, 4.0]])
-MOST_SAID, MOST_SHOWN = 200, 1000
-"""Characters of a message and elements of a value that `print` may tell."""
+MAX_MESSAGE, MAX_ELEMENTS = 200, 1000
+"""Limits of `print`: characters of a message, and elements of a value."""
 
 
 def _check_index(index: TensorType) -> None:
@@ -24,13 +24,13 @@ def _check_index(index: TensorType) -> None:
 def _chosen(index, count: int) -> int:
     at = int(index)
     if not 0 <= at < count:
-        raise ExecutionError(f"there is no value number {at} among {count}", "index_out_of_range")
+        raise ExecutionError(f"index {at} is out of range for {count} values", "index_out_of_range")
     return at
 
 
 @op
 def select_input(xp, index, *x):
-    """Value number `index` of x. Shapes may differ; the gradient goes to the one that was chosen."""
+    """``out = x[index]``: one of several values, whose shapes may differ. Only the selected one gets the gradient."""
     return x[_chosen(index, len(x))]
 
 
@@ -38,7 +38,7 @@ def select_input(xp, index, *x):
 def select_input_infer(index, *x):
     _check_index(index)
     if not x:
-        raise ProgramError("there is nothing to select from", "bad_slot")
+        raise ProgramError("select_input needs at least one value", "bad_slot")
     out = x[0]
     for each in x[1:]:
         out = joined_type(out, each, "type_mismatch", "the values to select from differ")
@@ -55,7 +55,7 @@ def _each(ct, index, like):
 
 @op(outputs="out")
 def select_output(xp, index, x, *like):
-    """As many values as there are in `like`: x as number `index`, zeros shaped like the others."""
+    """One value for each of `like`: ``out[index] = x``, and zeros shaped like the others."""
     at = _chosen(index, len(like))
     return tuple(x if i == at else xp.zeros(each.shape, each.dtype) for i, each in enumerate(like))
 
@@ -65,7 +65,7 @@ def select_output_infer(index, x, *like):
     _check_index(index)
     if not like or any(each.dtype != x.dtype or each.rank != x.rank for each in like):
         raise ProgramError(f"{x} cannot stand for any of its alternatives", "type_mismatch")
-    return tuple(joined_type(each, x, "type_mismatch", "the alternatives differ") for each in like)
+    return tuple(joined_type(each, x, "type_mismatch", "x and its alternatives differ") for each in like)
 
 
 @select_output.vjp
@@ -92,19 +92,21 @@ select_output.example(
 
 @op(reports=True)
 def print_(xp, x, *, message: str = "", summarize: int = 20, first_n: int = -1):
-    """x, unchanged; the answer of the run tells what it was, under `messages`: the first `summarize` elements of it.
+    """``out = x``. The answer of the run reports the first `summarize` elements of x under `messages`.
 
-    Like all that nobody needs, a print whose output is not read does nothing: write it over x, or read it. Inside loops
-    each trip says something, up to `first_n` times (below 0: always), and a run up to 100 times; further messages are
-    counted. The gradient passes through without a word, and what is computed again for it is not told again.
+    A print whose output is not read does nothing, as any op that no result needs: write it over x, or read it. Inside a
+    loop each trip reports, up to `first_n` times (below 0: always) and 100 times in a run; further messages are only
+    counted. The backward pass reports nothing, not even where it computes x again.
     """
     return x
 
 
 @print_.infer
 def print_infer(x, *, message, summarize, first_n):
-    if len(message) > MOST_SAID or not 0 <= summarize <= MOST_SHOWN:
-        raise ProgramError(f"a message has up to {MOST_SAID} characters and {MOST_SHOWN} elements", "bad_attr")
+    if len(message) > MAX_MESSAGE or not 0 <= summarize <= MAX_ELEMENTS:
+        raise ProgramError(
+            f"print takes a message of at most {MAX_MESSAGE} characters and at most {MAX_ELEMENTS} elements", "bad_attr"
+        )
     return x
 
 
@@ -120,7 +122,7 @@ print_.example(
 
 @op
 def assert_(xp, x, condition):
-    """x, unchanged; where an element of `condition` is false the run ends with an error at this place."""
+    """``out = x``. If an element of `condition` is false, the run ends with an error at this op."""
     if not bool(xp.all(condition)):
         raise ExecutionError("an assertion of the program does not hold", "assertion_failed")
     return x

@@ -1,8 +1,8 @@
-"""Tensor arrays: lists of arrays that a program writes and reads by index, and what loops record.
+"""Tensor arrays: lists of arrays that a program writes and reads by index, and that loops record.
 
-An array is a value like any other. A write makes a new array and leaves the old one as it was, so the gradient of a
-write takes the element's cotangent out of the array's, and the gradient of a read adds to it. In the cotangent of an
-array an element that is missing, in the middle or past the end, is zero.
+A tensor array is a value like any other. A write makes a new array and does not change the old one. So the gradient of
+a write takes the element's cotangent out of the array's cotangent, and the gradient of a read adds to it. A missing
+element of the cotangent of an array, in the middle or after the end, is zero.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ ARRAYS = (ROWS, MATRICES, NUMBERS)
 
 def _array(type: Type, what: str) -> StackType:
     if not isinstance(type, StackType):
-        raise ProgramError(f"{what} takes a tensor array, not a {type}", "type_mismatch")
+        raise ProgramError(f"{what} takes a tensor array, not {type}", "type_mismatch")
     return type
 
 
 def _check_index(type: Type) -> None:
     if not isinstance(type, TensorType) or type.dtype not in INTEGERS or any(n not in (1, -1) for n in type.shape):
-        raise ProgramError(f"an index is one integer, not {type}", "type_mismatch")
+        raise ProgramError(f"the index must be one integer, not {type}", "type_mismatch")
 
 
 def _element(type: Type) -> TensorType:
     if not isinstance(type, TensorType):
-        raise ProgramError(f"an element of a tensor array is an array, not a {type}", "type_mismatch")
+        raise ProgramError(f"an element of a tensor array must be an array, not {type}", "type_mismatch")
     return type
 
 
 @op(no_gradient="it is a constant")
 def create_array(xp, *, shape: tuple[int, ...], dtype: Dtype = "float32"):
-    """A tensor array without elements. They will have that dtype and shape; a size of -1 may be any."""
+    """An empty tensor array, for elements of that dtype and shape; a size of -1 stands for any size."""
     return []
 
 
 @create_array.infer
 def create_array_infer(*, shape, dtype):
     if any(n < -1 for n in shape):
-        raise ProgramError(f"a size is a whole number from 0, or -1, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"sizes must be at least 0, or -1, not {list(shape)}", "bad_attr")
     return StackType(TensorType(shape, dtype))
 
 
@@ -61,10 +61,10 @@ create_array.example(lambda: [Example((), ([],), {"shape": (2,)})])
 
 @op(stacks=True)
 def array_write(xp, x, index, array):
-    """The array with element `index` replaced by x; an index equal to the length appends. `array` stays as it was."""
+    """A copy of `array` with element `index` replaced by x; an index equal to the length appends x."""
     at = int(index)
     if not 0 <= at <= len(array):
-        raise ExecutionError(f"cannot write element {at} of an array of {len(array)}", "index_out_of_range")
+        raise ExecutionError(f"cannot write element {at} of an array of {len(array)} elements", "index_out_of_range")
     return [*array[:at], x, *array[at + 1 :]]
 
 
@@ -72,7 +72,7 @@ def array_write(xp, x, index, array):
 def array_write_infer(x, index, array):
     _check_index(index)
     element = _array(array, "array_write").element
-    return StackType(joined_type(element, _element(x), "type_mismatch", "the array holds other elements"))
+    return StackType(joined_type(element, _element(x), "type_mismatch", "x and the elements of the array differ"))
 
 
 @array_write.vjp
@@ -90,10 +90,10 @@ array_write.example(
 
 @op(stacks=True)
 def array_read(xp, array, index):
-    """Element `index` of the array. Its gradient is added to that element."""
+    """Element `index` of the array. The gradient is added to that element."""
     at = int(index)
     if not 0 <= at < len(array):
-        raise ExecutionError(f"cannot read element {at} of an array of {len(array)}", "index_out_of_range")
+        raise ExecutionError(f"cannot read element {at} of an array of {len(array)} elements", "index_out_of_range")
     return array[at]
 
 
@@ -127,7 +127,7 @@ array_length.example(lambda: [Example((ROWS,), (np.array(3),))])
 
 @op
 def array_place(xp, x, index):
-    """The cotangent of an array of which only element `index` is not zero."""
+    """The cotangent of an array whose elements are zero except element `index`, which is x."""
     return [*[None] * int(index), x]
 
 
@@ -142,7 +142,7 @@ array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in AR
 
 @op(stacks=True)
 def array_take(xp, array, index, like):
-    """Element `index` of the cotangent of an array; zeros shaped like `like` where it is missing."""
+    """Element `index` of the cotangent of an array; zeros shaped like `like` if it is missing."""
     at = int(index)
     found = array[at] if at < len(array) else None
     return xp.zeros(like.shape, like.dtype) if found is None else found
@@ -165,7 +165,7 @@ array_take.example(
 
 @op(stacks=True)
 def array_erase(xp, array, index):
-    """The cotangent of an array with element `index` made zero."""
+    """The cotangent of an array with element `index` set to zero."""
     at = int(index)
     return [*array[:at], None, *array[at + 1 :]] if at < len(array) else array
 
@@ -177,7 +177,7 @@ array_erase.example(lambda: [Example((a, np.array(7)), (a,)) for a in ARRAYS])
 
 @op(stacks=True)
 def array_fill(xp, array, like):
-    """The cotangent of an array with every missing element made zero: as long as `like`, shaped as its elements."""
+    """The cotangent of an array with zeros for its missing elements: it gets the length and shapes of `like`."""
     padded = [*array, *[None] * (len(like) - len(array))]
     return [xp.zeros(m.shape, m.dtype) if e is None else e for e, m in zip(padded, like, strict=True)]
 
@@ -199,7 +199,7 @@ def array_unstack(xp, x):
 @array_unstack.infer
 def array_unstack_infer(x):
     if _element(x).rank == 0:
-        raise ProgramError(f"there is no axis to take {x} apart along", "shape_mismatch")
+        raise ProgramError(f"array_unstack needs at least one axis, not {x}", "shape_mismatch")
     return StackType(TensorType(x.shape[1:], x.dtype))
 
 
@@ -226,8 +226,8 @@ array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
 def array_join(xp, array, like=None, *, shape: tuple[int, ...], dtype: Dtype, count: int = -1):
     """The elements of an array, each of `shape`, along a new first axis.
 
-    like, count: the tensor it was, or how many elements there are, for what an array alone does not tell: sizes where
-    there are no elements, and the length where some are missing.
+    like, count: a tensor like the result, or the number of elements. They give the sizes if the array is empty, and the
+    length if elements are missing.
     """
     given = [each for each in array if each is not None]
     sizes = tuple(max(n, 0) for n in shape)
@@ -242,7 +242,7 @@ def array_join(xp, array, like=None, *, shape: tuple[int, ...], dtype: Dtype, co
         if each is not None:
             if each.shape != sizes:
                 raise ExecutionError(
-                    f"elements of shapes {list(sizes)} and {list(each.shape)} do not stack", "shape_mismatch"
+                    f"cannot stack elements of shapes {list(sizes)} and {list(each.shape)}", "shape_mismatch"
                 )
             out[i] = each
     return out
@@ -253,7 +253,7 @@ def array_join_infer(array, like, *, shape, dtype, count):
     element = _array(array, "array_join").element
     wanted = TensorType(shape, dtype)
     if not matches(element, wanted):
-        raise ProgramError(f"the elements are {element}, not {wanted}", "type_mismatch")
+        raise ProgramError(f"the elements must be {wanted}, not {element}", "type_mismatch")
     return TensorType((count if like is None else like.shape[0], *shape), dtype)
 
 
@@ -263,14 +263,14 @@ array_join.example(lambda: [Example((a,), (np.stack(a),), {"shape": a[0].shape, 
 
 @op(stacks=True)
 def array_concat(xp, array, like=None):
-    """The elements of a tensor array one after the other along their first axis.
+    """The elements of a tensor array, concatenated along their first axis.
 
-    like: an array whose other sizes they have, for when there may be no element; without it there must be one.
+    like: an array with the same other sizes, needed only if the tensor array may be empty.
     """
     if not array and like is not None:
         return like[:0]
     if not array:
-        raise ExecutionError("there is nothing to concatenate in an empty array", "shape_mismatch")
+        raise ExecutionError("cannot concatenate an empty array without `like`", "shape_mismatch")
     return xp.concatenate(array)
 
 
@@ -278,9 +278,11 @@ def array_concat(xp, array, like=None):
 def array_concat_infer(array, like):
     element = _element(_array(array, "array_concat").element)
     if element.rank == 0:
-        raise ProgramError(f"there is no axis to concatenate {element} along", "shape_mismatch")
+        raise ProgramError(f"array_concat needs elements with at least one axis, not {element}", "shape_mismatch")
     if like is not None and not matches(like, TensorType((-1, *element.shape[1:]), element.dtype)):
-        raise ProgramError(f"the elements are {element}, not like {like}", "type_mismatch")
+        raise ProgramError(
+            f"the elements must have the sizes of {like} after the first, not {element}", "type_mismatch"
+        )
     return TensorType((-1, *element.shape[1:]), element.dtype)
 
 
@@ -295,10 +297,13 @@ array_concat.example(
 
 @op(stacks=True)
 def array_split_as(xp, x, array):
-    """x cut along its first axis into pieces as long as the elements of `array`."""
+    """x split along its first axis into sections as long as the elements of `array`."""
     ends = np.cumsum([each.shape[0] for each in array], dtype=np.int64)
     if x.shape[0] != (ends[-1] if len(ends) else 0):
-        raise ExecutionError(f"{x.shape[0]} rows are not those of the array", "shape_mismatch")
+        raise ExecutionError(
+            f"x has {x.shape[0]} rows, but the elements of the array have {ends[-1] if len(ends) else 0}",
+            "shape_mismatch",
+        )
     return [x[end - each.shape[0] : end] for end, each in zip(ends.tolist(), array, strict=True)]
 
 
@@ -314,7 +319,7 @@ array_split_as.example(
 
 @op(stacks=True)
 def array_chunks(xp, array, *, order: int = 1):
-    """The elements in runs, as an array of arrays. Run number k = 1, 2, ... holds binom(k + order - 1, order) of them.
+    """The elements in runs, as an array of arrays. Run k = 1, 2, ... has binom(k + order - 1, order) elements.
 
     With order 1 the runs have 1, 2, 3, ... elements, with order 2 they have 1, 3, 6, ...; the last may be shorter.
     """
@@ -345,7 +350,7 @@ array_chunks.example(
 
 @op(stacks=True)
 def array_flatten(xp, array):
-    """The elements of an array of arrays, one array after the other."""
+    """The elements of an array of arrays, in order, as one array."""
     return [each for inner in array for each in inner]
 
 
@@ -360,7 +365,7 @@ array_flatten.example(lambda: [Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS]
 
 @op(stacks=True)
 def array_regroup(xp, array, like):
-    """The elements of a flat array in runs as long as those of `like`."""
+    """The elements of a flat array, in runs as long as those of `like`."""
     rest = iter(array)
     return [[next(rest) for _ in each] for each in like]
 

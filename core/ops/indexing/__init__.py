@@ -1,1 +1,5 @@
-"""Reading and writing elements at positions that are data; sorting; embedding tables."""
+"""Reads and writes of elements at positions given as data; sorting; embedding tables."""
+
+from core.ir.registry import Family
+
+FAMILY = Family("indexing", "Reads and writes at positions given as data, sorting, and embedding tables")

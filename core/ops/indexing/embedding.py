@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up, and their gradients as rows: which rows, and the values of these alone."""
+"""Embedding tables, and sparse gradients of tables: the numbers of the rows, and the values of these rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from core.ir import TensorType
 from core.ir.builder import SparseRows
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.scatter_rows import added
+from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, same_dtype, same_size
 from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
@@ -24,7 +24,7 @@ NONE = np.array([], int)
 
 
 def _check_lookup(x: TensorType, ids: TensorType, like: TensorType) -> None:
-    """Raises ProgramError unless x [*ids, *row] holds a row of `like` [size, *row] for each of `ids`."""
+    """Raises ProgramError (shape_mismatch) unless x [*ids, *row] has a row of `like` [size, *row] for each of `ids`."""
     check_index(ids, "ids")
     if like.rank == 0:
         raise ProgramError(f"a table has rows, not {like}", "shape_mismatch")
@@ -34,7 +34,10 @@ def _check_lookup(x: TensorType, ids: TensorType, like: TensorType) -> None:
 
 
 def _padding(padding_idx: int, size: int) -> int:
-    """`padding_idx` counted from the front. Raises ExecutionError where only the run can tell that it is outside."""
+    """`padding_idx` counted from the front.
+
+    Raises ExecutionError if it is outside the table; the size may be unknown before the run.
+    """
     if not -size <= padding_idx < size:
         raise ExecutionError(f"padding_idx {padding_idx} is outside a table of {size} rows", "index_out_of_range")
     return padding_idx % size
@@ -42,7 +45,7 @@ def _padding(padding_idx: int, size: int) -> int:
 
 @op(no_gradient="its result is a constant of its integer input")
 def is_padding(xp, ids, like, *, padding_idx: int):
-    """Whether each of `ids` means the row `padding_idx` of a table like `like`; both may count from its end."""
+    """For each of `ids` whether it means the row `padding_idx` of a table like `like`; both may count from the end."""
     return in_range(xp, xp.asarray(ids), like.shape[0]) == _padding(padding_idx, like.shape[0])
 
 
@@ -72,9 +75,9 @@ def embedding(weight, ids, *, padding_idx: int | None = None, is_sparse: bool = 
     An id outside the table is an error; negative ones count from its end, and so does `padding_idx`. Rows of
     `padding_idx` come out as zeros and get no gradient.
 
-    is_sparse: the gradient of the table is kept as the rows that were looked up, each once, and their values, as long
-    as every use of the table is such a lookup, in loops and branches too. It is the same to the last bit. Where it has
-    to become a whole table, the answer says so under `densified`.
+    is_sparse: keep the gradient of the table as the rows that were looked up, each once, with their values. Every use
+    of the table must be such a lookup, in loops and branches too; otherwise the gradient becomes a whole table, and the
+    answer reports that under `densified`. Both forms have the same bits.
     """
     check_index(ids.type, "ids")
     if weight.rank != 2:
@@ -132,12 +135,12 @@ lookup_table.example(
 
 @op(outputs=("rows", "values"))
 def merge_rows(xp, x, ids, like, *, padding_idx: int | None = None):
-    """Rows of a table like `like`, each once and in ascending order, and for each the sum of x [*ids, *row] there.
+    """The rows of a table like `like` that `ids` names, each once and ascending, and for each the sum of its x.
 
     ``values[i] = sum of x[k] over all k with ids[k] == rows[i]``.
 
-    Contributions to one row are added in the order of `ids`, 16-bit floats in float32. Those to `padding_idx` are left
-    out.
+    x is [*ids, *row]. Rows of one id are added in the order of `ids`, 16-bit floats in float32. Rows of `padding_idx`
+    are left out.
     """
     size = like.shape[0]
     index = in_range(xp, xp.asarray(ids), size).ravel()
@@ -146,7 +149,7 @@ def merge_rows(xp, x, ids, like, *, padding_idx: int | None = None):
         kept = index != _padding(padding_idx, size)
         index, flat = index[kept], flat[kept]
     rows, place = xp.unique(index, return_inverse=True)
-    return rows.astype("int64"), added(xp, rows.size, place.ravel(), flat)
+    return rows.astype("int64"), scatter_rows(xp, rows.size, place.ravel(), flat)
 
 
 @merge_rows.infer
@@ -178,16 +181,16 @@ merge_rows.example(
 
 @op
 def read_rows(xp, values, rows, ids, like):
-    """What looking up `ids` in a table like `like` gives if all its rows are zero but `rows`, which are `values`.
+    """Look up `ids` in a table like `like` whose rows number `rows` are `values`, and whose other rows are zero.
 
-    rows: each once, ascending, as `merge_rows` gives them.
+    rows: each once, ascending, as `merge_rows` returns them.
     """
     index = in_range(xp, xp.asarray(ids), like.shape[0])
     if len(rows) != len(values):
         raise ExecutionError(f"{len(rows)} rows, but {len(values)} values", "shape_mismatch")
     rows = in_range(xp, rows, like.shape[0])
     if len(rows) > 1 and bool(xp.any(rows[1:] <= rows[:-1])):
-        raise ExecutionError("rows must be ascending, each there once", "rows_unordered")
+        raise ExecutionError("rows must be ascending, each once", "rows_unordered")
     if not len(rows):
         return xp.zeros((*index.shape, *values.shape[1:]), values.dtype)
     place = xp.minimum(xp.searchsorted(rows, index), len(rows) - 1)

@@ -1,7 +1,7 @@
-"""Ops that pick elements by position, and their transposes, which add elements into zeros by position.
+"""Reads of elements by position, and their transposes, which add elements to zeros by position.
 
-Indices are int32 or int64. Negative ones count from the end; any other beyond the axis is an error of the run, never a
-read. Where an index occurs twice, its contributions add up.
+Indices are int32 or int64. Negative ones count from the end. An index outside the axis is an error of the run.
+The gradients of an element that is read several times add up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, op
-from core.ops.common.scatter_rows import added
+from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import as_dtype, axis_of, matches, same_dtype
 
 __all__ = ["check_index", "in_range"]
@@ -78,13 +78,13 @@ def scatter_add_like(xp, x, index, like, *, axis: int = 0):
     index = xp.asarray(index)
     # one axis of index, in front
     flat = xp.moveaxis(x.reshape(*like.shape[:at], index.size, *like.shape[at + 1 :]), at, 0)
-    return xp.moveaxis(added(xp, like.shape[at], in_range(xp, index, like.shape[at]).ravel(), flat), 0, at)
+    return xp.moveaxis(scatter_rows(xp, like.shape[at], in_range(xp, index, like.shape[at]).ravel(), flat), 0, at)
 
 
 @scatter_add_like.infer
 def scatter_add_like_infer(x, index, like, *, axis):
     if not matches(x, gather_infer(TensorType(like.shape, x.dtype), index, axis=axis)):
-        raise ProgramError(f"{x} is not what gather of {like} by {index} gives", "shape_mismatch")
+        raise ProgramError(f"x must have the type of gather({like}, {index}), not {x}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
 
 
@@ -133,7 +133,7 @@ def one_hot(xp, x, *, depth: int, dtype: Dtype = "float32"):
     if x.size and bool(xp.any((x < 0) | (x >= depth))):
         raise ExecutionError(f"an index is outside 0 to {depth - 1}", "index_out_of_range")
     if x.size == 0:
-        return xp.zeros((*x.shape, depth), as_dtype(dtype))  # however large `depth` is
+        return xp.zeros((*x.shape, depth), as_dtype(dtype))  # arange(depth) may not fit into memory
     return (xp.asarray(x)[..., None] == xp.arange(depth)).astype(as_dtype(dtype))
 
 
@@ -166,16 +166,16 @@ def cut(rank: int, axes: tuple[int, ...], starts, ends, steps) -> list[tuple[int
         raise ProgramError("a step must not be 0", "bad_attr")
     found = [axis_of(a, rank) for a in axes]
     if len(set(found)) < len(found):
-        raise ProgramError(f"an axis is named twice in {list(axes)}", "bad_attr")
+        raise ProgramError(f"axes must differ, not {list(axes)}", "bad_attr")
     return [(a, _slice(*each)) for a, *each in zip(found, starts, ends, steps, strict=True)]
 
 
 def _slice(start: int, end: int, step: int) -> slice:
-    """Python's meaning, but with a negative step an end below the smallest index reaches past the front."""
+    """As Python's slice, except that with a negative step an end of -2**31 or below includes the first element."""
     return slice(start, None if step < 0 and end <= -(2**31) else end, step)
 
 
-def _places(x: Any, rank: int, cuts: list[tuple[int, slice]]) -> tuple[slice, ...]:
+def _slices(x: Any, rank: int, cuts: list[tuple[int, slice]]) -> tuple[slice, ...]:
     at = dict(cuts)
     return tuple(at.get(i, slice(None)) for i in range(rank))
 
@@ -190,11 +190,11 @@ def slice_(
     ends: tuple[int, ...],
     steps: tuple[int, ...] | None = None,
 ):
-    """``x[start:end:step]`` along each of `axes`, with Python's meaning of negative and too large positions.
+    """``x[start:end:step]`` along each of `axes`. Negative and too large positions mean the same as in Python.
 
-    With a negative step, an end of -2147483648 or below means up to and including the first element.
+    With a negative step, an end of -2147483648 or below includes the first element.
     """
-    return x[_places(x, x.ndim, cut(x.ndim, axes, starts, ends, steps))]
+    return x[_slices(x, x.ndim, cut(x.ndim, axes, starts, ends, steps))]
 
 
 @slice_.infer
@@ -234,9 +234,9 @@ def slice_into(
     ends: tuple[int, ...],
     steps: tuple[int, ...] | None = None,
 ):
-    """Zeros shaped like `like`, with x at the places that `slice` takes out."""
+    """Zeros shaped like `like`, with x at the positions that `slice` reads: ``slice(out) = x``."""
     out = xp.zeros(like.shape, x.dtype)
-    out[_places(out, like.ndim, cut(like.ndim, axes, starts, ends, steps))] = x
+    out[_slices(out, like.ndim, cut(like.ndim, axes, starts, ends, steps))] = x
     return out
 
 
@@ -253,7 +253,7 @@ def slice_into_vjp(ct, out, x, like, *, axes, starts, ends, steps):
     return slice_(ct, axes=axes, starts=starts, ends=ends, steps=steps), None
 
 
-def _placed() -> np.ndarray:
+def _ones_in_slice() -> np.ndarray:
     out = np.zeros((3, 4))
     out[1:, ::2] = 1.0
     return out
@@ -262,7 +262,9 @@ def _placed() -> np.ndarray:
 slice_into.example(
     lambda: [
         Example(
-            (np.ones((2, 2)), X), (_placed(),), {"axes": (0, 1), "starts": (1, 0), "ends": (9, 4), "steps": (1, 2)}
+            (np.ones((2, 2)), X),
+            (_ones_in_slice(),),
+            {"axes": (0, 1), "starts": (1, 0), "ends": (9, 4), "steps": (1, 2)},
         ),
         Example(
             (np.array([1.0, 2]), X[0]),

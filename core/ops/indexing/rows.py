@@ -1,4 +1,4 @@
-"""Rows that go separate ways: split by a mask, and merged again."""
+"""Rows split by a mask, and merged again."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ CASES = [(X, MASK), (X[:, 0], ~MASK), (X, MASK & False), (X[:0], MASK[:0])]
 
 
 def _check(x: TensorType, mask: TensorType) -> int:
-    """The number of rows. Raises ProgramError where the mask is not one bool for each."""
+    """The number of rows. Raises ProgramError (shape_mismatch) if the mask does not have one bool for each row."""
     if mask.dtype != "bool" or mask.rank != 1 or x.rank == 0:
         raise ProgramError(f"the mask must be one bool for each row of {x}, not {mask}", "shape_mismatch")
-    return same_size(mask.shape[0], x.shape[0], "a mask and rows of different number")
+    return same_size(mask.shape[0], x.shape[0], "mask and rows differ in number")
 
 
 @op(outputs=("true", "false"))
 def split_by_mask(xp, x, mask):
-    """The rows of x [n, ...] where `mask` [n] is true, and the others, both in their order."""
+    """``x[mask]`` and ``x[~mask]``: the rows of x [n, ...] where `mask` [n] is true, and the other rows, in their
+    order.
+    """
     if len(mask) != len(x):
-        raise ExecutionError(f"{len(x)} rows, but {len(mask)} in the mask", "shape_mismatch")
+        raise ExecutionError(f"x has {len(x)} rows, but the mask has {len(mask)}", "shape_mismatch")
     return x[mask], x[~mask]
 
 
 @split_by_mask.infer
 def split_by_mask_infer(x, mask):
     _check(x, mask)
-    piece = TensorType((-1, *x.shape[1:]), x.dtype)
-    return piece, piece
+    part = TensorType((-1, *x.shape[1:]), x.dtype)
+    return part, part
 
 
 split_by_mask.vjp(lambda ct, out, x, mask: (merge_by_mask(mask, *ct), None))
@@ -44,11 +46,14 @@ split_by_mask.example(lambda: [Example((x, m), (x[m], x[~m])) for x, m in CASES]
 
 @op
 def merge_by_mask(xp, mask, true, false):
-    """The rows of `true` where `mask` [n] is true, and those of `false` elsewhere: what `split_by_mask` took apart."""
+    """The inverse of `split_by_mask`: rows of `true`, in order, where `mask` [n] is true, and rows of `false`
+    elsewhere.
+    """
     count = int(mask.sum())
     if len(true) != count or len(false) != len(mask) - count:
         raise ExecutionError(
-            f"{len(true)} and {len(false)} rows, but the mask has {count} and {len(mask) - count}", "shape_mismatch"
+            f"there are {len(true)} and {len(false)} rows, but the mask asks for {count} and {len(mask) - count}",
+            "shape_mismatch",
         )
     shaped = true if count else false
     out = xp.empty((len(mask), *shaped.shape[1:]), dtype=shaped.dtype)
@@ -60,7 +65,9 @@ def merge_by_mask(xp, mask, true, false):
 @merge_by_mask.infer
 def merge_by_mask_infer(mask, true, false):
     if mask.dtype != "bool" or mask.rank != 1 or true.rank == 0 or false.rank == 0:
-        raise ProgramError(f"needs a mask of one bool a row, not {mask}, and rows", "shape_mismatch")
+        raise ProgramError(
+            f"mask must be bool[n], and true and false must have rows, not {mask}, {true} and {false}", "shape_mismatch"
+        )
     joined_type(true, false, "type_mismatch", "the rows to merge differ")
     sizes = tuple(m if m != -1 else n for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
     return TensorType((mask.shape[0], *sizes), true.dtype)

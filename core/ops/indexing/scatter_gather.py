@@ -1,8 +1,8 @@
-"""Reading and writing single elements or slices at positions that other arrays hold.
+"""Scatter and gather: reads and writes of elements or slices at positions that other arrays hold.
 
-All of these are one thing: the position of each element in row-major order, an integer array, and then `gather` or its
-transpose. Where positions occur twice, added values add up; of values that overwrite each other the last one stays, and
-only it gets a gradient.
+Each op computes the position of each element in row-major order, an integer array, and then uses `gather` or its
+transpose. Several values added at one position are summed. Of several values written to one position the last stays,
+and only it gets a gradient.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _INTEGER = "its result is an integer"
 
 @op(no_gradient=_INTEGER)
 def positions_along(xp, index, x, *, axis: int = -1):
-    """Where, in row-major order, ``x[..., index[...], ...]`` stands for each element of `index`; int64.
+    """The position in x, in row-major order, of ``x[..., index[...], ...]`` for each element of `index`: int64.
 
-    `index` has the axes of x, each of the same size but `axis`. x gives only its shape.
+    `index` has the axes of x, and the sizes of x except along `axis`. Only the shape of x matters.
     """
     at = axis % x.ndim
     grids = np.ogrid[tuple(slice(n) for n in index.shape)]
@@ -46,7 +46,8 @@ def positions_along(xp, index, x, *, axis: int = -1):
         if i != at:
             if index.shape[i] > x.shape[i]:
                 raise ExecutionError(
-                    f"an index of shape {list(index.shape)} is larger than {list(x.shape)}", "index_out_of_range"
+                    f"the index of shape {list(index.shape)} is larger than x of shape {list(x.shape)}",
+                    "index_out_of_range",
                 )
             out = out + xp.asarray(grid) * strides[i]
     return out
@@ -57,7 +58,7 @@ def positions_along_infer(index, x, *, axis):
     check_index(index)
     at = axis_of(axis, x.rank)
     if index.rank != x.rank:
-        raise ProgramError(f"the index must have the axes of {x}, not {index}", "shape_mismatch")
+        raise ProgramError(f"the index must have as many axes as x, {x}, not {index}", "shape_mismatch")
     for i, (m, n) in enumerate(zip(index.shape, x.shape, strict=True)):
         if i != at and -1 not in (m, n) and m > n:
             raise ProgramError(f"axis {i} of the index is larger than that of {x}: {index}", "shape_mismatch")
@@ -92,7 +93,7 @@ take_along_axis.example(
 
 @composite
 def index_sample(x, index):
-    """``out[i, j] = x[i, index[i, j]]``: from each row of a matrix the elements that a row of `index` names."""
+    """``out[i, j] = x[i, index[i, j]]``: elements of each row of a matrix, by the same row of `index`."""
     if x.rank != 2 or index.rank != 2:
         raise ProgramError(f"index_sample takes two matrices, not {x.type} and {index.type}", "shape_mismatch")
     return take_along_axis(x, index, axis=1)
@@ -109,7 +110,7 @@ index_sample.example(
 
 @op(no_gradient="its result is bool")
 def is_last(xp, index):
-    """For each element of an integer array whether no later one, in row-major order, equals it."""
+    """For each element of an integer array whether all later ones, in row-major order, differ from it."""
     flat = index.ravel()
     _, first = xp.unique(flat[::-1], return_index=True)
     out = xp.zeros(flat.shape, bool)
@@ -127,16 +128,16 @@ is_last.example(lambda: [Example((np.array([[1, 2], [1, 0]]),), (np.array([[Fals
 
 
 def _written(x, index, values, wins):
-    """x with `values` in place of the slices along the first axis that `index` names.
+    """x with `values` instead of the slices that `index` names along the first axis.
 
-    wins: where a value is the last one for its place; the others are dropped.
+    wins: whether a value is the last one for its position; the others are dropped.
     """
     return _replaced(x, index, where(wins, values, fill_zeros_like(values)), wins)
 
 
 def _replaced(x, index, values, wins):
-    """x with the sums of `values` in place of the slices along the first axis that `index` names."""
-    # one hit a slice, or the count would wrap around in a short dtype
+    """x with sums of `values` instead of the slices that `index` names along the first axis."""
+    # counts at most one hit a slice: a count would wrap around in a short dtype
     hit = scatter_add_like(cast(wins, dtype=x.dtype), index, x)
     kept = equal(hit, fill_zeros_like(x))
     return where(kept, x, scatter_add_like(values, index, x))
@@ -152,7 +153,7 @@ def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign"
     at = positions_along(index, x, axis=axis)
     if not matches(values.type, TensorType(index.shape, x.dtype)):
         raise ProgramError(
-            f"values must be {x.dtype} of the shape of {index.type}, not {values.type}", "shape_mismatch"
+            f"values must be {x.dtype} with the shape of the index, {index.type}, not {values.type}", "shape_mismatch"
         )
     flat = reshape(x, shape=(-1,))
     if reduce == "add":
@@ -189,7 +190,7 @@ put_along_axis.example(
 def scatter(x, index, updates, *, overwrite: bool = True):
     """x with slice ``index[i]`` along the first axis replaced by ``updates[i]``.
 
-    With `overwrite` the last of several updates of one slice stays; without it they are added, to zeros.
+    Of several updates of one slice the last stays. Without `overwrite` a slice becomes the sum of its updates instead.
     """
     check_index(index.type)
     if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
@@ -199,14 +200,14 @@ def scatter(x, index, updates, *, overwrite: bool = True):
 
 
 def _each_slice(wins, values):
-    """One bool for each slice along the first axes of `values`, as one for each element."""
+    """One bool for each slice along the first axes of `values`, broadcast to one for each element."""
     extra = tuple(range(wins.rank, values.rank))
     return expand_to(unsqueeze(wins, axes=extra) if extra else wins, values)
 
 
 @op(no_gradient=_INTEGER)
 def wrapped_index(xp, index, x):
-    """`index` along the first axis of x, counted from the front; x gives only its shape."""
+    """`index` along the first axis of x, counted from the front. Only the shape of x matters."""
     return in_range(xp, xp.asarray(index), x.shape[0]).astype("int64")
 
 
@@ -275,7 +276,7 @@ index_add.example(
 
 @op(no_gradient=_INTEGER)
 def positions_nd(xp, index, x):
-    """The number, in row-major order, of the slice of x that each vector along the last axis of `index` names."""
+    """The position, in row-major order, of the slice of x that each vector along the last axis of `index` names."""
     k = index.shape[-1]
     out = xp.zeros(index.shape[:-1], "int64")
     for i in range(k):
@@ -288,7 +289,8 @@ def positions_nd_infer(index, x):
     check_index(index)
     if index.rank == 0 or not 0 <= index.shape[-1] <= x.rank:
         raise ProgramError(
-            f"the last axis of {index} must be known to hold up to {x.rank} coordinates in {x}", "shape_mismatch"
+            f"the last axis of the index must have a known size of at most {x.rank} for {x}, not {index}",
+            "shape_mismatch",
         )
     return TensorType(index.shape[:-1], "int64")
 
@@ -300,7 +302,7 @@ positions_nd.example(
 
 
 def _as_slices(x, count):
-    """x with its first `count` axes made one."""
+    """x with its first `count` axes flattened to one."""
     rest = x.shape[count:]
     if -1 in rest or (0 in rest and -1 in x.shape):
         raise ProgramError(f"the sizes of the slices of {x.type} must be known", "shape_mismatch")
@@ -356,9 +358,9 @@ scatter_nd_add.example(
 
 @composite
 def scatter_nd(index, updates, *, shape: tuple[int, ...]):
-    """Zeros of `shape` with ``updates[...]`` added at the coordinates ``index[..., :]``."""
+    """Zeros of `shape` with ``updates[...]`` added at ``out[index[..., 0], index[..., 1], ...]``."""
     if any(n < 0 for n in shape):
-        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"sizes must be at least 0, not {list(shape)}", "bad_attr")
     return scatter_nd_add(updates.builder.constant(0.0, updates.dtype, shape), index, updates)
 
 
@@ -375,8 +377,9 @@ scatter_nd.example(
 def index_put(x, values, *index, accumulate: bool = False):
     """x with `values` written, or with `accumulate` added, at ``x[index[0], index[1], ...]``.
 
-    The arrays in `index` broadcast; each gives the positions along one of the first axes of x. `values` broadcasts to
-    the shape of what they name. Of several values for one place the last stays, and only it gets a gradient.
+    The arrays in `index` broadcast; each holds the positions along one of the first axes of x. `values` broadcasts to
+    the shape of the elements that they name. Of several values for one position the last stays, and only it gets a
+    gradient.
     """
     if not 0 < len(index) <= x.rank:
         raise ProgramError(f"index_put takes 1 to {x.rank} indices for {x.type}, not {len(index)}", "bad_slot")
@@ -387,19 +390,19 @@ def index_put(x, values, *index, accumulate: bool = False):
     shape = broadcast_shapes(*(each.shape for each in index))
     wanted = (*shape, *x.shape[len(index) :])
     if -1 in wanted:
-        raise ProgramError(f"index_put needs indices and slices of known sizes, not {list(wanted)}", "shape_mismatch")
-    columns = [unsqueeze(cast(_wide(each, shape), dtype="int64"), axes=(len(shape),)) for each in index]
+        raise ProgramError(f"index_put needs known sizes of indices and slices, not {list(wanted)}", "shape_mismatch")
+    columns = [unsqueeze(cast(_broadcast(each, shape), dtype="int64"), axes=(len(shape),)) for each in index]
     at = positions_nd(concat(*columns, axis=len(shape)), x)
     count = math.prod(shape)
     at = reshape(at, shape=(count,))
-    values = reshape(_wide(values, wanted), shape=(count, *x.shape[len(index) :]))
+    values = reshape(_broadcast(values, wanted), shape=(count, *x.shape[len(index) :]))
     slices = _as_slices(x, len(index))
     if accumulate:
         return reshape_to(_added_to(slices, at, values), x)
     return reshape_to(_written(slices, at, values, _each_slice(is_last(at), values)), x)
 
 
-def _wide(value, shape):
+def _broadcast(value, shape):
     return value if value.shape == shape else expand(value, shape=shape)
 
 

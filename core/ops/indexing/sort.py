@@ -1,6 +1,6 @@
-"""Order: sorting, and selecting by rank, by mask or by how often a value occurs.
+"""Sorting, and selection by rank, by mask or by frequency.
 
-What is selected comes out by its index, and its gradient goes back to that index: of equal elements the first in order.
+An element is selected by its index, and its gradient goes back to that index: of equal elements, to the first in order.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ argsort.example(
 
 @composite(outputs=("out", "index"))
 def sort(x, *, axis: int = -1, descending: bool = False):
-    """``out[0] <= out[1] <= ...``: x in order along `axis`, and where each element was (`argsort`). The gradient goes
-    back to where it was.
+    """``out[0] <= out[1] <= ...``: x in order along `axis`, and the position of each element in x (`argsort`).
+
+    The gradient of an element goes to its position in x.
     """
     index = argsort(x, axis=axis, descending=descending)
     return take_along_axis(x, index, axis=axis), index
@@ -74,13 +75,14 @@ sort.example(
 
 @composite(outputs=("out", "index"))
 def topk(x, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True):
-    """``out[0] >= out[1] >= ...``: the `k` largest (or smallest) elements along `axis`, and where they were.
+    """``out[0] >= out[1] >= ...``: the `k` largest (or smallest) elements along `axis`, and their positions in x.
 
-    They come in order whether `sorted` is set or not. Of equal ones the first in x comes first and gets the gradient.
+    They are in order whether `sorted` is set or not. Of equal elements the first in x comes first and gets the
+    gradient.
     """
     at = axis_of(axis, x.rank)
     if k < 0 or (x.shape[at] >= 0 and k > x.shape[at]):
-        raise ProgramError(f"there are no {k} elements along axis {axis} of {x.type}", "bad_attr")
+        raise ProgramError(f"k must be from 0 to the size of axis {axis} of {x.type}, not {k}", "bad_attr")
     index = argsort(x, axis=at, descending=largest)
     index = slice_(index, axes=(at,), starts=(0,), ends=(k,))
     return take_along_axis(x, index, axis=at), index
@@ -97,10 +99,10 @@ topk.example(
 
 @composite(outputs=("out", "index"))
 def kthvalue(x, *, k: int, axis: int = -1, keepdims: bool = False):
-    """``sort(x)[k - 1]``: the element that is number `k` in ascending order along `axis`, and where it was."""
+    """``sort(x)[k - 1]``: the `k`-th smallest element along `axis`, and its position in x."""
     at = axis_of(axis, x.rank)
     if k < 1 or (x.shape[at] >= 0 and k > x.shape[at]):
-        raise ProgramError(f"there is no element number {k} along axis {axis} of {x.type}", "bad_attr")
+        raise ProgramError(f"k must be from 1 to the size of axis {axis} of {x.type}, not {k}", "bad_attr")
     index = slice_(argsort(x, axis=at), axes=(at,), starts=(k - 1,), ends=(k,))
     out = take_along_axis(x, index, axis=at)
     if keepdims:
@@ -119,17 +121,14 @@ kthvalue.example(
 
 @composite
 def median(x, *, axis: int = -1, keepdims: bool = False):
-    """``sort(x)[n // 2]``, the middle element along `axis`, of an even number the mean of the middle two; NaN where
-    there is a NaN.
+    """``sort(x)[n // 2]``, the middle element along `axis`; for an even number of elements the mean of the middle two.
 
-    Its gradient goes to the one or two in the middle of the order that `argsort` gives.
+    It is NaN if an element is NaN. The gradient goes to the one or two middle elements in the order of `argsort`.
     """
     at = axis_of(axis, x.rank)
     n = x.shape[at]
     if n < 1:
-        raise ProgramError(
-            f"the median needs the size of axis {axis} known and above 0, not {x.type}", "shape_mismatch"
-        )
+        raise ProgramError(f"median needs a known size above 0 along axis {axis}, not {x.type}", "shape_mismatch")
     ordered, _ = sort(x, axis=at)
     middle = slice_(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
     last = slice_(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
@@ -150,9 +149,9 @@ median.example(
 
 @op(no_gradient=_INTEGER)
 def mode_position(xp, x, *, axis: int = -1):
-    """The position, int64 and with `axis` as 1, of the most frequent element along `axis`.
+    """The position of the most frequent element along `axis`: int64, and `axis` becomes 1.
 
-    Of equally frequent elements it is the smallest, and of its positions the first.
+    Of equally frequent elements the smallest counts, and of its positions the first.
     """
     moved = xp.moveaxis(x, axis, -1)
     order = xp.argsort(moved, axis=-1, kind="stable")
@@ -169,7 +168,7 @@ def mode_position(xp, x, *, axis: int = -1):
 def mode_position_infer(x, *, axis):
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
-        raise ProgramError(f"there is no most frequent element along an empty axis: {x}", "shape_mismatch")
+        raise ProgramError(f"mode needs at least one element along axis {axis}, not {x}", "shape_mismatch")
     return TensorType(tuple(1 if i == at else n for i, n in enumerate(x.shape)), "int64")
 
 
@@ -185,10 +184,9 @@ mode_position.example(
 
 @composite(outputs=("out", "index"))
 def mode(x, *, axis: int = -1, keepdims: bool = False):
-    """The most frequent element along `axis`, ``count(out) >= count(x[i])``; the smallest of several, and where it
-    first stands.
+    """The most frequent element along `axis`, ``count(out) >= count(x[i])``, and its first position in x.
 
-    The gradient goes to that place.
+    Of equally frequent elements it is the smallest. The gradient goes to the first position.
     """
     at = axis_of(axis, x.rank)
     index = mode_position(x, axis=at)
@@ -229,7 +227,7 @@ def masked_select(x, mask):
     if mask.dtype != "bool":
         raise ProgramError(f"the mask must be bool, not {mask.type}", "dtype_mismatch")
     if x.shape != mask.shape or not x.type.is_static:
-        x = where(mask, x, x)  # broadcast, of sizes that may be unknown
+        x = where(mask, x, x)  # broadcasts x where sizes may be unknown
         mask = expand_to(mask, x)
     flat = reshape(x, shape=(-1,))
     chosen = nonzero(reshape(mask, shape=(-1,)))
@@ -249,8 +247,9 @@ masked_select.example(
 
 @composite
 def masked_fill(x, mask, value=None, *, fill: Extended = 0.0):
-    """``out = value`` where `mask` is true, else x; `value` is a single element, or else the number `fill`. Where it
-    is written x gets no gradient.
+    """``out = value`` where `mask` is true, else x. `value` is a single element; without it the number `fill` is used.
+
+    x gets no gradient where `mask` is true.
     """
     if value is None:
         value = x.builder.constant(fill, x.dtype)
@@ -271,7 +270,10 @@ masked_fill.example(
 
 @op(no_gradient=_INTEGER, outputs=("first", "inverse", "counts"))
 def unique_positions(xp, x):
-    """Of the different elements of x in ascending order: where each stands first, which each element is, how often."""
+    """`first` and `counts`: the first position and the number of occurrences of each distinct element of x, ascending.
+
+    `inverse`: for each element of x its number among the distinct ones.
+    """
     _, first, inverse, counts = xp.unique(x.ravel(), return_index=True, return_inverse=True, return_counts=True)
     return first.astype("int64"), inverse.reshape(x.shape).astype("int64"), counts.astype("int64")
 
@@ -283,10 +285,10 @@ unique_positions.example(lambda: [Example((U,), (np.array([1, 3, 0]), np.array([
 
 @composite(outputs=("out", "inverse", "counts"))
 def unique(x):
-    """The different elements of x in ascending order, which of them each element is (``out[inverse] = x``), and how
-    often each occurs.
+    """The distinct elements of x in ascending order, the number of each element among them (``out[inverse] = x``), and
+    how often each occurs.
 
-    The gradient of an element goes to where it stands first in x.
+    The gradient of a distinct element goes to its first position in x.
     """
     first, inverse, counts = unique_positions(x)
     return gather(reshape(x, shape=(-1,)), first), inverse, counts
@@ -304,9 +306,9 @@ unique.example(
 
 @op(no_gradient=_INTEGER)
 def searchsorted(xp, sorted_sequence, values, *, right: bool = False):
-    """For each value the position, int64, at which it would stand in the ascending vector `sorted_sequence`.
+    """For each value the position, int64, at which inserting it keeps the vector `sorted_sequence` ascending.
 
-    With `right` behind elements that equal it, else in front of them.
+    The position is before equal elements; with `right` it is after them.
     """
     return xp.searchsorted(sorted_sequence, values, side="right" if right else "left").astype("int64")
 
@@ -314,7 +316,9 @@ def searchsorted(xp, sorted_sequence, values, *, right: bool = False):
 @searchsorted.infer
 def searchsorted_infer(sorted_sequence, values, *, right):
     if sorted_sequence.rank != 1 or sorted_sequence.dtype != values.dtype:
-        raise ProgramError(f"searches {values} in a vector of that dtype, not {sorted_sequence}", "type_mismatch")
+        raise ProgramError(
+            f"sorted_sequence must be a vector of the dtype of values, {values}, not {sorted_sequence}", "type_mismatch"
+        )
     return TensorType(values.shape, "int64")
 
 

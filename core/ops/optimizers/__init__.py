@@ -1,1 +1,5 @@
-"""Optimiser updates, and ops that transform gradients."""
+"""Updates of optimisers, and ops on gradients."""
+
+from core.ir.registry import Family
+
+FAMILY = Family("optimizers", "Updates of parameters, and transformations of gradients")

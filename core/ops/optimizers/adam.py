@@ -1,42 +1,65 @@
-"""Adam, and the optimisers made of it. For what they share with all optimisers see updates.py."""
+"""Adam and the optimisers derived from it.
+
+For the inputs and outputs of all optimisers see updates.py.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from core.ir.registry import Example, composite
+from core.ir.attr_groups import AttrGroup
+from core.ir.registry import Example
 from core.ops.elementwise.arithmetic import abs_, cast, increment, maximum, pow_
 from core.ops.elementwise.logic import equal, greater_than, logical_or, where
 from core.ops.elementwise.math import sqrt, square
-from core.ops.optimizers.updates import STATES, check_share, decayed
+from core.ops.optimizers.updates import STATES, Penalties, check_share, optimizer
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Moments(AttrGroup):
+    """The decay rates of Adam's running means, and the number added to its divisor."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def check(self) -> None:
+        """Raises ProgramError (bad_attr) for a decay rate outside [0, 1)."""
+        check_share(beta1=self.beta1, beta2=self.beta2)
+
+
+LAMB = Moments(epsilon=1e-6)
+
+
 def _left(beta: float, count, dtype: str):
-    """``1 - beta ** count``, in float64: a half would make 0.999 a 1, and this a 0."""
+    """``1 - beta ** count``, computed in float64: a 16-bit float would round 0.999 to 1, and the result to 0."""
     return cast(1.0 - pow_(full_like(count, value=beta), count), dtype=dtype)
 
 
-def _moments(gradient, first, second, step, beta1, beta2):
-    """The new means of the gradient and its square, the new step, and that as a float64."""
-    check_share(beta1=beta1, beta2=beta2)
+def _means(gradient, first, second, step, moments):
+    """The new running means of the gradient and its square, the new step, and the new step as a float64."""
+    moments.check()
     step = increment(step)
+    beta1, beta2 = moments.beta1, moments.beta2
     first = first * beta1 + gradient * (1.0 - beta1)
     second = second * beta2 + square(gradient) * (1.0 - beta2)
     return first, second, step, cast(step, dtype="float64")
 
 
-def _adam(gradient, first, second, step, beta1, beta2, epsilon):
-    """Adam's move, not yet multiplied by the learning rate, then the new slots."""
-    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
-    mean, square = first / _left(beta1, count, first.dtype), second / _left(beta2, count, second.dtype)
-    return mean / (sqrt(square) + epsilon), first, second, step
+def _adam(gradient, first, second, step, moments):
+    """Adam's move before the learning rate multiplies it, then the new slots."""
+    first, second, step, count = _means(gradient, first, second, step, moments)
+    mean, square = first / _left(moments.beta1, count, first.dtype), second / _left(moments.beta2, count, second.dtype)
+    return mean / (sqrt(square) + moments.epsilon), first, second, step
 
 
-@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+@optimizer
 def adam(
     parameter,
     gradient,
@@ -45,22 +68,19 @@ def adam(
     step,
     *,
     learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    moments: Moments,
+    penalties: Penalties,
 ):
-    """Adam (Kingma and Ba 2015): running means of the gradient and its square, both corrected for their start at zero.
+    """``parameter - learning_rate * mean / (sqrt(mean_square) + epsilon)`` (Kingma and Ba 2015).
 
-    The parameter moves by ``-learning_rate * mean / (sqrt(mean_square) + epsilon)``.
+    mean and mean_square are running means of the gradient and its square, corrected for their start at zero.
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    gradient = penalties.added(parameter, gradient)
+    move, *slots = _adam(gradient, first, second, step, moments)
     return parameter - move * learning_rate, *slots
 
 
-@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+@optimizer
 def adamw(
     parameter,
     gradient,
@@ -69,18 +89,18 @@ def adamw(
     step,
     *,
     learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
+    moments: Moments,
     weight_decay: float = 0.01,
 ):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): the parameter shrinks by
-    ``learning_rate * weight_decay`` of itself, apart from the gradient."""
-    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    """`adam` with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Before Adam's move the parameter is multiplied by ``1 - learning_rate * weight_decay``; the gradient stays as it is.
+    """
+    move, *slots = _adam(gradient, first, second, step, moments)
     return parameter * (1.0 - learning_rate * weight_decay) - move * learning_rate, *slots
 
 
-@composite(outputs=("parameter_out", "first_out", "largest_out", "step_out"))
+@optimizer
 def adamax(
     parameter,
     gradient,
@@ -89,25 +109,23 @@ def adamax(
     step,
     *,
     learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    moments: Moments,
+    penalties: Penalties,
 ):
-    """``largest = max(beta2 * largest + epsilon, |gradient|)`` in place of the mean square of Adam (Kingma and Ba
-    2015).
+    """`adam` with ``largest = max(beta2 * largest + epsilon, |gradient|)`` instead of the root of the mean square.
+
+    Kingma and Ba 2015.
     """
-    check_share(beta1=beta1, beta2=beta2)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    moments.check()
+    gradient = penalties.added(parameter, gradient)
     step = increment(step)
-    first = first * beta1 + gradient * (1.0 - beta1)
-    largest = maximum(abs_(gradient), largest * beta2 + epsilon)
-    mean = first / _left(beta1, cast(step, dtype="float64"), first.dtype)
+    first = first * moments.beta1 + gradient * (1.0 - moments.beta1)
+    largest = maximum(abs_(gradient), largest * moments.beta2 + moments.epsilon)
+    mean = first / _left(moments.beta1, cast(step, dtype="float64"), first.dtype)
     return parameter - mean * learning_rate / largest, first, largest, step
 
 
-@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+@optimizer
 def nadam(
     parameter,
     gradient,
@@ -116,23 +134,24 @@ def nadam(
     step,
     *,
     learning_rate: float = 0.002,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    moments: Moments,
+    penalties: Penalties,
 ):
-    """Adam that looks ahead (Dozat 2016, with a constant beta1): its mean in step n is
-    ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``."""
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    """`adam` with Nesterov momentum (Dozat 2016, with a constant beta1).
+
+    The mean in step n is ``beta1 * first / (1 - beta1 ** (n + 1)) + (1 - beta1) * gradient / (1 - beta1 ** n)``.
+    """
+    gradient = penalties.added(parameter, gradient)
+    first, second, step, count = _means(gradient, first, second, step, moments)
     dtype = parameter.dtype
-    mean = first * beta1 / _left(beta1, count + 1.0, dtype) + gradient * (1.0 - beta1) / _left(beta1, count, dtype)
-    root = sqrt(second / _left(beta2, count, dtype))
-    return parameter - mean * learning_rate / (root + epsilon), first, second, step
+    mean = first * moments.beta1 / _left(moments.beta1, count + 1.0, dtype) + gradient * (1.0 - moments.beta1) / _left(
+        moments.beta1, count, dtype
+    )
+    root = sqrt(second / _left(moments.beta2, count, dtype))
+    return parameter - mean * learning_rate / (root + moments.epsilon), first, second, step
 
 
-@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+@optimizer
 def radam(
     parameter,
     gradient,
@@ -141,43 +160,40 @@ def radam(
     step,
     *,
     learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    moments: Moments,
+    penalties: Penalties,
 ):
-    """Adam that first moves by the mean alone, until it has seen enough to trust the mean square (Liu et al. 2020).
+    """`adam` that moves by the mean alone in the first steps, in which the variance of the mean square is large.
 
     With ``top = 2 / (1 - beta2) - 1`` and ``r = top - 2 n beta2 ** n / (1 - beta2 ** n)`` in step n, Adam's move is
-    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` as soon as ``r > 5``.
+    multiplied by ``sqrt((r - 4) (r - 2) top / ((top - 4) (top - 2) r))`` if ``r > 5`` (Liu et al. 2020).
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
-    first, second, step, count = _moments(gradient, first, second, step, beta1, beta2)
+    gradient = penalties.added(parameter, gradient)
+    first, second, step, count = _means(gradient, first, second, step, moments)
     dtype = parameter.dtype
-    mean = first / _left(beta1, count, dtype)
-    top = 2.0 / (1.0 - beta2) - 1.0
+    mean = first / _left(moments.beta1, count, dtype)
+    top = 2.0 / (1.0 - moments.beta2) - 1.0
     move = mean
-    if top > 5.0:  # r stays below it
-        left = _left(beta2, count, "float64")
+    if top > 5.0:  # r is never above top
+        left = _left(moments.beta2, count, "float64")
         r = top - count * (1.0 - left) * 2.0 / left
         enough = greater_than(r, full_like(r, value=5.0))
         r = where(enough, r, full_like(r, value=6.0))
         rectified = sqrt((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
         root = sqrt(second / cast(left, dtype=dtype))
-        move = where(enough, mean * cast(rectified, dtype=dtype) / (root + epsilon), mean)
+        move = where(enough, mean * cast(rectified, dtype=dtype) / (root + moments.epsilon), mean)
     return parameter - move * learning_rate, first, second, step
 
 
 def _trust(parameter, move):
-    """``norm(parameter) / norm(move)``; 1 where either is 0."""
+    """``norm(parameter) / norm(move)``; 1 if one of them is 0."""
     a, b = norm(parameter), norm(move)
     zero, one = fill_zeros_like(a), full_like(a, value=1.0)
-    none = logical_or(equal(a, zero), equal(b, zero))  # a NaN is not nothing
+    none = logical_or(equal(a, zero), equal(b, zero))  # false for NaN, which must stay visible
     return where(none, one, a / where(none, one, b))
 
 
-@composite(outputs=("parameter_out", "first_out", "second_out", "step_out"))
+@optimizer
 def lamb(
     parameter,
     gradient,
@@ -186,13 +202,14 @@ def lamb(
     step,
     *,
     learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-6,
+    moments: Moments = LAMB,
     weight_decay: float = 0.01,
 ):
-    """``learning_rate * norm(parameter) / norm(move) * move``, Adam's move plus weight decay (You et al. 2020)."""
-    move, *slots = _adam(gradient, first, second, step, beta1, beta2, epsilon)
+    """``parameter - learning_rate * norm(parameter) / norm(move) * move`` (You et al. 2020).
+
+    ``move`` is the move of `adam` plus ``weight_decay * parameter``.
+    """
+    move, *slots = _adam(gradient, first, second, step, moments)
     move = move + parameter * weight_decay
     return parameter - move * _trust(parameter, move) * learning_rate, *slots
 
@@ -202,7 +219,7 @@ Z, THREE = np.zeros(2), np.array(3)
 
 
 def _first_adam_step(p, g, shrink=1.0, lr=0.001):
-    # after one step both corrected means are the gradient and its square themselves
+    # after one step the corrected means equal the gradient and its square
     return p * shrink - lr * g / (np.abs(g) + 1e-8), 0.1 * g, 0.001 * g * g, np.array(1)
 
 
@@ -216,7 +233,7 @@ def _fourth_adam_step(p, g, m, v, shrink=1.0):
 
 
 def _fourth_steps(function):
-    """Examples in all shapes of what `function` makes of a parameter, its gradient and the means after three steps."""
+    """Examples in all shapes: `function` of a parameter, its gradient and the means after three steps."""
     return [Example((p, g, m, v, THREE), function(p, g, m, v)) for p, g, m, _, v in STATES]
 
 

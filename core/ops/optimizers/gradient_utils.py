@@ -1,4 +1,4 @@
-"""What is done to gradients: clipping by norm, checks, scaling back. All of it differentiable like anything else."""
+"""Ops on gradients: clipping by norm, checks, and division by a loss scale. They can be differentiated again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ H = np.array([1.0, 2.0, -2.0])
 
 @composite
 def grad_add(x, y):
-    """``out = x + y``: two contributions to one gradient."""
+    """``out = x + y``: the sum of two contributions to one gradient."""
     return x + y
 
 
@@ -41,7 +41,7 @@ def _limit(max_norm: float) -> float:
 
 @composite
 def clip_by_norm(x, *, max_norm: float):
-    """``x * min(1, max_norm / norm(x))`` with the 2-norm of all elements; its gradient includes that of the norm."""
+    """``out = x * min(1, max_norm / norm(x))``, with the 2-norm of all elements. The norm is differentiated too."""
     return clip_by_global_norm(x, max_norm=max_norm)
 
 
@@ -57,10 +57,10 @@ clip_by_norm.example(
 
 @op(outputs="out")
 def clip_by_global_norm(xp, *x, max_norm: float):
-    """``x * min(1, max_norm / norm)`` with the joint 2-norm of all of x (Pascanu et al. 2013).
+    """``out = x * min(1, max_norm / norm)`` for each of x, with the joint 2-norm of all of them (Pascanu et al. 2013).
 
-    The norm is that of their float64 values. One that is not finite leaves them as they are. The gradient includes that
-    of the norm; where the norm is just `max_norm`, it is that of no clipping.
+    The norm is computed in float64. If it is not finite, all x stay as they are. The norm is differentiated too; if it
+    equals `max_norm`, the gradient is that without clipping.
     """
     total = xp.sqrt(sum((xp.sum(xp.square(v.astype("float64"))) for v in x), xp.zeros((), "float64")))
     if not bool(xp.isfinite(total)):
@@ -77,7 +77,7 @@ def clip_by_global_norm_infer(*x, max_norm):
 
 @clip_by_global_norm.vjp
 def clip_by_global_norm_vjp(ct, out, *x, max_norm):
-    # out_i = f x_i, and f moves with every element of every x: d f / d x = -f x / norm^2 where it clips
+    # out_i = f x_i, and f depends on all elements of all x: d f / d x = -f x / norm^2 where it clips
     wide = [cast(v, dtype="float64") for v in x]
     cts = [cast(c, dtype="float64") for c in ct]
     total = sum_(*(squared_l2_norm(v) for v in wide))
@@ -85,7 +85,7 @@ def clip_by_global_norm_vjp(ct, out, *x, max_norm):
         greater_than(total, full_like(total, value=max_norm * max_norm)),
         isfinite(total),
     )
-    wide = [where(clips, v, fill_zeros_like(v)) for v in wide]  # one of them may be inf
+    wide = [where(clips, v, fill_zeros_like(v)) for v in wide]  # an element may be inf
     safe = where(clips, total, full_like(total, value=1.0))
     factor = where(clips, rsqrt(safe) * max_norm, full_like(total, value=1.0))
     along = sum_(*(reduce_sum(v * c) for v, c in zip(wide, cts, strict=True)))
@@ -104,7 +104,7 @@ clip_by_global_norm.example(
 
 @op
 def check_finite(xp, x):
-    """x, unchanged. An element that is not finite is an error of the run, with the place of this op."""
+    """``out = x``. If an element is not finite, the run ends with an error at this op."""
     if not bool(xp.all(xp.isfinite(x))):
         raise ExecutionError("a value is not finite", "not_finite")
     return x
@@ -117,7 +117,9 @@ check_finite.example(lambda: [Example((G,), (G,)), Example((G[:0],), (G[:0],)), 
 
 @op(outputs="out")
 def unscale(xp, scale, *x):
-    """``x / scale`` for each of x and the loss scale, one number, then a bool: whether any element is not finite."""
+    """``x / scale`` for each of x, where the loss scale is one number; then a bool: whether an element is not
+    finite.
+    """
     found = xp.zeros((), bool)
     for v in x:
         found = found | ~xp.all(xp.isfinite(v))

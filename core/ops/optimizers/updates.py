@@ -1,51 +1,77 @@
-"""Optimisers, as ops: what a step does to one parameter, written in other ops.
+"""Optimisers as ops: the update of one parameter in one step.
 
-Inputs are the parameter, its gradient, and the slots that the optimiser keeps; outputs are their new values, in the
-same order. A slot has the type of the parameter, `step` is an int64 count of the steps done. All start at zero.
+Inputs are the parameter, its gradient and the optimiser's slots. Outputs are the new parameter and the new slots, in
+the same order. A slot has the type of the parameter, except `step`, an int64 count of the steps done. All start at
+zero.
 
-`weight_decay` times the parameter and `l1_decay` times its sign are added to the gradient before anything else, where
-an optimiser does not say that it decays in another way.
+First ``weight_decay * parameter + l1_decay * sign(parameter)`` is added to the gradient, unless the documentation of an
+optimiser defines another decay.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from core.ir.attr_groups import AttrGroup
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite
+from core.ir.registry import Example, OpSpec, composite
 from core.ops.elementwise.arithmetic import abs_, sign
 from core.ops.elementwise.logic import equal, less_equal, logical_or, not_equal, where
 from core.ops.elementwise.math import clip, sqrt, square
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__ = ["STATES", "check_share", "decayed"]
+__all__ = ["STATES", "Penalties", "check_share", "optimizer"]
 
 
 def check_share(**values: float) -> None:
-    """Raises ProgramError (bad_attr) for what does not lie within 0 and 1, 1 excluded."""
+    """Raises ProgramError (bad_attr) for a value outside [0, 1)."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ProgramError(f"{name} must be at least 0 and below 1, not {value}", "bad_attr")
 
 
-def decayed(parameter, gradient, weight_decay, l1_decay):
-    """The gradient, with that of both penalties."""
-    if weight_decay:
-        gradient = gradient + parameter * weight_decay
-    return gradient + sign(parameter) * l1_decay if l1_decay else gradient
+@dataclass(frozen=True, slots=True)
+class Penalties(AttrGroup):
+    """The penalties whose gradient an optimiser adds to that of the loss."""
+
+    weight_decay: float = 0.0
+    l1_decay: float = 0.0
+
+    def added(self, parameter, gradient):
+        """``gradient + weight_decay * parameter + l1_decay * sign(parameter)``."""
+        if self.weight_decay:
+            gradient = gradient + parameter * self.weight_decay
+        return gradient + sign(parameter) * self.l1_decay if self.l1_decay else gradient
 
 
-@composite(outputs=("parameter_out",))
-def sgd(parameter, gradient, *, learning_rate: float = 0.01, weight_decay: float = 0.0, l1_decay: float = 0.0):
+LARS = Penalties(weight_decay=0.0005)
+
+
+def optimizer(update: Callable[..., Any]) -> OpSpec:
+    """Declare an optimiser: a composite of (parameter, gradient, *slots) that returns the new (parameter, *slots).
+
+    An output is named after its input: ``parameter_out`` after ``parameter``.
+    """
+    inputs = [p.name for p in inspect.signature(update).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    spec: OpSpec = composite(outputs=tuple(f"{name}_out" for name in inputs if name != "gradient"))(update)
+    return spec
+
+
+@optimizer
+def sgd(parameter, gradient, *, learning_rate: float = 0.01, penalties: Penalties):
     """``parameter - learning_rate * (gradient + weight_decay * parameter + l1_decay * sign(parameter))``."""
-    return parameter - decayed(parameter, gradient, weight_decay, l1_decay) * learning_rate
+    return parameter - penalties.added(parameter, gradient) * learning_rate
 
 
-@composite(outputs=("parameter_out", "velocity_out"))
+@optimizer
 def momentum(
     parameter,
     gradient,
@@ -54,20 +80,19 @@ def momentum(
     learning_rate: float = 0.01,
     momentum: float = 0.9,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``velocity = momentum * velocity + gradient``; the parameter moves by ``-learning_rate * velocity``.
 
     With `nesterov` it moves by ``-learning_rate * (gradient + momentum * velocity)`` (Sutskever et al. 2013).
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     velocity = velocity * momentum + gradient
     move = gradient + velocity * momentum if nesterov else velocity
     return parameter - move * learning_rate, velocity
 
 
-@composite(outputs=("parameter_out", "moment_out"))
+@optimizer
 def adagrad(
     parameter,
     gradient,
@@ -75,19 +100,18 @@ def adagrad(
     *,
     learning_rate: float = 0.01,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``moment += gradient ** 2``; the parameter moves by ``-learning_rate * gradient / (sqrt(moment) + epsilon)``.
 
     Duchi, Hazan and Singer 2011.
     """
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     moment = moment + square(gradient)
     return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
-@composite(outputs=("parameter_out", "moment_out"))
+@optimizer
 def decayed_adagrad(
     parameter,
     gradient,
@@ -96,17 +120,16 @@ def decayed_adagrad(
     learning_rate: float = 0.01,
     decay: float = 0.95,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
     check_share(decay=decay)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     moment = moment * decay + square(gradient) * (1.0 - decay)
     return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
 
 
-@composite(outputs=("parameter_out", "gradients_out", "moves_out"))
+@optimizer
 def adadelta(
     parameter,
     gradient,
@@ -116,19 +139,21 @@ def adadelta(
     learning_rate: float = 1.0,
     rho: float = 0.95,
     epsilon: float = 1e-6,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
-    """``move = sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient``, from running means (Zeiler 2012)."""
+    """``parameter - learning_rate * sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient`` (Zeiler 2012).
+
+    `moves` and `gradients` are running means of the squares of the moves and of the gradients.
+    """
     check_share(rho=rho)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     gradients = gradients * rho + square(gradient) * (1.0 - rho)
     move = gradient * sqrt((moves + epsilon) / (gradients + epsilon))
     moves = moves * rho + square(move) * (1.0 - rho)
     return parameter - move * learning_rate, gradients, moves
 
 
-@composite(outputs=("parameter_out", "mean_square_out", "mean_out", "velocity_out"))
+@optimizer
 def rmsprop(
     parameter,
     gradient,
@@ -141,30 +166,29 @@ def rmsprop(
     epsilon: float = 1e-6,
     momentum: float = 0.0,
     centered: bool = False,
-    weight_decay: float = 0.0,
-    l1_decay: float = 0.0,
+    penalties: Penalties,
 ):
     """``velocity = momentum * velocity + learning_rate * gradient / sqrt(mean_square + epsilon)`` (Hinton 2012).
 
-    With `centered` the square of the running mean is taken off the running mean square.
+    The parameter moves by ``-velocity``. With `centered` the square of the running mean is subtracted from mean_square.
     """
     check_share(rho=rho)
-    gradient = decayed(parameter, gradient, weight_decay, l1_decay)
+    gradient = penalties.added(parameter, gradient)
     mean_square = mean_square * rho + square(gradient) * (1.0 - rho)
     spread = mean_square
     if centered:
         mean = mean * rho + gradient * (1.0 - rho)
-        # a variance, but for rounding, which may leave it below 0 where gradients hardly change
+        # a variance; rounding may make it negative where gradients hardly change
         spread = clip(mean_square - square(mean), min=0.0)
     velocity = velocity * momentum + gradient * learning_rate / sqrt(spread + epsilon)
     return parameter - velocity, mean_square, mean, velocity
 
 
-@composite(outputs=("parameter_out", "squares_out", "linear_out"))
+@optimizer
 def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0):
-    """Follow the regularised leader (McMahan et al. 2013), which sets a parameter to 0 where ``|linear| <= l1``.
+    """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``.
 
-    The learning rate divides, so a constant one must not be 0. Where a schedule says 0, nothing changes in that step.
+    The learning rate is a divisor, so a constant one must not be 0. In a step whose schedule gives 0 nothing changes.
     """
     before = parameter, squares, linear
     moves = None
@@ -172,19 +196,19 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
         moves = not_equal(learning_rate, fill_zeros_like(learning_rate))
         learning_rate = where(moves, learning_rate, full_like(learning_rate, value=1.0))
     elif learning_rate == 0:
-        raise ProgramError("ftrl needs a learning_rate other than 0", "bad_attr")
+        raise ProgramError("the learning_rate of ftrl must not be 0", "bad_attr")
     total = squares + square(gradient)
-    # the root of 0 has no gradient to speak of, and needs none
+    # sqrt has no finite gradient where squares is 0, as before the first update
     linear = linear + gradient - (sqrt(total) - sqrt(squares)) * parameter / learning_rate
     steep = sqrt(total) / learning_rate + 2.0 * l2
     inside = less_equal(abs_(linear), full_like(linear, value=l1))
     moved = (sign(linear) * l1 - linear) / steep
-    # a NaN, which is not inside, stays one
+    # NaN is not inside, and stays NaN
     after = where(inside, fill_zeros_like(moved), moved), total, linear
     return after if moves is None else tuple(map(partial(where, moves), after, before))
 
 
-@composite(outputs=("parameter_out", "velocity_out"))
+@optimizer
 def lars(
     parameter,
     gradient,
@@ -193,29 +217,32 @@ def lars(
     learning_rate: float = 0.01,
     momentum: float = 0.9,
     coefficient: float = 0.001,
-    weight_decay: float = 0.0005,
-    l1_decay: float = 0.0,
+    penalties: Penalties = LARS,
     epsilon: float = 0.0,
 ):
-    """`momentum` with a rate of ``coefficient * norm(parameter) / norm(gradient)`` a parameter (You et al. 2017)."""
+    """`momentum` whose gradient is multiplied by a rate for each parameter (You et al. 2017).
+
+    ``rate = coefficient * norm(parameter) / (norm(gradient) + weight_decay * norm(parameter) + epsilon)``, or 1 if the
+    norm of the parameter or the divisor is 0.
+    """
     a, b = norm(parameter), norm(gradient)
-    bottom = b + a * weight_decay + epsilon
+    bottom = b + a * penalties.weight_decay + epsilon
     zero, one = fill_zeros_like(a), full_like(a, value=1.0)
-    none = logical_or(equal(a, zero), less_equal(bottom, zero))  # a NaN is not nothing
+    none = logical_or(equal(a, zero), less_equal(bottom, zero))  # false for NaN, which must stay visible
     rate = where(none, one, a * coefficient / where(none, one, bottom))
-    velocity = velocity * momentum + decayed(parameter, gradient, weight_decay, l1_decay) * rate * learning_rate
+    velocity = velocity * momentum + penalties.added(parameter, gradient) * rate * learning_rate
     return parameter - velocity, velocity
 
 
 @composite
 def moving_average(average, x, *, decay: float = 0.999):
-    """``decay * average + (1 - decay) * x``: an exponential moving average, of parameters for example."""
+    """``decay * average + (1 - decay) * x``: an exponential moving average, for example of parameters."""
     check_share(decay=decay)
     return average * decay + x * (1.0 - decay)
 
 
 def state(shape, seed=0):
-    """A parameter, its gradient, a mean of either sign and two means of squares, none of them near 0 or another."""
+    """A parameter, its gradient, a mean of both signs and two means of squares; no value is near 0 or another value."""
     r = np.random.default_rng(seed)
     signs = r.choice([-1.0, 1.0], (3, *shape))
     return *(signs * r.uniform(0.5, 1.5, (3, *shape))), *r.uniform(0.2, 0.5, (2, *shape))

@@ -1,7 +1,7 @@
 """Random numbers from a counter: the same key, seed, stream and position give the same number, on any device.
 
-A step replays bit for bit because nothing is hidden: the key comes in as a variable. The reader gives each program one
-key variable, which every step sets anew and every trip of a loop advances, and each op its own stream.
+The key is a variable, so a step can be replayed bit for bit. The reader adds one key variable to each program, which
+each step sets and each trip of a loop advances, and gives each op its own stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RANDOM = "its result does not depend on a floating-point input"
 def philox(xp, counter, key):
     """Philox4x32 with ten rounds: four 32-bit words for each counter.
 
-    counter: four uint64 arrays holding 32-bit words. key: two Python ints below 2**32. Returns four such arrays.
+    counter: four uint64 arrays of 32-bit words. key: two Python ints below 2**32. Returns four such arrays.
     Salmon, Moraes, Dror and Shaw 2011.
     """
     low = np.uint64(0xFFFFFFFF)
@@ -62,7 +62,7 @@ def _uniform(xp, count, key, seed, stream):
 def _between(xp, shape, low, high, dtype, key, seed, stream):
     kind = as_dtype(dtype)
     values = low + (high - low) * _uniform(xp, math.prod(shape), key, seed, stream)
-    # rounding to a shorter dtype may reach `high`, which is not in the range
+    # rounding to a shorter dtype may give `high`, which is outside the range
     return xp.minimum(values.astype(kind), np.nextafter(kind.type(high), kind.type(low))).reshape(shape)
 
 
@@ -74,7 +74,9 @@ def _check_key(key) -> None:
 def _random_type(shape, dtype, key):
     _check_key(key)
     if any(n < 0 for n in shape) or dtype not in FLOATS:
-        raise ProgramError(f"random numbers need known sizes and a float dtype, not {dtype}{list(shape)}", "bad_attr")
+        raise ProgramError(
+            f"random numbers must have known sizes and a float dtype, not {dtype}{list(shape)}", "bad_attr"
+        )
     return TensorType(shape, dtype)
 
 
@@ -90,14 +92,14 @@ def uniform_random(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Numbers from the density ``1 / (max - min)`` over [min, max)."""
+    """Numbers from the uniform distribution over [min, max): density ``1 / (max - min)``."""
     return _between(xp, shape, min, max, dtype, key, seed, stream)
 
 
 @uniform_random.infer
 def uniform_random_infer(key, *, shape, min, max, dtype, seed, stream):
     if not min < max:
-        raise ProgramError(f"min {min} must be below max {max}", "bad_attr")
+        raise ProgramError(f"min must be below max, not {min} and {max}", "bad_attr")
     return _random_type(shape, dtype, key)
 
 
@@ -111,7 +113,7 @@ uniform_random.example(
 
 @op(no_gradient=_RANDOM)
 def uniform_random_like(xp, x, key=None, *, seed: int = 0, stream: int = 0):
-    """Numbers evenly spread over [0, 1), with the shape and dtype of x."""
+    """Numbers from the uniform distribution over [0, 1), with the shape and dtype of x."""
     return _between(xp, x.shape, 0.0, 1.0, str(x.dtype), key, seed, stream)
 
 
@@ -141,7 +143,7 @@ def gaussian_random(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Numbers from the normal distribution with that mean and standard deviation (Box and Muller 1958)."""
+    """Numbers from the normal distribution with mean `mean` and standard deviation `std` (Box and Muller 1958)."""
     count = math.prod(shape)
     both = _uniform(xp, 2 * count, key, seed, stream)
     radius = xp.sqrt(-2.0 * xp.log1p(-both[:count]))
@@ -151,7 +153,7 @@ def gaussian_random(
 @gaussian_random.infer
 def gaussian_random_infer(key, *, shape, mean, std, dtype, seed, stream):
     if not std >= 0:
-        raise ProgramError(f"std must not be negative: {std}", "bad_attr")
+        raise ProgramError(f"std must be at least 0, not {std}", "bad_attr")
     return _random_type(shape, dtype, key)
 
 
@@ -198,7 +200,7 @@ def truncated_gaussian(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Numbers from the normal distribution, only those within two standard deviations of the mean."""
+    """Numbers from the normal distribution, limited to two standard deviations from the mean."""
     if xp.__name__ == "cupy":
         from cupyx.scipy.special import erfinv
     else:
@@ -260,7 +262,7 @@ def randint(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Whole numbers, each from `low` to `high` - 1 as likely as the others."""
+    """Integers from `low` to `high` - 1, all equally likely."""
     drawn = xp.floor(_uniform(xp, math.prod(shape), key, seed, stream) * (high - low)).astype("int64")
     return (low + xp.minimum(drawn, high - low - 1)).astype(dtype).reshape(shape)
 
@@ -268,9 +270,11 @@ def randint(
 @randint.infer
 def randint_infer(key, *, shape, low, high, dtype, seed, stream):
     if not 0 < high - low <= 2**53:
-        raise ProgramError(f"there must be 1 to 2**53 numbers from {low} to {high} - 1", "bad_attr")
+        raise ProgramError(
+            f"the range low to high - 1 must have 1 to 2**53 integers, not {low} to {high} - 1", "bad_attr"
+        )
     if dtype == "int32" and not -(2**31) <= low < high <= 2**31:
-        raise ProgramError(f"not all numbers from {low} to {high} - 1 are int32", "bad_attr")
+        raise ProgramError(f"int32 cannot hold all integers from {low} to {high} - 1", "bad_attr")
     return TensorType(_random_type(shape, "float64", key).shape, dtype)
 
 
@@ -284,14 +288,14 @@ randint.example(
 
 @op(no_gradient=_RANDOM)
 def randperm(xp, key=None, *, n: int, dtype: Literal["int32", "int64"] = "int64", seed: int = 0, stream: int = 0):
-    """The numbers 0 to `n` - 1 in a random order."""
+    """The integers 0 to `n` - 1 in a random order."""
     return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype(dtype)
 
 
 @randperm.infer
 def randperm_infer(key, *, n, dtype, seed, stream):
     if dtype == "int32" and n > 2**31:
-        raise ProgramError(f"not all numbers below {n} are int32", "bad_attr")
+        raise ProgramError(f"int32 cannot hold all integers below {n}", "bad_attr")
     return TensorType(_random_type((n,), "float64", key).shape, dtype)
 
 
@@ -306,11 +310,12 @@ randperm.example(
 
 @op(no_gradient=_RANDOM)
 def bernoulli(xp, p, key=None, *, seed: int = 0, stream: int = 0):
-    """``P(out = 1) = p``: 1 with probability `p`, element by element, else 0; in the dtype of p, whose elements are
-    within 0 to 1.
+    """``P(out = 1) = p``: 1 with probability `p`, else 0, for each element of p; in the dtype of p.
+
+    The elements of p must be from 0 to 1.
     """
     if not bool(xp.all((p >= 0) & (p <= 1))):
-        raise ExecutionError("a probability is not within 0 to 1", "bad_probability")
+        raise ExecutionError("probabilities must be from 0 to 1", "bad_probability")
     drawn = _uniform(xp, p.size, key, seed, stream).reshape(p.shape)
     return (drawn < p.astype("float64")).astype(p.dtype)
 
@@ -332,9 +337,9 @@ bernoulli.example(
 
 @op(no_gradient=_RANDOM)
 def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = False, seed: int = 0, stream: int = 0):
-    """Positions, int64 [..., num_samples], each drawn with a probability in proportion to p [..., n].
+    """Positions, int64 [..., num_samples], drawn with probabilities proportional to p [..., n].
 
-    Without `replacement` no position is drawn twice, in the way of Gumbel's trick (Vieira 2014).
+    Without `replacement` no position is drawn twice (Gumbel top-k, Vieira 2014).
     """
     rows, n = math.prod(p.shape[:-1]), p.shape[-1]
     weights = p.reshape(rows, n).astype("float64")
@@ -342,7 +347,10 @@ def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = Fa
     if bool(xp.any(weights < 0)) or not bool(xp.all(xp.isfinite(weights))):
         raise ExecutionError("probabilities must be finite and not negative", "bad_probability")
     if usable < (min(num_samples, 1) if replacement else num_samples):
-        raise ExecutionError(f"a row has only {usable} positions of probability above 0", "bad_probability")
+        raise ExecutionError(
+            f"cannot draw {num_samples} positions: a row has only {usable} with a probability above 0",
+            "bad_probability",
+        )
     shape = (*p.shape[:-1], num_samples)
     if rows == 0 or num_samples == 0:
         return xp.zeros(shape, "int64")
@@ -355,11 +363,13 @@ def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = Fa
 
 
 def _inverted(xp, weights, drawn):
-    """Where in its row of `weights` [rows, n] each number in [0, 1) of `drawn` [rows, k] falls: int64 [rows, k]."""
+    """The position of each number in [0, 1) of `drawn` [rows, k] in the sums of `weights` [rows, n]: int64 [rows,
+    k].
+    """
     total = xp.cumsum(weights / xp.max(weights, axis=1, keepdims=True), axis=1)
-    # rounding may reach the end of the row, which belongs to no position
+    # rounding may give the end of the row, which is no position
     drawn = xp.minimum(drawn * total[:, -1:], xp.nextafter(total[:, -1:], 0.0))
-    low = xp.zeros(drawn.shape, "int64")  # of the first total above the number, found by halving
+    low = xp.zeros(drawn.shape, "int64")  # position of the first total above the number, by bisection
     high = xp.full(drawn.shape, weights.shape[1] - 1, "int64")
     for _ in range(weights.shape[1].bit_length()):
         middle = (low + high) // 2
@@ -372,9 +382,9 @@ def _inverted(xp, weights, drawn):
 def multinomial_infer(p, key, *, num_samples, replacement, seed, stream):
     _check_key(key)
     if not p.is_float or p.rank == 0:
-        raise ProgramError(f"needs probabilities along a last axis, not {p}", "dtype_mismatch")
+        raise ProgramError(f"p must be floats with at least one axis, not {p}", "dtype_mismatch")
     if num_samples < 0 or (not replacement and 0 <= p.shape[-1] < num_samples):
-        raise ProgramError(f"{num_samples} positions cannot be drawn from {p}", "bad_attr")
+        raise ProgramError(f"cannot draw {num_samples} positions from {p}", "bad_attr")
     return TensorType((*p.shape[:-1], num_samples), "int64")
 
 

@@ -8,7 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import over_rows
-from core.ops.common.scatter_rows import added
+from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, working_dtype
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import equal, kept_where, logical_or
@@ -33,7 +33,7 @@ def _segments(ids, like, num_segments: int) -> int:
 @op
 def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
     """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
-    return added(xp, _segments(ids, like, num_segments), ids, x)
+    return scatter_rows(xp, _segments(ids, like, num_segments), ids, x)
 
 
 @segment_sum.infer

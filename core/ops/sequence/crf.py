@@ -1,8 +1,9 @@
-"""Linear chains (Lafferty, McCallum and Pereira 2001): sequences of labels that depend on their neighbours.
+"""Linear-chain conditional random fields (Lafferty, McCallum and Pereira 2001).
 
-Scores are `emission` [n, time, K], for each label at each time, and `transition` [K + 2, K]: row 0 for the label that
-starts, row 1 for the one that ends, row 2 + i for the label that follows label i. `lengths` [n] says how many times
-count; all, if it is left out. An empty sequence scores 0.
+Each label of a sequence depends on its neighbours. `emission` [n, time, K] has the score of each label at each time.
+`transition` [K + 2, K] has in row 0 the score of each first label, in row 1 of each last label, and in row 2 + i of
+each label after label i. `lengths` [n] has the number of times of each sequence; without it all times count. An empty
+sequence has the score 0.
 """
 
 from __future__ import annotations
@@ -31,24 +32,26 @@ def _check_scores(emission: TensorType, transition: TensorType) -> None:
     floats = emission.is_float and same_dtype(emission, transition)
     if not floats or emission.rank != 3 or transition.rank != 2:
         wanted = "emissions [n, time, K] and transitions [K + 2, K]"
-        raise ProgramError(f"a chain takes {wanted}, not {emission} and {transition}", "shape_mismatch")
+        raise ProgramError(f"the CRF takes {wanted}, not {emission} and {transition}", "shape_mismatch")
     labels, (rows, columns) = emission.shape[2], transition.shape
     known = [n for n in (labels, columns, rows - 2 if rows >= 0 else -1) if n != -1]
     if any(n != known[0] for n in known):
-        raise ProgramError(f"{emission} and {transition} are not of one number of labels", "shape_mismatch")
+        raise ProgramError(
+            f"emission {emission} and transition {transition} must have the same number of labels", "shape_mismatch"
+        )
 
 
 @op(outputs=("path", "moves", "taken"), no_gradient="its results depend on integers only")
 def crf_moves(xp, label, emission, lengths=None):
-    """What a sequence of labels picks of the scores.
+    """The positions of the scores that a sequence of labels adds up.
 
-    path: [n, time], the labels, 0 beyond the lengths. moves: [n, time + 1], the position of each transition in
-    row-major order, from the start to the end. taken: [n, time + 1], which of these there are. emission gives only its
-    shape.
+    path: [n, time], the labels, 0 after the end. moves: [n, time + 1], the positions of the transitions, in row-major
+    order, from the first label to the last. taken: [n, time + 1], whether the sequence has that transition. Only the
+    shape of emission matters.
     """
     batch, time, labels = emission.shape
     if label.shape != (batch, time):
-        raise ExecutionError(f"labels of {list(label.shape)} for {[batch, time]}", "shape_mismatch")
+        raise ExecutionError(f"labels must have the shape {[batch, time]}, not {list(label.shape)}", "shape_mismatch")
     counts = xp.full(batch, time) if lengths is None else counts_within(xp, lengths, batch, time, "lengths")
     counts = counts[:, None]
     steps = xp.arange(time + 1)[None, :]
@@ -56,7 +59,7 @@ def crf_moves(xp, label, emission, lengths=None):
     wrong = live & ((label < 0) | (label >= labels))
     if label.size and bool(wrong.any()):
         found = int(label[wrong].ravel()[0])
-        raise ExecutionError(f"label {found} is outside 0 to {labels - 1}", "index_out_of_range")
+        raise ExecutionError(f"labels must be from 0 to {labels - 1}, not {found}", "index_out_of_range")
     path = xp.where(live, label, 0).astype("int64")
     none = xp.zeros((batch, 1), dtype="int64")
     before, after = xp.concatenate([none, path], 1), xp.concatenate([path, none], 1)
@@ -70,9 +73,11 @@ def crf_moves(xp, label, emission, lengths=None):
 def crf_moves_infer(label, emission, lengths):
     check_index(label, "label")
     if emission.rank != 3 or label.rank != 2:
-        raise ProgramError(f"labels [n, time] of emissions [n, time, K], not {label} of {emission}", "shape_mismatch")
+        raise ProgramError(
+            f"needs labels [n, time] for emissions [n, time, K], not {label} for {emission}", "shape_mismatch"
+        )
     if any(m != n and -1 not in (m, n) for m, n in zip(label.shape, emission.shape, strict=False)):
-        raise ProgramError(f"{label} are not the labels of {emission}", "shape_mismatch")
+        raise ProgramError(f"labels must have the sizes of emission {emission}, not {label}", "shape_mismatch")
     batch, time = emission.shape[:2]
     if lengths is not None:
         check_counts(lengths, batch, "lengths")
@@ -96,9 +101,7 @@ crf_moves.example(
 
 @composite
 def crf_score(emission, transition, label, lengths=None):
-    """``sum over t of emission[i, t, label[i, t]]``, plus its transitions: the score of labels [n, time], one number a
-    row.
-    """
+    """``sum over t of emission[i, t, label[i, t]]``, plus the scores of the transitions, for labels [n, time]."""
     _check_scores(emission.type, transition.type)
     path, moves, taken = crf_moves(label, emission, lengths)
     live = steps_within(emission, lengths)
@@ -110,14 +113,14 @@ def crf_score(emission, transition, label, lengths=None):
 
 @composite
 def crf_partition(emission, transition, lengths=None):
-    """The logarithm of the sum of ``exp(crf_score)`` over all sequences of labels, one number a sequence."""
+    """The logarithm of the sum of ``exp(crf_score)`` over all possible labels, one number for each sequence."""
     _check_scores(emission.type, transition.type)
     live = steps_within(emission, lengths)
 
     def rows(x, axis, start, end=2**31):
         return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
 
-    # a sum over one step, or over none
+    # the sum over one step, or over no step
     first = reduce_sum(rows(emission, 1, 0, 1), axes=(1,)) + rows(transition, 0, 0, 1)
     later = transpose(rows(emission, 1, 1), axes=(1, 0, 2))
     alive = unsqueeze(transpose(rows(live, 1, 1), axes=(1, 0)), axes=(2,))
@@ -134,19 +137,16 @@ def crf_partition(emission, transition, lengths=None):
 
 @composite(outputs=("loss",))
 def linear_chain_crf(emission, transition, label, lengths=None):
-    """Minus the log-likelihood of the labels [n, time]: ``crf_partition - crf_score``, one number a sequence.
-
-    It has gradients of every order.
-    """
+    """``crf_partition - crf_score``: minus the log-likelihood of the labels [n, time], one number for each sequence."""
     score = crf_score(emission, transition, label, lengths)
     return crf_partition(emission, transition, lengths) - score
 
 
 @op(no_gradient="its result is an integer")
 def crf_decoding(xp, emission, transition, lengths=None):
-    """The labels [n, time] of the highest `crf_score`, int64, 0 beyond the lengths (Viterbi 1967).
+    """The labels [n, time] with the highest `crf_score`: int64, 0 after the end of a sequence (Viterbi 1967).
 
-    Of equally good ones, that with the smaller label at the last time at which they differ.
+    Of equally good ones it returns those with the smaller label at the last time at which they differ.
     """
     batch, time, _ = emission.shape
     counts = xp.full(batch, time) if lengths is None else counts_within(xp, lengths, batch, time, "lengths")
@@ -172,7 +172,7 @@ def crf_decoding(xp, emission, transition, lengths=None):
 def crf_decoding_infer(emission, transition, lengths):
     _check_scores(emission, transition)
     if emission.shape[2] == 0:
-        raise ProgramError(f"there is no label to choose in {emission}", "shape_mismatch")
+        raise ProgramError(f"emission must have at least one label, not {emission}", "shape_mismatch")
     if lengths is not None:
         check_counts(lengths, emission.shape[0], "lengths")
     return TensorType(emission.shape[:2], "int64")
@@ -180,9 +180,9 @@ def crf_decoding_infer(emission, transition, lengths):
 
 @composite(outputs=("score", "path"))
 def viterbi_decode(emission, transition, lengths=None):
-    """The highest `crf_score` of each sequence, and the labels that have it (`crf_decoding`).
+    """The highest `crf_score` of each sequence, and its labels (`crf_decoding`).
 
-    The gradient of the score is that of the score of these labels.
+    The gradient is that of `crf_score` with these labels.
     """
     path = crf_decoding(stop_gradient(emission), stop_gradient(transition), lengths)
     return crf_score(emission, transition, path, lengths), path

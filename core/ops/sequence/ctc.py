@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (Graves et al. 2006): labels without times."""
+"""Connectionist temporal classification (Graves et al. 2006): the loss of labels whose times are unknown."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ __all__: list[str] = []
 def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: int = 0):
     """The lattice of `ctc_loss`: blank, label 0, blank, label 1, ..., blank are states s = 0 to 2 L of a sequence.
 
-    states: [time, n, 2 L + 1], the class of each state, at every time alike. origin: [2 L + 1, 3], the states s, s - 1,
-    s - 2 from which s is entered. open: [n, 2 L + 1, 3], whether it may be: a blank between two different labels may be
-    left out. live: [time, n, 1], the times that count. final: [n, 2 L + 1], where a path may end. start: [n, 2 L + 1],
-    0 for state 0, where every path comes from, else -inf. log_probs gives only its shape and dtype.
+    states: [time, n, 2 L + 1], the class of each state, the same at all times.
+    origin: [2 L + 1, 3], the states that come before state s: s, s - 1 and s - 2.
+    open:   [n, 2 L + 1, 3], whether s can follow each of them: a blank between two different labels may be skipped.
+    live:   [time, n, 1], the times that count.
+    final:  [n, 2 L + 1], the states in which a path may end.
+    start:  [n, 2 L + 1], 0 for state 0, in which every path begins, else -inf.
+
+    Only the shape and dtype of log_probs matter.
     """
     time, batch, classes = log_probs.shape
     if label.shape[0] != batch:
-        raise ExecutionError(f"{label.shape[0]} labels for {batch} sequences", "shape_mismatch")
+        raise ExecutionError(f"there are {label.shape[0]} labels for {batch} sequences", "shape_mismatch")
     counts_within(xp, input_lengths, batch, time, "input_lengths")
     counts = counts_within(xp, label_lengths, batch, label.shape[1], "label_lengths")[:, None]
     if not blank < classes:
@@ -46,7 +50,9 @@ def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: in
     wrong = there & ((label < 0) | (label >= classes) | (label == blank))
     if label.size and bool(wrong.any()):
         found = int(label[wrong].ravel()[0])
-        raise ExecutionError(f"label {found} is the blank, or outside 0 to {classes - 1}", "index_out_of_range")
+        raise ExecutionError(
+            f"labels must be from 0 to {classes - 1} and not the blank {blank}, not {found}", "index_out_of_range"
+        )
     size = 2 * label.shape[1] + 1
     states = xp.full((batch, size), blank, dtype="int64")
     states[:, 1::2] = xp.where(there, label, blank)
@@ -68,10 +74,10 @@ def ctc_lattice_infer(label, input_lengths, label_lengths, log_probs, *, blank):
     check_index(label, "label")
     if not log_probs.is_float or log_probs.rank != 3 or label.rank != 2:
         wanted = "log-probabilities [time, n, classes] and labels [n, L]"
-        raise ProgramError(f"ctc takes {wanted}, not {log_probs} and {label}", "shape_mismatch")
+        raise ProgramError(f"ctc_loss takes {wanted}, not {log_probs} and {label}", "shape_mismatch")
     time, batch, classes = log_probs.shape
     if label.shape[0] != batch and -1 not in (label.shape[0], batch):
-        raise ProgramError(f"{label} are not the labels of {batch} sequences", "shape_mismatch")
+        raise ProgramError(f"label must have one row for each of {batch} sequences, not {label}", "shape_mismatch")
     check_counts(input_lengths, batch, "input_lengths")
     check_counts(label_lengths, batch, "label_lengths")
     if blank < 0 or -1 < classes <= blank:
@@ -116,17 +122,18 @@ def ctc_loss(
     zero_infinity: bool = False,
     reduction: Reduction = "mean",
 ):
-    """Minus the logarithm of the probability that the classes drawn at each time, repetitions merged and then blanks
-    taken out, are the label.
+    """``-log P(label)``: the loss of labels whose times are unknown.
 
-    log_probs:     [time, n, classes], logarithms of probabilities: what `log_softmax` gives.
-    label:         [n, L], int32 or int64; what lies beyond its length is not read.
-    input_lengths: [n], how many times count; label_lengths: [n], how long each label is.
-    reduction:     the mean is that of the losses divided by the lengths of their labels (at least 1).
+    P(label) is the probability that the label remains after one class is drawn at each time, repeated classes are
+    merged and blanks are removed.
 
-    The loss of a label that needs more time than there is, is inf with a gradient of 0, or 0 with `zero_infinity`. The
-    gradient is that of the formula for each logarithm on its own, minus the chance that a path passes there; it has
-    gradients of every order.
+    log_probs:     [time, n, classes], logarithms of probabilities, for example from `log_softmax`.
+    label:         [n, L], int32 or int64; elements after the length of a label are not read.
+    input_lengths: [n], the number of times of each sequence. label_lengths: [n], the length of each label.
+    reduction:     "mean" divides each loss by the length of its label (at least 1) before it takes the mean.
+
+    If a label needs more time than its sequence has, its loss is inf, or 0 with `zero_infinity`, and its gradient is 0.
+    The gradient treats all elements of log_probs as independent: it is minus the probability of passing there.
     """
     lattice = ctc_lattice(label, input_lengths, label_lengths, log_probs, blank=blank)
     states, origin, open, live, final, start = lattice
@@ -152,7 +159,7 @@ def _collapsed(path, blank):
 
 
 def _ctc(log_probs, labels, times, sizes, blank=0):
-    """By going through all paths."""
+    """The same by enumeration of all paths."""
     out = []
     for i, (t, n) in enumerate(zip(times, sizes, strict=True)):
         paths = itertools.product(range(log_probs.shape[2]), repeat=int(t))

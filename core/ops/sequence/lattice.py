@@ -1,4 +1,4 @@
-"""Sums over paths, in logarithms: what the losses of sequences share."""
+"""Sums over paths, in logarithms, for the losses of sequences."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["check_counts", "counts_within", "masked", "over_steps"]
 
 
 def over_steps(step: Callable[..., Any], state: Any, captured: Sequence[Any], elements: Sequence[Any]) -> Any:
-    """The last state of ``step(state, captured, elements at t)``, t running over the first axis of each element.
+    """The last state of ``step(state, captured, elements at t)``, for t over the first axis of each element.
 
-    The step is the body of a `loop`, so gradients of every order follow from it.
+    The step is the body of a `loop`, so it has gradients of any order.
     """
     b = BlockBuilder()
     inner = b.param(state.type)
@@ -37,31 +37,31 @@ def over_steps(step: Callable[..., Any], state: Any, captured: Sequence[Any], el
 
 
 def masked(condition, x):
-    """x where `condition` holds, else -inf: no path."""
+    """x where `condition` is true, else -inf, which stands for no path."""
     return where(condition, x, full_like(x, value=-math.inf))
 
 
 def check_counts(counts: TensorType, batch: int, what: str) -> None:
-    """Raises ProgramError for anything but one integer a sequence."""
+    """Raises ProgramError unless `counts` has one integer for each sequence."""
     check_index(counts, what)
     if counts.rank != 1 or (counts.shape[0] != batch and -1 not in (counts.shape[0], batch)):
         raise ProgramError(f"{what} must be one number for each of {batch} sequences, not {counts}", "shape_mismatch")
 
 
 def counts_within(xp: Any, counts: Any, batch: int, most: int, what: str) -> Any:
-    """`counts`. Raises ExecutionError (shape_mismatch) if there is not one a sequence, or one is not in 0 to `most`."""
+    """`counts`. Raises ExecutionError (shape_mismatch) unless it has one number from 0 to `most` for each sequence."""
     if counts.shape != (batch,):
-        raise ExecutionError(f"{counts.shape[0]} {what} for {batch} sequences", "shape_mismatch")
+        raise ExecutionError(f"there are {counts.shape[0]} {what} for {batch} sequences", "shape_mismatch")
     if counts.size and bool(((counts < 0) | (counts > most)).any()):
-        raise ExecutionError(f"one of the {what} is not within 0 to {most}", "shape_mismatch")
+        raise ExecutionError(f"{what} must be from 0 to {most}", "shape_mismatch")
     return counts
 
 
 @op(no_gradient="its result is bool")
 def steps_within(xp, x, lengths=None):
-    """Whether step t of sequence i counts, ``t < lengths[i]``: bool [n, time] for x [n, time, ...].
+    """``out[i, t] = t < lengths[i]``: whether sequence i has step t, bool [n, time] for x [n, time, ...].
 
-    Without `lengths` every step does. x gives only its shape.
+    Without `lengths` all are true. Only the shape of x matters.
     """
     batch, time = x.shape[:2]
     if lengths is None:
@@ -72,7 +72,7 @@ def steps_within(xp, x, lengths=None):
 @steps_within.infer
 def steps_within_infer(x, lengths):
     if x.rank < 2:
-        raise ProgramError(f"sequences are [n, time, ...], not {x}", "shape_mismatch")
+        raise ProgramError(f"sequences must be [n, time, ...], not {x}", "shape_mismatch")
     if lengths is not None:
         check_counts(lengths, x.shape[0], "lengths")
     return TensorType(x.shape[:2], "bool")

@@ -1,6 +1,6 @@
-"""Sequences of different lengths as one array with padding, [n, width, ...], and back.
+"""Sequences of different lengths, padded to one array [n, width, ...], and back.
 
-Without padding, a batch has the form of core.ops.sequence.ragged: all rows, sequence after sequence, and `lengths` [n].
+Without padding a batch is one array of all rows, sequence after sequence, with `lengths` [n] (see ragged.py).
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ _INTEGER = "its result is an integer"
 
 @op(no_gradient=_INTEGER)
 def sequence_slots(xp, lengths, x, *, width: int = -1):
-    """For each row of x its place, ``sequence * width + step``, in the padded batch; width -1: the longest."""
+    """For each row of x its position in the padded batch, ``sequence * width + step``.
+
+    A width of -1 stands for the length of the longest sequence.
+    """
     ends = ends_of(xp, lengths, x.shape[0])
     longest = int(lengths.max()) if lengths.size else 0
     size = longest if width == -1 else width
     if longest > size:
-        raise ExecutionError(f"a sequence has {longest} rows, more than {size}", "shape_mismatch")
+        raise ExecutionError(f"a sequence has {longest} rows, more than the width {size}", "shape_mismatch")
     ids = xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist())
     return (ids * size + xp.arange(x.shape[0]) - (ends - lengths)[ids]).astype("int64")
 
@@ -57,10 +60,10 @@ sequence_slots.example(
 
 @composite
 def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: int = -1):
-    """``out[i, t]`` is row t of sequence i: [n, padded_length, ...]; a `padded_length` of -1 is the length of the
-    longest.
+    """``out[i, t]`` is row t of sequence i: [n, padded_length, ...].
 
-    They are filled up with `value`, a single element, or else with the number `pad_value`.
+    Missing rows are filled with `value`, a single element, or without it with the number `pad_value`. A `padded_length`
+    of -1 stands for the length of the longest sequence.
     """
     if -1 in x.shape[1:]:
         raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
@@ -83,7 +86,7 @@ def _single(value):
 def padded_like(
     xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: Extended = 0.0, dtype: Dtype = "float32"
 ):
-    """An array [n, width, *shape] holding `value`, for n lengths; width -1 is the largest of them."""
+    """An array [n, width, *shape] full of `value`, for n lengths. A width of -1 stands for the largest length."""
     size = (int(lengths.max()) if lengths.size else 0) if width == -1 else width
     check_count(lengths.shape[0] * size * math.prod(shape), f"{lengths.shape[0]} sequences of {size} rows")
     return xp.full((lengths.shape[0], size, *shape), value, dtype=as_dtype(dtype))
@@ -93,7 +96,7 @@ def padded_like(
 def padded_like_infer(lengths, *, shape, width, value, dtype):
     check_lengths(lengths)
     if any(n < 0 for n in shape) or width < -1:
-        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"sizes must be at least 0, not {list(shape)}", "bad_attr")
     check_fits(value, dtype)
     return TensorType((lengths.shape[0], width, *shape), dtype)
 
@@ -105,8 +108,8 @@ padded_like.example(
 
 def _padded(x, n, width, value):
     out = np.full((len(n), width, *x.shape[1:]), value)
-    for row, piece in zip(out, np.split(x, np.cumsum(n)[:-1]), strict=True):
-        row[: len(piece)] = piece
+    for row, rows in zip(out, np.split(x, np.cumsum(n)[:-1]), strict=True):
+        row[: len(rows)] = rows
     return out
 
 
@@ -124,10 +127,12 @@ sequence_pad.example(
 
 @op(no_gradient=_INTEGER)
 def unpadded_positions(xp, lengths, x):
-    """Where, in [n * width], the rows that are no padding stand in x [n, width, ...]: int64 [sum of lengths]."""
+    """The positions, in [n * width], of the rows of x [n, width, ...] that are not padding: int64 [sum of lengths]."""
     ends_of(xp, lengths)
     if lengths.size and (lengths.shape[0] != x.shape[0] or int(lengths.max()) > x.shape[1]):
-        raise ExecutionError(f"the lengths do not fit [{x.shape[0]}, {x.shape[1]}]", "shape_mismatch")
+        raise ExecutionError(
+            f"x has {x.shape[0]} sequences of {x.shape[1]} rows, which do not fit the lengths", "shape_mismatch"
+        )
     real = xp.arange(x.shape[1])[None, :] < lengths[:, None]
     return xp.flatnonzero(real).astype("int64")
 
@@ -136,7 +141,7 @@ def unpadded_positions(xp, lengths, x):
 def unpadded_positions_infer(lengths, x):
     check_lengths(lengths)
     if x.rank < 2:
-        raise ProgramError(f"needs [n, width, ...], not {x}", "shape_mismatch")
+        raise ProgramError(f"x must be [n, width, ...], not {x}", "shape_mismatch")
     return TensorType((-1,), "int64")
 
 
@@ -145,7 +150,7 @@ unpadded_positions.example(lambda: [Example((N, np.zeros((3, 3))), (np.array([0,
 
 @composite
 def sequence_unpad(x, lengths):
-    """The rows of x [n, width, ...] that are no padding, one sequence after the other."""
+    """The inverse of `sequence_pad`: the rows of x [n, width, ...] that are not padding, sequence after sequence."""
     at = unpadded_positions(lengths, x)
     return gather(as_rows(x, product(x.shape[:2]), x.shape[2:]), at)
 
@@ -162,7 +167,7 @@ sequence_unpad.example(
 
 @op(no_gradient="it depends on integers only")
 def sequence_mask(xp, lengths, *, maxlen: int = -1, dtype: Dtype = "bool"):
-    """``out[i, t]`` is 1 or true where ``t < lengths[i]``: [n, maxlen], the longest if `maxlen` is -1."""
+    """``out[i, t] = t < lengths[i]``: [n, maxlen]; a `maxlen` of -1 stands for the largest length."""
     width = (int(lengths.max()) if lengths.size else 0) if maxlen == -1 else maxlen
     check_count(lengths.shape[0] * width, f"{lengths.shape[0]} sequences of {width} rows")
     return (xp.arange(width)[None, :] < lengths[:, None]).astype(as_dtype(dtype))

@@ -1,7 +1,7 @@
-"""Sequences of different lengths in one batch.
+"""Sequences of different lengths, without padding.
 
-A batch of n sequences is one array of all their rows, one sequence after the other, and `lengths` [n], int64: how many
-rows each has, 0 included. Nothing is hidden in a type: what changes the lengths returns the new ones.
+A batch of n sequences is one array of all their rows, one sequence after the other, and `lengths` [n], int64: the
+number of rows of each, which may be 0. Lengths are ordinary arrays: an op that changes them returns the new ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GAPS = np.array([3, 0, 1, 2])
 _INTEGER = "its result is an integer"
 
 
-def _pieces(x, lengths):
+def _sequences_of(x, lengths):
     return np.split(x, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
@@ -44,7 +44,7 @@ def _pieces(x, lengths):
 
 @op(no_gradient=_INTEGER)
 def sequence_ids(xp, lengths, x):
-    """For each row of x the number, int64, of its sequence."""
+    """For each row of x the number of its sequence: int64."""
     ends_of(xp, lengths, x.shape[0])
     return xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist()).astype("int64")
 
@@ -55,7 +55,7 @@ sequence_ids.example(lambda: [Example((GAPS, X), (np.array([0, 0, 0, 2, 3, 3]),)
 
 @op(no_gradient=_INTEGER)
 def sequence_rows(xp, lengths, x, *, order: Literal["first", "last", "reverse"]):
-    """The first or the last row of each sequence (0 for an empty one), or all rows, each sequence reversed."""
+    """The positions of the first or last row of each sequence (0 for an empty one), or of all rows, in reverse."""
     ends = ends_of(xp, lengths, x.shape[0])
     starts = ends - lengths
     if order == "reverse":
@@ -90,12 +90,12 @@ def sequence_pool(
     pool_type: Literal["sum", "mean", "sqrt", "max", "first", "last"] = "sum",
     pad_value: Extended = 0.0,
 ):
-    """One row for each sequence: its sum, mean, ``sum / sqrt(length)``, largest, first or last row.
+    """One row for each sequence: the sum, mean, ``sum / sqrt(length)``, maximum, first or last of its rows.
 
-    An empty sequence gives `pad_value`, and no gradient.
+    The row of an empty sequence is `pad_value`; it gets no gradient.
     """
     if pool_type in ("first", "last"):
-        # an empty sequence reads the first row there is; where there is none at all, a row of zeros behind the end
+        # an empty sequence reads the first row of x; if x has no rows, a row of zeros after the end
         rows = sequence_rows(lengths, x, order=pool_type)
         borders = (0, 1, *(0,) * (2 * (x.rank - 1)))
         out = gather(pad(x, paddings=borders), rows)
@@ -121,7 +121,7 @@ _POOLS = {
 sequence_pool.example(
     lambda: [
         *(
-            Example((X, n), (np.stack([f(r) if len(r) else np.full(2, 9.0) for r in _pieces(X, n)]),),
+            Example((X, n), (np.stack([f(r) if len(r) else np.full(2, 9.0) for r in _sequences_of(X, n)]),),
                     {"pool_type": kind, "pad_value": 9.0})
             for n in (N, GAPS)
             for kind, f in _POOLS.items()
@@ -142,7 +142,7 @@ def sequence_softmax(x, lengths):
 
 sequence_softmax.example(
     lambda: [
-        Example((x, n), (np.concatenate([np.exp(r) / np.exp(r).sum(0) for r in _pieces(x, n)]),))
+        Example((x, n), (np.concatenate([np.exp(r) / np.exp(r).sum(0) for r in _sequences_of(x, n)]),))
         for x, n in ((X, N), (X[:, 0], GAPS), (X[:3], N[:1]))
     ]
 )
@@ -150,14 +150,16 @@ sequence_softmax.example(
 
 @op(no_gradient=_INTEGER)
 def expanded_rows(xp, times, lengths, x):
-    """The rows of sequence i of x ``times[i]`` times, i = 0, 1, 2, ...: their positions, int64."""
+    """The positions, int64, of the rows of x, with the rows of sequence i ``times[i]`` times, for i = 0, 1, 2, ..."""
     ends = ends_of(xp, lengths, x.shape[0])
     if times.shape != lengths.shape:
-        raise ExecutionError(f"{times.shape[0]} numbers of times for {lengths.shape[0]} sequences", "shape_mismatch")
+        raise ExecutionError(
+            f"there are {times.shape[0]} repeat counts for {lengths.shape[0]} sequences", "shape_mismatch"
+        )
     if times.size and int(times.min()) < 0:
-        raise ExecutionError(f"a number of times is negative: {int(times.min())}", "index_out_of_range")
+        raise ExecutionError(f"repeat counts must be at least 0, not {int(times.min())}", "index_out_of_range")
     if times.size:
-        check_count(int(times.max()), "one sequence")  # alone first: the sum of such numbers may wrap around
+        check_count(int(times.max()), "one sequence")  # checked first: the sum of large numbers may wrap around
     check_count(max(int(times.sum()), int((times * lengths).sum())), "the expanded sequences")
     ids = xp.repeat(xp.arange(times.shape[0]), times.tolist())
     each = lengths[ids]
@@ -182,9 +184,9 @@ expanded_rows.example(
 
 @composite
 def sequence_expand(x, lengths, x_lengths=None):
-    """Row i of x ``lengths[i]`` times; if `x_lengths` is given, sequence i of x as often. Gradients of copies add up.
+    """Row i of x, or with `x_lengths` sequence i of x, ``lengths[i]`` times. Gradients of copies add up.
 
-    The lengths of what comes out are then ``sequence_expand(x_lengths, lengths)``.
+    The lengths of the result are then ``sequence_expand(x_lengths, lengths)``.
     """
     if x_lengths is not None:
         return gather(x, expanded_rows(lengths, x_lengths, x))
@@ -209,7 +211,7 @@ def sequence_reverse(x, lengths):
 
 sequence_reverse.example(
     lambda: [
-        Example((x, n), (np.concatenate([r[::-1] for r in _pieces(x, n)]),))
+        Example((x, n), (np.concatenate([r[::-1] for r in _sequences_of(x, n)]),))
         for x, n in ((X, N), (X[:, 0], GAPS), (X[:3], N[:1]))
     ]
 )
@@ -217,12 +219,12 @@ sequence_reverse.example(
 
 @op(outputs=("rows", "lengths"), no_gradient=_INTEGER)
 def sequence_slice_rows(xp, lengths, offsets, counts, x):
-    """The rows ``offsets[i]`` to ``offsets[i] + counts[i] - 1`` of each sequence, and the new lengths."""
+    """The positions of rows ``offsets[i]`` to ``offsets[i] + counts[i] - 1`` of each sequence, and the new lengths."""
     ends = ends_of(xp, lengths, x.shape[0])
     if not offsets.shape == counts.shape == lengths.shape:
-        raise ExecutionError("as many offsets and counts as sequences are needed", "shape_mismatch")
+        raise ExecutionError("offsets and counts must have one number for each sequence", "shape_mismatch")
     if bool(xp.any((offsets < 0) | (counts < 0) | (offsets > lengths) | (counts > lengths - offsets))):
-        raise ExecutionError("a slice reaches out of its sequence", "index_out_of_range")
+        raise ExecutionError("a slice ends after its sequence, or starts before it", "index_out_of_range")
     ids = xp.repeat(xp.arange(lengths.shape[0]), counts.tolist())
     inside = xp.arange(ids.shape[0]) - (xp.cumsum(counts) - counts)[ids]
     return ((ends - lengths + offsets)[ids] + inside).astype("int64"), counts
@@ -233,7 +235,9 @@ def sequence_slice_rows_infer(lengths, offsets, counts, x):
     for each in (lengths, offsets, counts):
         check_lengths(each)
         if not matches(each, lengths):
-            raise ProgramError(f"offsets and counts must be like the lengths {lengths}, not {each}", "shape_mismatch")
+            raise ProgramError(
+                f"offsets and counts must have the type of lengths, {lengths}, not {each}", "shape_mismatch"
+            )
     row_numbers(lengths, x)
     return TensorType((-1,), "int64"), counts
 
@@ -245,7 +249,7 @@ sequence_slice_rows.example(
 
 @composite(outputs=("out", "lengths_out"))
 def sequence_slice(x, lengths, offsets, counts):
-    """``counts[i]`` rows of each sequence from ``offsets[i]`` on, and the new lengths, which are the counts."""
+    """``counts[i]`` rows of each sequence, starting at ``offsets[i]``, and the new lengths, which equal `counts`."""
     rows, new = sequence_slice_rows(lengths, offsets, counts, x)
     return gather(x, rows), new
 
@@ -262,7 +266,9 @@ sequence_slice.example(
 
 @op(no_gradient=_INTEGER)
 def interleaved_rows(xp, lengths, more, x, y):
-    """Rows of x and then y, stacked, in the order: sequence 0 of x, sequence 0 of y, sequence 1 of x, ..."""
+    """The positions of the rows of ``concat(x, y)``, ordered as sequence 0 of x, sequence 0 of y, sequence 1 of x,
+    ...
+    """
     a, b = ends_of(xp, lengths, x.shape[0]), ends_of(xp, more, y.shape[0])
     if lengths.shape != more.shape:
         raise ExecutionError("the two batches have different numbers of sequences", "shape_mismatch")
@@ -285,13 +291,13 @@ interleaved_rows.example(lambda: [Example((N[:2], np.array([1, 2]), X[:4], X[:3]
 
 @composite(outputs=("out", "lengths_out"))
 def sequence_concat(x, lengths, y, more):
-    """Each sequence of x followed by the one of y with the same number, and the new lengths, ``lengths + more``."""
+    """Each sequence of x followed by the same sequence of y, and the new lengths, ``lengths + more``."""
     rows = interleaved_rows(lengths, more, x, y)
     return gather(concat(x, y, axis=0), rows), lengths + more
 
 
 def _joined(x, n, y, m):
-    pairs = zip(_pieces(x, n), _pieces(y, m), strict=True)
+    pairs = zip(_sequences_of(x, n), _sequences_of(y, m), strict=True)
     return np.concatenate([np.concatenate(pair) for pair in pairs]), n + m
 
 
@@ -309,7 +315,10 @@ sequence_concat.example(
 
 @op(no_gradient=_INTEGER)
 def context_rows(xp, lengths, x, *, length: int, start: int):
-    """For each row those of its own sequence from `start` after it on: [rows, length]; one too many beyond."""
+    """For each row the positions of `length` rows, beginning `start` after it: [rows, length].
+
+    A row outside the sequence has the position after the last row of x.
+    """
     ends = ends_of(xp, lengths, x.shape[0])
     ids = xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist())
     at = xp.arange(x.shape[0])[:, None] + start + xp.arange(length)[None, :]
@@ -320,7 +329,7 @@ def context_rows(xp, lengths, x, *, length: int, start: int):
 @context_rows.infer
 def context_rows_infer(lengths, x, *, length, start):
     if length < 1:
-        raise ProgramError(f"a context has at least one row, not {length}", "bad_attr")
+        raise ProgramError(f"context_length must be at least 1, not {length}", "bad_attr")
     return TensorType((*row_numbers(lengths, x).shape, length), "int64")
 
 
@@ -331,15 +340,15 @@ context_rows.example(
 
 @composite
 def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start: int | None = None):
-    """``out[t] = concat(x[t + start], ..., x[t + start + context_length - 1]) @ filter`` within each sequence, with a
-    `filter` [context_length * d, out].
+    """``out[t] = concat(x[t + start], ..., x[t + start + context_length - 1]) @ filter`` within each sequence.
 
-
-    The context begins `context_start` after the row, by default so that the row is in its middle; beyond the ends of a
-    sequence there are zeros.
+    x is [rows, d] and `filter` [context_length * d, out]. ``start`` is `context_start`; by default the row is in the
+    middle of its context. Rows outside the sequence count as zeros.
     """
     if x.rank != 2 or filter.rank != 2:
-        raise ProgramError(f"sequence_conv takes [rows, d] and a matrix, not {x.type}, {filter.type}", "shape_mismatch")
+        raise ProgramError(
+            f"sequence_conv takes [rows, d] and a matrix, not {x.type} and {filter.type}", "shape_mismatch"
+        )
     start = -((context_length - 1) // 2) if context_start is None else context_start
     at = context_rows(lengths, x, length=context_length, start=start)
     wide = gather(pad(x, paddings=(0, 1, 0, 0)), at)
@@ -349,10 +358,10 @@ def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start:
 
 def _context(x, n, filter, length, start):
     out = []
-    for piece in _pieces(x, n):
-        for t in range(len(piece)):
+    for rows in _sequences_of(x, n):
+        for t in range(len(rows)):
             row = [
-                piece[t + start + k] if 0 <= t + start + k < len(piece) else np.zeros(x.shape[1]) for k in range(length)
+                rows[t + start + k] if 0 <= t + start + k < len(rows) else np.zeros(x.shape[1]) for k in range(length)
             ]
             out.append(np.concatenate(row) @ filter)
     return np.stack(out) if out else np.zeros((0, filter.shape[1]))
@@ -372,9 +381,9 @@ sequence_conv.example(
 
 @op(outputs=("out", "lengths_out"))
 def sequence_reset_lengths(xp, x, lengths):
-    """The rows of x, unchanged, and `lengths`, which are checked to divide them into sequences anew.
+    """``out = x`` and the new `lengths`, after a check that they add up to the rows of x.
 
-    As no lengths are hidden in x, other ops can be given other lengths without this one.
+    Lengths are ordinary arrays, so other ops can also take new lengths directly.
     """
     ends_of(xp, lengths, x.shape[0])
     return x, lengths
@@ -394,7 +403,7 @@ sequence_reset_lengths.example(
 
 @composite(no_gradient=_INTEGER)
 def max_sequence_len(lengths):
-    """The length of the longest sequence; 0 if there is none."""
+    """``max(lengths)``: the length of the longest sequence; 0 without sequences."""
     check_lengths(lengths.type)
     none = lengths.builder.constant(0, "int64", (1,))
     return reduce_max(concat(lengths, none))

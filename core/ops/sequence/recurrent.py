@@ -1,4 +1,4 @@
-"""Recurrent cells, and nets of them over whole sequences, with the names and the order of gates of the field."""
+"""Recurrent cells, and recurrent networks over whole sequences."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
 
 
 def _projected(x, weight, bias):
-    """``x @ weight.T + bias``: the share of one operand in every gate."""
+    """``x @ weight.T + bias``: the contribution of one operand to all gates."""
     out = matmul(x, weight, transpose_y=True)
     return out if bias is None else out + bias
 
 
 def _check_cell(x, h) -> None:
     if x.rank != 2 or h.rank != 2:
-        raise ProgramError(f"a cell takes [batch, size] and [batch, hidden], not {x.type}, {h.type}", "shape_mismatch")
+        raise ProgramError(
+            f"a cell takes [batch, size] and [batch, hidden], not {x.type} and {h.type}", "shape_mismatch"
+        )
 
 
 def _parts(x, count: int):
     if x.shape[-1] < 0 or x.shape[-1] % count:
-        raise ProgramError(f"the last axis of {x.type} is not known to hold {count} gates", "shape_mismatch")
+        raise ProgramError(f"the last axis of {x.type} must have a known size for {count} gates", "shape_mismatch")
     return split(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
 
 
-# Steps take the shares of x and h in the gates, so that of a sequence those of all x are one product.
+# Steps take the contributions of x and h to the gates: those of x are one product for a whole sequence.
 
 
 def _rnn_step(a, b, h):
@@ -59,7 +61,7 @@ def _gru_step(a, b, h):
 
 @composite
 def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
-    """``tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, x [n, input], h [n, hidden]."""
+    """``out = tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, for x [n, input] and h [n, hidden]."""
     _check_cell(x, h)
     return _rnn_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
 
@@ -68,7 +70,7 @@ def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
 def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
     """One step of a long short-term memory: the new h and c, both [n, hidden].
 
-    Weights are [4 hidden, ...] for the gates input, forget, cell, output in this order:
+    Weights are [4 hidden, ...], for the gates input, forget, cell, output in this order:
     ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
     """
     _check_cell(x, h)
@@ -79,8 +81,8 @@ def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
 def gru_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     """One step of a gated recurrent unit: the new h [n, hidden].
 
-    Weights are [3 hidden, ...] for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
-    ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``, where hn includes its bias.
+    Weights are [3 hidden, ...], for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
+    ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``; hn includes its bias.
     """
     _check_cell(x, h)
     return _gru_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
@@ -147,9 +149,9 @@ gru_cell.example(
 
 
 def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: bool):
-    """Run ``step(share of x, share of h, *states) -> states`` over the first axis of x [time, batch, input].
+    """Run ``step(part from x, part from h, *states) -> states`` over the first axis of x [time, batch, input].
 
-    Its first state of every step, stacked, and then all states of the last step.
+    Returns the first state of every step, stacked, and then all states of the last step.
     """
     if x.rank != 3 or states[0].rank != 2:
         raise ProgramError(
@@ -180,19 +182,19 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
 
 @composite(outputs=("out", "h_out"))
 def rnn(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
-    """`rnn_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
+    """`rnn_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
     return _over_time(_rnn_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out", "c_out"))
 def lstm(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
-    """`lstm_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last h and c."""
+    """`lstm_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h and c."""
     return _over_time(_lstm_step, x, [h, c], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out"))
 def gru(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
-    """`gru_cell` over x [time, batch, input]: every h [time, batch, hidden], and the last one."""
+    """`gru_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
     return _over_time(_gru_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 

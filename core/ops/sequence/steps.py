@@ -1,4 +1,7 @@
-"""Sequences of different lengths, step by step: the longest first, so that those that have ended drop off the end."""
+"""Sequences of different lengths, step by step.
+
+The longest sequence comes first, so that the sequences that have a step are always the first ones.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2
 N = np.array([3, 1, 2])
 GAPS = np.array([3, 0, 1, 2])
 ROWS = (X, X[:, 0], X[:, :, None])
-"""Rows that are vectors, single numbers, and matrices."""
+"""Examples of rows: vectors, single numbers, and matrices."""
 _INTEGER = "its result is an integer"
 
 
 @op(no_gradient=_INTEGER)
 def rank_table(xp, lengths):
-    """The sequences, int64, from the longest to the shortest; equally long ones keep their order."""
+    """The numbers of the sequences, int64, from the longest to the shortest; equally long ones keep their order."""
     return xp.argsort(-lengths, kind="stable").astype("int64")
 
 
@@ -42,7 +45,7 @@ rank_table.example(
 
 @composite
 def reorder_by_rank(x, lengths):
-    """The rows of x, one for each sequence, in the order of `rank_table`."""
+    """``out = x[rank_table(lengths)]``: the rows of x, one for each sequence, in the order of `rank_table`."""
     return gather(x, rank_table(lengths))
 
 
@@ -55,9 +58,9 @@ reorder_by_rank.example(
 
 @op(outputs=("rows", "counts"), no_gradient=_INTEGER)
 def step_rows(xp, lengths, x):
-    """Rows of x in the order step 0 of every sequence, step 1 of those that have one, ...; and how many each step has.
+    """The positions of the rows of step 0 of all sequences, then of step 1, ..., and the number of rows of each step.
 
-    Within a step the sequences come in the order of `rank_table`.
+    Within a step the sequences are in the order of `rank_table`.
     """
     ends = ends_of(xp, lengths, x.shape[0])
     order = xp.argsort(-lengths, kind="stable")
@@ -78,7 +81,7 @@ step_rows.example(lambda: [Example((N, X), (np.array([0, 4, 3, 1, 5, 2]), np.arr
 
 @op(stacks=True)
 def array_cut(xp, x, counts):
-    """x cut along its first axis into an array of pieces with that many rows each."""
+    """x split along its first axis into an array of sections with `counts` rows each."""
     ends = ends_of(xp, counts, x.shape[0]).tolist()
     return [x[end - n : end] for end, n in zip(ends, counts.tolist(), strict=True)]
 
@@ -101,7 +104,7 @@ array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in R
 
 @op(stacks=True)
 def array_paste(xp, array, like):
-    """The pieces of an array one after the other, shaped like `like`."""
+    """The sections of an array, concatenated, with the shape of `like`: the inverse of `array_cut`."""
     return xp.concatenate(array) if array else xp.zeros(like.shape, like.dtype)
 
 
@@ -109,7 +112,8 @@ def array_paste(xp, array, like):
 def array_paste_infer(array, like):
     if not isinstance(array, StackType) or not isinstance(like, TensorType):
         raise ProgramError(
-            f"needs an array of pieces and what they were cut from, not {array} and {like}", "type_mismatch"
+            f"array_paste takes an array of sections and an array like their concatenation, not {array} and {like}",
+            "type_mismatch",
         )
     return like
 
@@ -120,7 +124,7 @@ array_paste.example(lambda: [Example(([x[:3], x[3:4], x[4:]], x), (x,)) for x in
 
 @composite
 def sequence_to_array(x, lengths):
-    """A tensor array with one element for each step: the rows of the sequences that are that long, in rank order."""
+    """A tensor array: element t has row t of each sequence that is long enough, in the order of `rank_table`."""
     rows, counts = step_rows(lengths, x)
     return array_cut(gather(x, rows), counts)
 
@@ -130,7 +134,7 @@ sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[
 
 @composite(stacks=True)
 def array_to_sequence(array, lengths, like):
-    """What `sequence_to_array` took apart, put together again; `like` gives only the number of rows."""
+    """The inverse of `sequence_to_array`. Only the number of rows of `like` matters."""
     rows, _ = step_rows(lengths, like)
     shape = (like.shape[0], *array.type.element.shape[1:])
     flat = array_concat(array)
@@ -145,7 +149,7 @@ array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N
 
 @op(no_gradient=_INTEGER)
 def active_rows(xp, lengths, step):
-    """0, 1, ..., one for each sequence that is longer than `step`, a single integer."""
+    """``0, 1, ..., n - 1``, where n sequences are longer than `step`, one integer."""
     return xp.arange(int((lengths > int(step)).sum())).astype("int64")
 
 
@@ -162,7 +166,10 @@ active_rows.example(lambda: [Example((N, np.array(1)), (np.array([0, 1]),))])
 
 @composite
 def shrink_rnn_memory(x, lengths, step):
-    """The first rows of x, in rank order, one for each sequence longer than `step`. The others get no gradient."""
+    """The first rows of x, one for each sequence longer than `step`; x is in the order of `rank_table`.
+
+    The other rows get no gradient.
+    """
     return gather(x, active_rows(lengths, step))
 
 

@@ -16,7 +16,7 @@ X = np.arange(6.0).reshape(2, 3)
 CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
 EMPTY = X[:0]
 
-MOST_PIECES = 2**16
+MAX_SECTIONS = 2**16
 """An array is cut into so many at most: each piece is a variable, however small it is."""
 
 
@@ -77,7 +77,7 @@ def split_infer(x, *, num, sections, axis):
     size = x.shape[at]
     if (num > 0) == (sections is not None) or num < 0:
         raise ProgramError("split needs either num above 0 or sections", "bad_attr")
-    check_pieces(num)
+    check_sections(num)
     if sections is None:
         if size >= 0 and size % num:
             raise ProgramError(f"cannot split axis {at} of {x} into {num} equal pieces", "shape_mismatch")
@@ -87,10 +87,10 @@ def split_infer(x, *, num, sections, axis):
     return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sections)
 
 
-def check_pieces(count: int) -> None:
-    """Raises ProgramError (bad_attr) where an array is cut into more than MOST_PIECES."""
-    if count > MOST_PIECES:
-        raise ProgramError(f"an array is not cut into {count} pieces, only into {MOST_PIECES} at most", "bad_attr")
+def check_sections(count: int) -> None:
+    """Raises ProgramError (bad_attr) for more than MAX_SECTIONS sections."""
+    if count > MAX_SECTIONS:
+        raise ProgramError(f"cannot cut an array into {count} sections: {MAX_SECTIONS} is the limit", "bad_attr")
 
 
 split.vjp(lambda cts, outs, x, *, num, sections, axis: concat(*cts, axis=axis))
@@ -162,7 +162,7 @@ def unstack_infer(x, *, axis):
     at = axis_of(axis, x.rank)
     if x.shape[at] == -1:
         raise ProgramError(f"the size of axis {axis} must be known, not {x}", "shape_mismatch")
-    check_pieces(x.shape[at])
+    check_sections(x.shape[at])
     return (TensorType((*x.shape[:at], *x.shape[at + 1 :]), x.dtype),) * x.shape[at]
 
 

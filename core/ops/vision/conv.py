@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Literal
 
 import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
-from core.ops.common.windows import pads_of, sizes
+from core.ops.common.windows import PLANE, Convolution, Window, pads_of, sizes
 from core.ops.shape.creation import fill_constant_batch_size_like
 from core.ops.shape.reshape import transpose, unsqueeze
 from core.ops.vision.correlate import (
@@ -52,18 +53,16 @@ def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]
     return total // 2, total - total // 2
 
 
-def _convolve(x, filter, bias, n, strides, paddings, dilations, groups, padding, last):
+def _convolve(x, filter, bias, n, conv, padding, last):
     _check_rank(x, n)
     x = _channels_first(x, last)
     if padding == "valid":
-        paddings = (0,)
+        conv = replace(conv, paddings=(0,))
     elif padding == "same" and filter.rank == x.rank:
-        kernel = filter.shape[2:]
-        each = zip(
-            x.shape[2:], kernel, sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1), strict=True
-        )
-        paddings = tuple(p for axis in each for p in _same(*axis))
-    out = correlate(x, filter, strides=strides, paddings=paddings, dilations=dilations, groups=groups)
+        steps, spread = sizes(conv.strides, n, "strides", 1), sizes(conv.dilations, n, "dilations", 1)
+        each = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
+        conv = replace(conv, paddings=tuple(p for axis in each for p in _same(*axis)))
+    out = correlate(x, filter, **asdict(conv))
     return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
 
 
@@ -77,15 +76,12 @@ def conv1d(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
+    conv: Convolution,
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
     """`conv2d` over one spatial axis: x [batch, channels, length], filter [out channels, channels / groups, kernel]."""
-    return _convolve(x, filter, bias, 1, strides, paddings, dilations, groups, padding, data_format == "NLC")
+    return _convolve(x, filter, bias, 1, conv, padding, data_format == "NLC")
 
 
 @composite
@@ -94,10 +90,7 @@ def conv2d(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1, 1),
-    paddings: tuple[int, ...] = (0, 0),
-    dilations: tuple[int, ...] = (1, 1),
-    groups: int = 1,
+    conv: Convolution = PLANE,
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
@@ -108,7 +101,7 @@ def conv2d(
     width) or (top, bottom, left, right); `padding` "same" and "valid" stand for those that keep the size, divided by
     the stride and rounded up, and for none. With `groups`, each group of channels sees its own share of the filters.
     """
-    return _convolve(x, filter, bias, 2, strides, paddings, dilations, groups, padding, data_format == "NHWC")
+    return _convolve(x, filter, bias, 2, conv, padding, data_format == "NHWC")
 
 
 @composite
@@ -117,15 +110,12 @@ def conv3d(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
+    conv: Convolution,
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):
     """`conv2d` over three spatial axes: x [batch, channels, depth, height, width]."""
-    return _convolve(x, filter, bias, 3, strides, paddings, dilations, groups, padding, data_format == "NDHWC")
+    return _convolve(x, filter, bias, 3, conv, padding, data_format == "NDHWC")
 
 
 @composite
@@ -134,9 +124,7 @@ def depthwise_conv2d(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
+    window: Window,
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
@@ -146,21 +134,20 @@ def depthwise_conv2d(
     channels = x.shape[3 if last else 1]
     if channels < 1:
         raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
-    return _convolve(x, filter, bias, 2, strides, paddings, dilations, channels, padding, last)
+    return _convolve(x, filter, bias, 2, Convolution(**asdict(window), groups=channels), padding, last)
 
 
-def _transposed_conv(x, filter, bias, n, strides, paddings, output_padding, dilations, groups, padding, last):
+def _transposed_conv(x, filter, bias, n, conv, output_padding, padding, last):
     """The transpose of `correlate` with a filter [channels in, channels out / groups, *kernel]."""
     _check_rank(x, n)
     x = _channels_first(x, last)
     if filter.rank != x.rank or -1 in filter.shape or -1 in x.shape[2:]:
         raise ProgramError(f"the spatial sizes of {x.type} and {filter.type} must be known", "shape_mismatch")
-    steps, spread = sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1)
+    steps, spread = sizes(conv.strides, n, "strides", 1), sizes(conv.dilations, n, "dilations", 1)
     more = sizes(output_padding, n, "output_padding", 0)
     if any(m >= max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
         raise ProgramError("output_padding must be smaller than stride or dilation", "bad_attr")
-    if padding != "explicit":
-        paddings = (0,)
+    paddings = conv.paddings if padding == "explicit" else (0,)
     if padding == "same":  # what a convolution that keeps n * stride, divided by the stride, would pad
         kept = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
         paddings = tuple(p for m, k, s, d in kept for p in _same(m * s, k, s, d))
@@ -169,10 +156,9 @@ def _transposed_conv(x, filter, bias, n, strides, paddings, output_padding, dila
     spatial = tuple((m - 1) * s - sum(p) + d * (k - 1) + 1 + extra for m, k, s, p, d, extra in axes)
     if min(spatial) < 0:
         raise ProgramError(f"the paddings {list(paddings)} leave nothing of {x.type}", "shape_mismatch")
-    shape = (x.shape[0], filter.shape[1] * groups, *spatial)
+    shape = (x.shape[0], filter.shape[1] * conv.groups, *spatial)
     like = fill_constant_batch_size_like(x, shape=shape, dtype=x.dtype)
-    attrs = {"strides": steps, "paddings": paddings, "dilations": spread, "groups": groups}
-    out = correlate_input_adjoint(x, filter, like, **attrs)
+    out = correlate_input_adjoint(x, filter, like, **asdict(Convolution(steps, paddings, spread, conv.groups)))
     return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
 
 
@@ -182,17 +168,14 @@ def conv1d_transpose(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
+    conv: Convolution,
     output_padding: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
     """The transpose of `conv1d`: x [batch, channels, length], filter [channels, out channels / groups, kernel]."""
     last = data_format == "NLC"
-    return _transposed_conv(x, filter, bias, 1, strides, paddings, output_padding, dilations, groups, padding, last)
+    return _transposed_conv(x, filter, bias, 1, conv, output_padding, padding, last)
 
 
 @composite
@@ -201,11 +184,8 @@ def conv2d_transpose(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
+    conv: Convolution,
     output_padding: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
@@ -216,7 +196,7 @@ def conv2d_transpose(
     With `padding` "same" it has n * stride; "valid" is a padding of 0.
     """
     last = data_format == "NHWC"
-    return _transposed_conv(x, filter, bias, 2, strides, paddings, output_padding, dilations, groups, padding, last)
+    return _transposed_conv(x, filter, bias, 2, conv, output_padding, padding, last)
 
 
 @composite
@@ -225,17 +205,14 @@ def conv3d_transpose(
     filter,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
+    conv: Convolution,
     output_padding: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):
     """The transpose of `conv3d`: filter [channels, out channels / groups, kd, kh, kw]."""
     last = data_format == "NDHWC"
-    return _transposed_conv(x, filter, bias, 3, strides, paddings, output_padding, dilations, groups, padding, last)
+    return _transposed_conv(x, filter, bias, 3, conv, output_padding, padding, last)
 
 
 def _conv_examples():

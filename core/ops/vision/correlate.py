@@ -14,12 +14,23 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.types import matches, same_dtype, same_size
-from core.ops.common.windows import blocks, meetings, pads_of, reach, sizes, wide
+from core.ops.common.windows import Convolution, blocks, meetings, pads_of, reach, sizes, wide
 
-__all__ = ["BIAS", "BOX", "BOX_F", "LINE", "LINE_F", "F", "X", "adjoint", "data", "slow_conv"]
+__all__ = [
+    "BIAS",
+    "BOX",
+    "BOX_F",
+    "LINE",
+    "LINE_F",
+    "F",
+    "X",
+    "adjoint",
+    "data",
+    "slow_conv",
+]
 
 
-def _conv_shape(x: TensorType, filter: TensorType, strides, paddings, dilations, groups) -> TensorType:
+def _conv_shape(x: TensorType, filter: TensorType, conv: Convolution) -> TensorType:
     dtype = same_dtype(x, filter)
     n = x.rank - 2
     if not 1 <= n <= 3 or filter.rank != x.rank or not x.is_float:
@@ -27,19 +38,21 @@ def _conv_shape(x: TensorType, filter: TensorType, strides, paddings, dilations,
     if -1 in filter.shape:
         raise ProgramError(f"the sizes of the filter {filter} must be known", "shape_mismatch")
     out, per_group, *kernel = filter.shape
-    if groups < 1 or out % groups:
-        raise ProgramError(f"{out} output channels do not divide into {groups} groups", "bad_attr")
-    same_size(x.shape[1], per_group * groups, f"channels of x={x} and filter={filter} in {groups} groups differ")
+    if conv.groups < 1 or out % conv.groups:
+        raise ProgramError(f"{out} output channels do not divide into {conv.groups} groups", "bad_attr")
+    same_size(
+        x.shape[1], per_group * conv.groups, f"channels of x={x} and filter={filter} in {conv.groups} groups differ"
+    )
     if 0 in kernel:
         raise ProgramError(f"the filter {filter} is empty", "shape_mismatch")
-    steps, spread = sizes(strides, n, "strides", 1), sizes(dilations, n, "dilations", 1)
-    axes = zip(x.shape[2:], kernel, steps, pads_of(paddings, n), spread, strict=True)
+    steps, spread = sizes(conv.strides, n, "strides", 1), sizes(conv.dilations, n, "dilations", 1)
+    axes = zip(x.shape[2:], kernel, steps, pads_of(conv.paddings, n), spread, strict=True)
     return TensorType((x.shape[0], out, *(reach(*each) for each in axes)), dtype)
 
 
-def _check_result(ct: TensorType, x: TensorType, filter: TensorType, **attrs) -> None:
+def _check_result(ct: TensorType, x: TensorType, filter: TensorType, conv: Convolution) -> None:
     """Refuses a cotangent that is not shaped like the convolution of x with `filter`."""
-    wanted = _conv_shape(TensorType(x.shape, ct.dtype), TensorType(filter.shape, ct.dtype), **attrs)
+    wanted = _conv_shape(TensorType(x.shape, ct.dtype), TensorType(filter.shape, ct.dtype), conv)
     if not matches(ct, wanted):
         raise ProgramError(f"the convolution of {x} with {filter} is {wanted}, not {ct}", "shape_mismatch")
 
@@ -55,16 +68,16 @@ class _Blocks:
     the spatial axes, in which arrays are contiguous, stay last.
     """
 
-    def __init__(self, xp, size, filter, outputs, strides, paddings, dilations, groups):
+    def __init__(self, xp, size, filter, outputs, conv: Convolution):
         k = len(size)
-        self.xp, self.size, self.groups = xp, size, groups
+        self.xp, self.size, self.groups = xp, size, conv.groups
         self.out, self.channels, *self.kernel = filter
-        self.strides, self.dilations = sizes(strides, k, "strides", 1), sizes(dilations, k, "dilations", 1)
-        self.before = tuple(before for before, _ in pads_of(paddings, k))
-        self.padded = any(map(any, pads_of(paddings, k)))
+        self.strides, self.dilations = sizes(conv.strides, k, "strides", 1), sizes(conv.dilations, k, "dilations", 1)
+        self.before = tuple(before for before, _ in pads_of(conv.paddings, k))
+        self.padded = any(map(any, pads_of(conv.paddings, k)))
         self.depth = self.channels * math.prod(self.kernel)
         room = BLOCK if xp is np else BLOCK_ON_DEVICE
-        self.places = list(blocks(outputs, room // max(1, groups * self.depth)))
+        self.places = list(blocks(outputs, room // max(1, conv.groups * self.depth)))
 
     def _met(self, place):
         """Pairs of places: in [c, n, *kernel, *spatial of the block], and in the spatial axes of x."""
@@ -113,24 +126,20 @@ def correlate(
     x,
     filter,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
+    conv: Convolution,
 ):
     """Convolution of x [n, c, *spatial] with filter [out, c / groups, *kernel], in the sense of `conv2d`; no bias."""
-    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
     n, _, *size = x.shape
-    spatial = _conv_shape(TensorType(x.shape, "float64"), TensorType(filter.shape, "float64"), **attrs).shape[2:]
-    cut = _Blocks(xp, tuple(size), filter.shape, (n, *spatial), **attrs)
-    source, weight = wide(x), wide(filter).reshape(groups, filter.shape[0] // groups, cut.depth)
+    spatial = _conv_shape(TensorType(x.shape, "float64"), TensorType(filter.shape, "float64"), conv).shape[2:]
+    cut = _Blocks(xp, tuple(size), filter.shape, (n, *spatial), conv)
+    source, weight = wide(x), wide(filter).reshape(cut.groups, cut.out // cut.groups, cut.depth)
     out = xp.empty((n, filter.shape[0], *spatial), x.dtype)
     for place in cut.places:
         cut.put_rows(xp.matmul(weight, cut.columns(source, place)), place, out)
     return out
 
 
-correlate.infer(lambda x, filter, **attrs: _conv_shape(x, filter, **attrs))
+correlate.infer(lambda x, filter, **attrs: _conv_shape(x, filter, Convolution(**attrs)))
 
 
 @correlate.vjp
@@ -148,15 +157,11 @@ def correlate_input_adjoint(
     filter,
     like,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
+    conv: Convolution,
 ):
     """The cotangent of the input of `correlate` (a transposed convolution); `like` gives the input's shape."""
-    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
-    cut = _Blocks(xp, like.shape[2:], filter.shape, (ct.shape[0], *ct.shape[2:]), **attrs)
-    given, weight = wide(ct), wide(filter).reshape(groups, filter.shape[0] // groups, cut.depth).swapaxes(1, 2)
+    cut = _Blocks(xp, like.shape[2:], filter.shape, (ct.shape[0], *ct.shape[2:]), conv)
+    given, weight = wide(ct), wide(filter).reshape(cut.groups, cut.out // cut.groups, cut.depth).swapaxes(1, 2)
     out = xp.zeros(like.shape, given.dtype)
     product = xp.multiply if weight.shape[2] == 1 else xp.matmul  # of one channel there is nothing to add up
     for place in cut.places:
@@ -167,7 +172,7 @@ def correlate_input_adjoint(
 @correlate_input_adjoint.infer
 def correlate_input_adjoint_infer(ct, filter, like, **attrs):
     dtype = same_dtype(ct, filter)
-    _check_result(ct, like, filter, **attrs)
+    _check_result(ct, like, filter, Convolution(**attrs))
     return TensorType(like.shape, dtype)
 
 
@@ -187,16 +192,12 @@ def correlate_filter_adjoint(
     x,
     like,
     *,
-    strides: tuple[int, ...] = (1,),
-    paddings: tuple[int, ...] = (0,),
-    dilations: tuple[int, ...] = (1,),
-    groups: int = 1,
+    conv: Convolution,
 ):
     """The cotangent of the filter of `correlate`; `like` gives the filter's shape."""
-    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
-    cut = _Blocks(xp, x.shape[2:], like.shape, (x.shape[0], *ct.shape[2:]), **attrs)
+    cut = _Blocks(xp, x.shape[2:], like.shape, (x.shape[0], *ct.shape[2:]), conv)
     given, source = wide(ct), wide(x)
-    out = xp.zeros((groups, like.shape[0] // groups, cut.depth), given.dtype)
+    out = xp.zeros((cut.groups, cut.out // cut.groups, cut.depth), given.dtype)
     for place in cut.places:
         out += xp.matmul(cut.rows(given, place), cut.columns(source, place).swapaxes(1, 2))
     return out.reshape(like.shape).astype(ct.dtype, copy=False)
@@ -205,7 +206,7 @@ def correlate_filter_adjoint(
 @correlate_filter_adjoint.infer
 def correlate_filter_adjoint_infer(ct, x, like, **attrs):
     dtype = same_dtype(ct, x)
-    _check_result(ct, x, like, **attrs)
+    _check_result(ct, x, like, Convolution(**attrs))
     return TensorType(like.shape, dtype)
 
 

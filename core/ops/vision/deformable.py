@@ -8,7 +8,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
-from core.ops.common.windows import pads_of, reach, sizes
+from core.ops.common.windows import PLANE, Convolution, pads_of, reach, sizes
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
@@ -27,10 +27,7 @@ def deformable_conv2d(
     mask=None,
     bias=None,
     *,
-    strides: tuple[int, ...] = (1, 1),
-    paddings: tuple[int, ...] = (0, 0),
-    dilations: tuple[int, ...] = (1, 1),
-    groups: int = 1,
+    conv: Convolution = PLANE,
     deformable_groups: int = 1,
 ):
     """`conv2d` that reads x between its elements, where `offset` moves each tap (Dai et al. 2017).
@@ -46,13 +43,13 @@ def deformable_conv2d(
             f"needs four axes of known sizes, not {x.type}, {offset.type}, {filter.type}", "shape_mismatch"
         )
     (n, c, *spatial), (o, each, *kernel) = x.shape, filter.shape
-    d, taps = deformable_groups, math.prod(kernel)
+    d, groups, taps = deformable_groups, conv.groups, math.prod(kernel)
     if groups < 1 or d < 1 or c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
         raise ProgramError(
             f"{groups} groups and {d} of offsets do not fit {x.type} and {filter.type}", "shape_mismatch"
         )
-    strides, dilations = sizes(strides, 2, "strides", 1), sizes(dilations, 2, "dilations", 1)
-    pads = pads_of(paddings, 2)
+    strides, dilations = sizes(conv.strides, 2, "strides", 1), sizes(conv.dilations, 2, "dilations", 1)
+    pads = pads_of(conv.paddings, 2)
     counts = [reach(*axis) for axis in zip(spatial, kernel, strides, pads, dilations, strict=True)]
     if offset.shape != (n, 2 * d * taps, *counts):
         raise ProgramError(f"the offset must be {[n, 2 * d * taps, *counts]}, not {offset.type}", "shape_mismatch")

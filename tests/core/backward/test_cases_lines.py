@@ -10,9 +10,11 @@ import pytest
 from core.backward.append_backward import Options, append_backward, gradients
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import NotDifferentiable, ProgramError
-from core.ir.registry import REGISTRY, op
+from core.ir.registry import REGISTRY, Family, op
 from core.wire import Limits, read, write
 from tests.programs import Sketch, close, grads, step
+
+FAMILY = Family("tests", "Ops of tests")
 
 W = [1.0, 2.0, 3.0]
 

@@ -9,7 +9,7 @@ import pytest
 
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
-from core.ops.common.scatter_rows import added
+from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
 
@@ -30,7 +30,7 @@ def test_sums_are_those_of_adding_row_by_row_in_order_to_the_last_bit(shape, dty
     index = R.integers(0, 7, shape[0])
     values = (R.normal(size=shape) * 100).astype(dtype)
 
-    np.testing.assert_array_equal(added(np, 7, index, values), one_by_one(7, index, values))
+    np.testing.assert_array_equal(scatter_rows(np, 7, index, values), one_by_one(7, index, values))
 
 
 def test_infinities_and_nans_stay_in_their_places():
@@ -38,7 +38,7 @@ def test_infinities_and_nans_stay_in_their_places():
     values[0, 1], values[1, 2] = np.inf, np.nan
     index = np.arange(1000) % 10
 
-    out = added(np, 10, index, values)
+    out = scatter_rows(np, 10, index, values)
 
     assert np.isinf(out[0, 1]) and np.isnan(out[1, 2]) and np.isfinite(out).sum() == 38
 

@@ -24,7 +24,7 @@ PAGES = pages()
 ENTRIES = {
     name: text
     for page in PAGES.values()
-    for name, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S)
+    for name, text in re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", page, re.M | re.S)
 }
 EXAMPLES = {
     f"{name}-{i}": json.loads(text)
@@ -114,3 +114,16 @@ def test_an_op_that_computes_says_its_formula_or_the_op_that_has_it(name: str) -
     spec = CATALOGUE[name]
     named = set(re.findall(r"`(\w+)`", spec.doc)) & CATALOGUE.keys() - {name}
     assert "``" in spec.doc or named or spec.name in SAMPLES or moves(spec)
+
+
+def test_a_family_has_one_section_for_each_file() -> None:
+    files = {spec.body.__module__ for spec in CATALOGUE.values() if spec.family.name == "sequence"}
+    sections = re.findall(r"^## (.+)$", PAGES["sequence.md"], re.M)
+    assert len(sections) == len(set(sections)) == len(files)
+    assert "Linear-chain conditional random fields (Lafferty, McCallum and Pereira 2001)" in sections
+
+
+def test_the_index_links_to_the_entry_of_every_op() -> None:
+    for name, spec in CATALOGUE.items():
+        assert f"[{name}]({spec.family.name}.md#{name})" in PAGES["README.md"]
+        assert f"[{name}](#{name})" in PAGES[f"{spec.family.name}.md"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import core.ops
 from core.ir.registry import CONSTRUCTS, REGISTRY
+from core.optim.schedules import SCHEDULES
 from tests.service.routes.test_programs import problem
 
 ALL = REGISTRY | CONSTRUCTS
@@ -39,14 +42,21 @@ def test_filters_go_together(client):
     def names(**asked):
         return [op["type"] for page in pages(client, **asked) for op in page["ops"]]
 
-    assert names(family="segments") == ["segment_max", "segment_mean", "segment_min", "segment_sum"]
-    assert names(family="segments", kind="composite") == ["segment_mean", "segment_min"]
-    assert names(family="logic", differentiable=True) == ["mask_gradient", "where"]
+    assert names(family="schedules") == sorted(SCHEDULES)
+    assert names(family="reduction", search="segment") == ["segment_max", "segment_mean", "segment_min", "segment_sum"]
+    assert names(family="reduction", search="segment", kind="composite") == ["segment_mean", "segment_min"]
+    assert names(family="control", kind="control") == ["loop"]
     assert "while" in names(kind="construct") and not set(names(kind="construct")) & {"relu", "loop"}
     assert set(names(differentiable=False)) == {n for n, spec in ALL.items() if not spec.differentiable}
     assert "batch_norm" in names(search="Running STATISTICS batch")
     assert names(search="no op is documented with these words together") == []
     assert names(search="pool", differentiable=True, page_size=2) == names(search="pool", differentiable=True)
+
+
+def test_families_are_the_folders_of_ops_and_the_schedules(client):
+    folders = {path.name for path in Path(core.ops.__path__[0]).iterdir() if path.is_dir()} - {"common", "__pycache__"}
+
+    assert client.get("/v1/ops").json()["families"].keys() == folders | {"schedules"}
 
 
 @pytest.mark.parametrize(
