@@ -11,7 +11,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.types import axes_of
 from core.ops.elementwise.arithmetic import assign, stop_gradient
-from core.ops.elementwise.logic import greater_equal, kept_where, where
+from core.ops.elementwise.logic import greater_equal, where, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import slice_
 from core.ops.random.counter import uniform_random_like
@@ -41,7 +41,7 @@ def _kept(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int
 
 def _nothing(x):
     """Zeros like x, with zeros for its gradient."""
-    return kept_where(full_like(isnan(x), value=0.0), x)
+    return where_or_zero(full_like(isnan(x), value=0.0), x)
 
 
 def _check_probability(p: float) -> None:
@@ -78,7 +78,7 @@ def dropout(
     if p == 1:
         return _nothing(x)
     keep = _kept(x, key, p, axes, seed, stream)
-    return kept_where(keep, x / (1.0 - p) if upscale else x)
+    return where_or_zero(keep, x / (1.0 - p) if upscale else x)
 
 
 dropout.example(

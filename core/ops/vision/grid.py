@@ -11,7 +11,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, stop_gradient
-from core.ops.elementwise.logic import equal, kept_where, where
+from core.ops.elementwise.logic import equal, where, where_or_zero
 from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import floor, mod, round_
 from core.ops.indexing.gather import gather, slice_
@@ -126,7 +126,7 @@ def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="ze
         found = gather(rows, index, axis=0)  # [m, points, c]
         for _, inside, _ in corner:
             if inside is not None:
-                found = kept_where(unsqueeze(inside, axes=(2,)), found)
+                found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
         for _, _, weight in corner:
             if weight is not None:
                 found = found * unsqueeze(weight, axes=(2,))

@@ -13,7 +13,7 @@ from core.ir.registry import Example, composite, lookup, op
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
-from core.ops.elementwise.logic import greater_equal, kept_where, logical_not, logical_or, where
+from core.ops.elementwise.logic import greater_equal, logical_not, logical_or, where, where_or_zero
 from core.ops.indexing.gather import check_index, gather, in_range, slice_
 from core.ops.reduction.sums import reduce_mean
 from core.ops.shape.broadcast import expand
@@ -91,7 +91,7 @@ def roi_align(
     ]
     inside = logical_not(reduce(logical_or, outside))
     found = read_between(rows, gather(first, image), each, spatial, padding_mode="border")
-    found = kept_where(unsqueeze(inside, axes=(2,)), found)
+    found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
     found = reshape(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
     return transpose(reduce_mean(found, axes=(2, 4)), axes=(0, 3, 1, 2))
 
@@ -154,7 +154,7 @@ def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: fl
     flat = reshape(x, shape=(math.prod(x.shape),))
     if flat.shape[0] == 0:
         return cast(zero, dtype=x.dtype)
-    return kept_where(some, gather(flat, where(some, at, zero)))
+    return where_or_zero(some, gather(flat, where(some, at, zero)))
 
 
 def _align_slow(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):
