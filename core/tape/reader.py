@@ -63,7 +63,7 @@ class _TapeReader(Reader):
         super().__init__(raw, scopes, problems, limits)
         self._define = define
 
-    def plain(self, at: Site) -> None:
+    def registered_op(self, at: Site) -> None:
         raw, spec = at.raw, lookup(at.raw.type)
         attrs = dict(raw.attrs)
         if spec.takes_key:
