@@ -246,12 +246,12 @@ def test_zeros_of_different_sign_are_not_the_same_structure():
 
 
 def test_only_so_much_is_kept_compiled():
-    steps = Steps(room=12)
+    steps = Steps(capacity=12)
     t = Tape("lazy", steps=steps)
     t.append(parameters={"x": X, "y": Y})
     for scale in range(1, 20):
         iteration(t, float(scale))
-    assert len(steps._kept) < 6
+    assert len(steps._cached) < 6
     iteration(t, 19.0)
     assert steps.reused == 2
 
@@ -379,7 +379,7 @@ def test_the_form_of_what_is_appended_is_checked():
         with pytest.raises(ProgramError) as caught:
             t.append(ops, constants=leaves)
         assert caught.value.problems[0].pointer == (pointer or "/constants/x"), caught.value.problems
-    with pytest.raises(ProgramError, match="given twice"):
+    with pytest.raises(ProgramError, match="both a parameter and a constant"):
         t.append(parameters={"n": X}, constants={"n": X})
 
 
