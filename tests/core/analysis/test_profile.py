@@ -151,7 +151,7 @@ def test_the_table_is_about_one_step_and_says_of_how_many_it_is_the_mean():
 
     assert line.split() == ["1.00", "40.0%", "5", "0.0", "0.0", "50%", "rows", "2", "1:3", "mul"]
     assert outside.split()[:2] == ["1.50", "60.0%"]
-    assert end == "2.50 us a step, the mean of 4, on 3 threads"
+    assert end == "2.50 us per step, the mean of 4, on 3 threads"
 
 
 def test_the_table_says_what_belongs_to_the_optimizer():
