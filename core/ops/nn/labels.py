@@ -50,7 +50,7 @@ def class_index(xp, label, x, *, axis: int = -1, ignore_index: int = -100):
     wrong = counted & ((column < 0) | (column >= classes))
     if label.size and bool(wrong.any()):
         found = int(column[wrong].ravel()[0])
-        raise ExecutionError(f"label {found} is not within 0 to {classes - 1}", "index_out_of_range")
+        raise ExecutionError(f"label {found} is outside 0 to {classes - 1}", "index_out_of_range")
     return xp.where(counted, column, column.dtype.type(0)), counted
 
 

@@ -32,7 +32,7 @@ def tree_path(xp, label, *, num_classes: int):
     """
     flat = label.reshape(-1)
     if flat.size and bool(((flat < 0) | (flat >= num_classes)).any()):
-        raise ExecutionError(f"a label is not within 0 to {num_classes - 1}", "index_out_of_range")
+        raise ExecutionError(f"a label is outside 0 to {num_classes - 1}", "index_out_of_range")
     bits = xp.arange(_depth(num_classes))[None, :]
     c = (flat + num_classes).astype("int64")[:, None]
     node = c >> (bits + 1)
@@ -163,7 +163,7 @@ def label_rows(xp, label, weight):
     """
     flat = label.reshape(label.shape[0]).astype("int64")
     if flat.size and bool(((flat < 0) | (flat >= weight.shape[0])).any()):
-        raise ExecutionError(f"a label is not within 0 to {weight.shape[0] - 1}", "index_out_of_range")
+        raise ExecutionError(f"a label is outside 0 to {weight.shape[0] - 1}", "index_out_of_range")
     return flat
 
 

@@ -26,7 +26,7 @@ def _segment_count(ids, like, num_segments: int) -> int:
     """Number of segments. Raises ExecutionError (index_out_of_range) if an id is negative or not below it."""
     count = num_segments if like is None else like.shape[0]
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
-        raise ExecutionError(f"a segment id is not within 0 to {count - 1}", "index_out_of_range")
+        raise ExecutionError(f"a segment id is outside 0 to {count - 1}", "index_out_of_range")
     return count
 
 
