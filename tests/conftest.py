@@ -11,7 +11,7 @@ import pytest
 
 from tests.programs import EXECUTOR
 
-LAW = "test_first_and_second_gradients_agree_with_differences["
+LAW = "test_first_and_second_gradients_agree_with_finite_differences["
 COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
 
 

@@ -1,4 +1,4 @@
-"""Which parts of a step are machine code, what these need, and why the others are not."""
+"""The parts of a step that are machine code, the memory they need, and the reasons why other parts are not."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["machine_code"]
 
 
 def machine_code(step: Block, trips: int) -> dict[str, Any]:
-    """Of a block whose composites are expanded: its regions of machine code, in the order they run, and the other ops.
+    """The regions of machine code of a block with expanded composites, in the order they run, and the other ops.
 
-    arena_bytes of a region is what it needs beside arguments, results and what loops record; record_bytes is the memory
-    of that, in as many `stacks`, when every loop makes `trips` trips. Both are there from the first step to the last;
-    a large arena is lent to other steps meanwhile.
-    peak_bytes is the most that is there at once of those and of all arrays of a step, but for what it is given and what
-    ops without machine code need for themselves. Ops that have no machine code, be they between regions or called from
-    inside one, are counted by type, reason and the client's op they come from. Ops in loops and branches count too.
+    arena_bytes: memory of a region, not counting arguments, results and the stacks that loops record.
+    record_bytes: memory of these `stacks` if every loop makes `trips` trips. Arenas and stacks exist from the first
+    step to the last; a large arena is lent to other steps in between.
+    peak_bytes: the most memory at one time of arenas, stacks and arrays of a step, not counting its inputs and the
+    memory that ops without machine code use internally.
+    Ops without machine code, between regions or called from inside one, are counted by type, reason and the client's op
+    they come from. Ops in loops and branches count too.
     """
     refused = refusals(step, CPU.target)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
@@ -39,7 +40,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         if isinstance(part, Op):
             key = part.type, reasons.get(id(part), SHARES), part.location
             others[key] += 1
-            inside[key] += _ops(part)
+            inside[key] += _op_count(part)
             parts.append(part)
             continue
         plan = plan_block(part, CPU.target)
@@ -48,11 +49,11 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
             (op,) = each.block.ops
             key = op.type, each.reason, each.location
             others[key] += 1
-            inside[key] += _ops(op)
-            called += _ops(op)
+            inside[key] += _op_count(op)
+            called += _op_count(op)
         records = record_bytes(plan, trips)
         region = {
-            "ops": sum(map(_ops, part.ops)) - called,
+            "ops": sum(map(_op_count, part.ops)) - called,
             "arena_bytes": CPU.arena_bytes(plan),
             "stacks": len(plan.stacks),
             "record_bytes": records,
@@ -62,7 +63,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     held = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
         "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": inside.total()},
-        "peak_bytes": held + _arrays(step, parts, trips),
+        "peak_bytes": held + _peak_bytes(step, parts, trips),
         "regions": regions,
         "interpreted": [
             {"type": key[0], "reason": key[1], "of": place(key[2]), "count": count, "ops": inside[key]}
@@ -71,13 +72,13 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     }
 
 
-def _ops(op: Op) -> int:
-    """How many ops `op` is, with those in its blocks."""
-    return 1 + sum(_ops(each) for _, inner in inner_blocks(op) for each in inner.ops)
+def _op_count(op: Op) -> int:
+    """The number of ops in `op`, those in its blocks included."""
+    return 1 + sum(_op_count(each) for _, inner in inner_blocks(op) for each in inner.ops)
 
 
-def _arrays(step: Block, parts: list[Op], trips: int) -> int:
-    """The most bytes that the results of `parts` take at once."""
+def _peak_bytes(step: Block, parts: list[Op], trips: int) -> int:
+    """Peak bytes of the results of `parts`."""
     found = lives(Block(step.params, tuple(parts), step.results, step.types), trips)
     for part in parts:
         for name in part.outputs:

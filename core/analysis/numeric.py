@@ -1,4 +1,4 @@
-"""A numeric check of a program's gradients, on values of the client's or random ones."""
+"""A numeric check of gradients, at values that the client gives or at random values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Comparison", "check_gradients", "random_values"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of the check of one parameter.
+    """The result of the check of one parameter.
 
-    worst:   position of the element, among those that were tried, at which the two differ most.
-    error:   there, the difference by the larger of the two and of `floor`.
-    kinks:   elements whose one-sided differences disagree: there the function may have no gradient at all.
-    checked: how many elements were tried.
+    worst:   position of the checked element with the largest error.
+    error:   its relative error, the difference divided by the largest of the two values and `floor`.
+    kinks:   elements whose one-sided differences disagree; the function may have no gradient there.
+    checked: number of elements checked.
     """
 
     worst: tuple[int, ...]
@@ -36,7 +36,7 @@ class Comparison:
     passed: bool
 
     def as_document(self) -> dict[str, Any]:
-        """The comparison as JSON-ready values; what is not finite is null."""
+        """The comparison as JSON-ready values. A number that is not finite becomes null."""
 
         def shown(value: float) -> float | None:
             return value if np.isfinite(value) else None
@@ -53,9 +53,9 @@ class Comparison:
 
 
 def random_values(program: Program, given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """`given`, and random values for every other leaf: floats from the normal distribution, integers and bools zero.
+    """`given`, and random values for each other leaf: floats from the normal distribution, integers and bools 0.
 
-    Raises ProgramError (feed_missing) for a leaf whose size is not known.
+    Raises ProgramError (feed_missing) for a leaf of unknown size.
     """
     r = np.random.default_rng(seed)
     values = dict(given)
@@ -63,7 +63,7 @@ def random_values(program: Program, given: Mapping[str, np.ndarray], seed: int) 
         if v.role == "key" or v.name in values:
             continue
         if not v.type.is_static:
-            raise ProgramError(f"{v.name!r} has no value, and {v.type} leaves a size open", "feed_missing")
+            raise ProgramError(f"{v.name!r} needs a value, because {v.type} has an unknown size", "feed_missing")
         if v.type.is_float:
             values[v.name] = r.standard_normal(v.type.shape).astype(v.type.dtype)
         else:
@@ -84,8 +84,8 @@ def check_gradients(
 ) -> dict[str, Comparison]:
     """Compare d loss / d parameter with central differences, at `samples` random elements of each parameter.
 
-    tolerance: the relative error that passes; by default 1e-5 for float64 and 2e-2 for float32.
-    Raises ProgramError or ExecutionError as a step does.
+    tolerance: largest relative error that passes; by default 1e-5 for float64 and 2e-2 for float32.
+    Raises ProgramError and ExecutionError as a step does.
     """
     values = random_values(program, given, seed)
     shapes = {v.name: values[v.name].shape for v in program.feeds}
@@ -96,10 +96,10 @@ def check_gradients(
     found = {name: grad.whole() if isinstance(grad, RowArray) else grad for name, grad in out.items()}
     inputs = _read(forward.inputs, values)
 
-    def at(name: str, moved: np.ndarray) -> float:
+    def at(name: str, perturbed: np.ndarray) -> float:
         if name not in inputs:
             return base
-        out = forward.step({**inputs, name: moved}, seed=seed, limits=limits)
+        out = forward.step({**inputs, name: perturbed}, seed=seed, limits=limits)
         return float(np.asarray(out.fetched[loss], dtype=np.float64).reshape(()))
 
     base = float(np.asarray(forward.step(inputs, seed=seed, limits=limits).fetched[loss], np.float64).reshape(()))
@@ -135,10 +135,10 @@ def _compare(
         up[place] += step
         down[place] -= step
         above, below = f(up), f(down)
-        moved = float(up[place]) - float(down[place])
-        numeric = (above - below) / moved
+        perturbed = float(up[place]) - float(down[place])
+        numeric = (above - below) / perturbed
         analytic = float(grad[place])
-        right, left = (above - base) / (moved / 2), (base - below) / (moved / 2)
+        right, left = (above - base) / (perturbed / 2), (base - below) / (perturbed / 2)
         kink = abs(right - left) > 100 * width * max(abs(right), abs(left), scale)
         kinks += kink
         error = abs(analytic - numeric) / max(abs(analytic), abs(numeric), 1e-3 * scale)

@@ -1,4 +1,4 @@
-"""Where in the client's program something is, in words of JSON."""
+"""A location in the client's program as JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where the time of a step goes: each kernel with its place in the client's program, its work, and how near it came to
-what the machine can do.
+"""The time of each kernel of a step, with its place in the client's program, its work, and its share of machine
+peak.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["as_text", "profile_of"]
 
 
 def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
-    """The profile of the runs that `times` was filled by, as JSON-ready values; kernels that took longest first.
+    """The profile of the runs recorded in `times`, as JSON-ready values. The slowest kernels come first.
 
-    share_of_peak: the least time in which the machine could do the work of a kernel, arithmetic or moving bytes,
-                   whichever takes longer, by the time it took; null on a GPU.
-    outside_ms:    what no kernel took: loops, checks, getting in and out.
+    share_of_peak: the shortest time in which the machine could do the work of a kernel (arithmetic or moving bytes,
+    whichever takes longer), divided by its time; null on a GPU.
+    outside_ms:    time outside kernels: loops, checks, and calls.
     """
     seconds = times.seconds
     best = machine_peak(thread_count()) if on_cpu else None
@@ -74,7 +74,7 @@ def _shown(best: MachinePeak) -> dict[str, Any]:
 
 
 def as_text(profile: Mapping[str, Any], steps: int = 1) -> str:
-    """The profile of so many steps as a table that people can read: one step, the mean of them."""
+    """The profile of `steps` steps as a text table. Times are means per step."""
     head = ("us", "time", "calls", "GFLOP/s", "GB/s", "of peak", "kernel", "block:op of the program")
     lines = [head]
     for each in profile["kernels"]:
@@ -103,11 +103,11 @@ def as_text(profile: Mapping[str, Any], steps: int = 1) -> str:
     mean = f", the mean of {steps}" if steps > 1 else ""
     peak = profile["peak"]
     where = "" if peak is None else f", on {peak['threads']} thread{'s' * (peak['threads'] > 1)}"
-    return "\n".join([*(line.rstrip() for line in shown), f"{_us(profile['ms'], steps)} us a step{mean}{where}"])
+    return "\n".join([*(line.rstrip() for line in shown), f"{_us(profile['ms'], steps)} us per step{mean}{where}"])
 
 
 def _us(ms: float, steps: int) -> str:
-    """Microseconds of one of `steps` steps that took so many milliseconds in all."""
+    """Microseconds per step, for `steps` steps that took `ms` milliseconds together."""
     us = ms * 1e3 / steps
     return f"{us:.2f}" if us < 1000 else f"{us:.0f}"
 

@@ -1,4 +1,4 @@
-"""What machine code keeps of its loops' values, in bytes, before anything runs."""
+"""Bytes that machine code stores for the residuals of loops, computed before anything runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["record_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The loops, one in the other, that stand for one loop of the client; a single one, but for memory policies.
+    """The nested loops that implement one loop of the client. Without a memory policy it is a single loop.
 
-    longest: the most trips that a loop makes in a row, level by level.
+    longest: the most trips of one run of the loop, level by level.
     total:   the trips of all its runs.
-    times:   how often the whole nest runs.
-    level:   of the loop that is looked at.
+    times:   the number of runs of the whole nest.
+    level:   level of the current loop.
     """
 
     longest: tuple[int, ...]
@@ -37,12 +37,12 @@ class Nest:
 
 
 Nests = Mapping[Place, Nest]
-"""The nests around a sequence, by the client's op."""
+"""The nests around a sequence, by the op of the client."""
 
 
 def record_bytes(plan: Plan, trips: int) -> int:
-    """The memory of all stacks of `plan` behind a run in which every loop of the client makes `trips` trips."""
-    slots = dict.fromkeys(plan.stacks, 1)  # there is room for one from the beginning
+    """Bytes of all stacks of `plan` after a run in which every loop of the client makes `trips` trips."""
+    slots = dict.fromkeys(plan.stacks, 1)  # a stack has one slot from the start
     for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
         slots[stack] = max(slots[stack], count)
     return sum(plan.target.stack_bytes(stack.slot_bytes * count) for stack, count in slots.items())
@@ -51,9 +51,9 @@ def record_bytes(plan: Plan, trips: int) -> int:
 def _recorded(
     body: Sequence, trips: int, times: int, outer: Nests, held: dict[Stack, tuple[int, int]]
 ) -> Iterator[tuple[Stack, int]]:
-    """Each stack that is written where `body` runs so many times, and the slots it needs at most.
+    """Each stack that `body` writes in `times` runs, with the most slots it needs.
 
-    held: of each stack inside a recording, the trips of the loop that makes it: in the longest run, and in all.
+    held: for each stack inside a recording, the trips of the loop that makes it: in its longest run, and in all runs.
     """
     for each in body.instructions:
         if isinstance(each, Loop):
@@ -82,11 +82,13 @@ def _recorded(
 
 
 def _runs(depth: int, trips: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`longest` and `total` of a nest of so many loops. See `core.passes.chunk`: run k has k runs of one loop less."""
+    """`longest` and `total` of a nest of `depth` loops. See `core.passes.chunk`: run k has k runs of a nest of depth -
+    1.
+    """
     runs = nested_runs(depth, trips)
     if depth == 1:
         return (runs,), (runs,)
-    rest = trips - math.comb(runs + depth - 2, depth)  # of the last run, which may be cut short
+    rest = trips - math.comb(runs + depth - 2, depth)  # trips of the last run, which may be shorter
     longest, total = _runs(depth - 1, max(0, rest))
     whole = [math.comb(runs + level, level + 2) for level in range(depth - 1)]
     return (
@@ -96,7 +98,7 @@ def _runs(depth: int, trips: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _depth(loop: Loop) -> int:
-    """The number of loops, this one included, that stand for one loop of the client."""
+    """The number of loops, this one included, that implement one loop of the client."""
     place = _place(loop.location)
     inner = (each for each in _loops(loop.body) if _place(each.location) == place and place is not None)
     return 1 + max(map(_depth, inner), default=0)

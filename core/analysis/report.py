@@ -1,4 +1,4 @@
-"""The analysis of a program and of its gradients, as one JSON-ready document."""
+"""The analysis of a program and its gradients, as one JSON-ready document."""
 
 from __future__ import annotations
 
@@ -35,35 +35,36 @@ def analyse(
     backward: Backward | None = None,
     compiled: bool = True,
 ) -> dict[str, Any]:
-    """What the step of `query` costs and why, before anything runs.
+    """Cost and memory of the step of `query`, with reasons, before anything runs.
 
-    shapes:   of feeds whose declaration leaves sizes open; a size that stays open counts as 1, and is told.
-    trips:    how often every loop is taken to run.
+    shapes:   of feeds with open sizes. A size that stays open counts as 1, and the document reports it.
+    trips:    assumed number of trips of every loop.
     backward: the answer to `query`, if it is known already.
-    compiled: whether the step is to run as machine code, and that is to be told about.
+    compiled: whether the step runs as machine code, and the document reports on it.
     """
     with headroom():
         sized = bind_shapes(program, shapes)
-        # what fits a budget depends on the sizes
+        # the checkpoints that fit a budget depend on the sizes
         backward = backward or differentiate(program if query.options.budget is None else sized, query)[0]
         known = backward if sized is program else differentiate(sized, query)[0]
         step = gradient_step(known, query)
         report = _report(program, backward, query, shapes or {}, trips, sized, known, step)
-        whole = _closed(sized, query, step) if compiled else None
+        whole = _with_static_sizes(sized, query, step) if compiled else None
         return report | {"machine_code": whole and machine_code(whole, trips)}
 
 
-def _closed(sized: Program, query: GradientQuery, step: Block) -> Block | None:
-    """`step`, which is that of `sized`, with 1 for every size of a feed that is open; None if the program has no such.
+def _with_static_sizes(sized: Program, query: GradientQuery, step: Block) -> Block | None:
+    """`step`, the step of `sized`, with 1 for every open size of a feed. None if the program cannot have these
+    sizes.
 
-    A step that runs knows all these sizes; with them open little of it would seem to be machine code.
+    A run knows all sizes. With open sizes, most of the step would not appear as machine code.
     """
     ones = {v.name: [max(n, 1) for n in v.type.shape] for v in sized.feeds if not v.type.is_static}
     if not ones:
         return step
     try:
         return gradient_step(differentiate(bind_shapes(sized, ones), query)[0], query)
-    except CoreError:  # it has a size of its own, as where it is reshaped
+    except CoreError:  # a constant size conflicts with 1, as in a reshape
         return None
 
 
@@ -77,12 +78,14 @@ def _report(
     known: Backward,
     step: Block,
 ) -> dict[str, Any]:
-    """`sized` and `known` are `program` and `backward` with open sizes bound to `shapes`; `step` is what runs."""
+    """The document. `sized` and `known` are `program` and `backward` with open sizes bound to `shapes`; `step` is the
+    step that runs.
+    """
     memory = predict_memory(step, trips)
     work = count_work(step, trips)
     forward = sum(1 for i in backward.roles if i in (0, 256))
     ops = backward.program.block.ops
-    kept = _kept(backward, forward)
+    kept = _residuals(backward, forward)
     return {
         "types": _types(program.block),
         "ops": {
@@ -115,9 +118,9 @@ def _report(
 def _by_policy(
     program: Program, backward: Backward, query: GradientQuery, step: Block, peak: int, trips: int
 ) -> dict[str, int]:
-    """The peak under each policy of the loops that have none of their own."""
+    """Peak bytes under each memory policy, for the loops without a policy of their own."""
     found = dict.fromkeys(get_args(LoopMemory), peak)
-    if isinstance(query.checkpoints, Budget):  # it would cut differently under each policy
+    if isinstance(query.checkpoints, Budget):  # the budget would choose other checkpoints under each policy
         query = replace(query, checkpoints=())
     if not _has_loops(program.block):
         return found
@@ -133,7 +136,7 @@ def _by_policy(
     for policy in others:
         if nests is not None:
             found[policy] = whole.peak([whole.variant(n, (policy,) * len(n.loops)) for n in nests])
-        else:  # what is cut or hooked, sequences, and loops with policies of their own
+        else:  # checkpoints, hooks, sequences, and loops with their own policies
             asked = replace(query, loop_memory=policy)
             found[policy] = predict_memory(gradient_step(differentiate(program, asked)[0], asked), trips).peak
     return found
@@ -144,10 +147,10 @@ def _has_loops(block: Block) -> bool:
 
 
 def _types(block: Block) -> list[dict[str, Any]]:
-    """Every variable with its type, block by block, outer blocks first."""
+    """Each variable with its type, block by block, outer blocks first."""
     found = []
     level = [(0, block)]
-    for index, each in level:  # grows while it is walked
+    for index, each in level:  # the loop appends to the list it iterates
         found.append({"block": index, "variables": {name: str(type) for name, type in each.types.items()}})
         for op in each.ops:
             for _, inner in inner_blocks(op):
@@ -156,14 +159,14 @@ def _types(block: Block) -> list[dict[str, Any]]:
     return found
 
 
-def _kept(backward: Backward, forward: int) -> list[dict[str, Any]]:
-    """The forward values of block 0 that backward ops read, and which ops these are."""
+def _residuals(backward: Backward, forward: int) -> list[dict[str, Any]]:
+    """The residuals: forward values of block 0 that backward ops read, with the ops that read them."""
     block = backward.program.block
     made = {name: op for op in block.ops[:forward] for name in op.outputs}
     readers: dict[str, list[dict[str, Any]]] = {}
     for i, op in enumerate(block.ops[forward:], start=forward):
         for name in dict.fromkeys(op.inputs):
-            if name in made and _needs(op, name):
+            if name in made and _reads_value(op, name):
                 readers.setdefault(name, []).append({"op": i, "type": op.type, "of": place(op.location)})
     return [
         {
@@ -178,13 +181,13 @@ def _kept(backward: Backward, forward: int) -> list[dict[str, Any]]:
     ]
 
 
-def _needs(op: Op, name: str) -> bool:
-    """Whether the op reads the value, and not the shape alone."""
+def _reads_value(op: Op, name: str) -> bool:
+    """Whether the op reads the value of its input, and not only its shape."""
     return not (op.type in ("fill_zeros_like", "full_like") or (op.type.endswith("_like") and name == op.inputs[-1]))
 
 
 def _contributions(backward: Backward) -> dict[str, list[dict[str, Any]]]:
-    """For each gradient the parts that are added up to it, and the ops of block 0 that make them."""
+    """For each gradient, the terms that are added up and the ops of block 0 that compute them."""
     block = backward.program.block
     made = {name: (i, op) for i, op in enumerate(block.ops) for name in op.outputs}
     found: dict[str, list[dict[str, Any]]] = {}
@@ -196,7 +199,7 @@ def _contributions(backward: Backward) -> dict[str, list[dict[str, Any]]]:
         at, op = made[grad]
         parts = op.inputs if op.type == "sum" else (grad,)
         if [each.type for each in block.ops[at - 2 : at + 1]] == ["concat", "concat", "merge_rows"]:
-            parts = block.ops[at - 1].inputs  # rows from several places, merged
+            parts = block.ops[at - 1].inputs  # rows from several ops, merged
         found[requested] = [
             {"gradient": part, "op": made[part][0], "of": place(made[part][1].location)}
             for part in parts

@@ -1,8 +1,8 @@
-"""Playing a tape back: which ops take part, in which order, and when each gradient is final.
+"""The backward pass over a tape: its ops, their order, and the op after which each gradient is final.
 
-A list tape needs no sorting: its reverse is an order in which every reader of a variable comes before its writer.
-Counting the uses of a variable among the ops that are played back tells when its gradient is complete: when the last
-of them has been played (DyNet). A gradient can leave for another machine at that moment.
+The tape needs no sorting: in the reversed list each reader of a variable comes before its writer. The uses of a
+variable among the ops of the backward pass are counted. Its gradient is final after the last of these ops (DyNet), and
+can be sent to another machine at that moment.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ __all__ = ["Playback", "play_back"]
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """played: positions of ops in the block, in the order of the playback, which is the reverse of the list.
+    """The order of a backward pass.
 
-    final: (variable, position of the op after which its gradient is final), in the order in which they became final;
-    None in place of a position where the gradient is the seed itself.
+    played: positions of the ops in the block, in the order of the backward pass.
+    final: (variable, position of the op after which its gradient is final), in the order in which they become final.
+    The position is None where the gradient is the seed itself.
     """
 
     played: tuple[int, ...]
     final: tuple[tuple[str, int | None], ...]
 
 
-def play_back(block: Block, active: Collection[str], reached: Collection[str], wanted: Sequence[str]) -> Playback:
-    """What happens when the gradients of `wanted` are computed.
+def play_back(block: Block, active: Collection[str], reached: Collection[str], wrt: Sequence[str]) -> Playback:
+    """The backward pass that computes the gradients of `wrt`.
 
-    active:  variables that move with those asked for.
+    active:  variables that depend on `wrt`.
     reached: variables to which a cotangent flows.
     """
     played = [
@@ -41,8 +42,8 @@ def play_back(block: Block, active: Collection[str], reached: Collection[str], w
         and any(n in active for n in block.ops[i].inputs)
     ]
     uses = Counter(name for i in played for name in block.ops[i].inputs)
-    final: list[tuple[str, int | None]] = [(name, None) for name in wanted if not uses[name]]
-    waiting = {name for name in wanted if uses[name]}
+    final: list[tuple[str, int | None]] = [(name, None) for name in wrt if not uses[name]]
+    waiting = {name for name in wrt if uses[name]}
     for i in played:
         for name in block.ops[i].inputs:
             uses[name] -= 1

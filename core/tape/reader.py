@@ -1,4 +1,4 @@
-"""Reading ops onto a tape: the wire's own reader, with what a tape does differently."""
+"""Reading of ops that a client appends: the reader of `core.wire` with the rules of a tape."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from core.wire.scope import Scopes
 from core.wire.site import KEY, Env, Site
 from core.wire.versions import Versions
 
-__all__ = ["parsed", "pointer_of", "read_ops"]
+__all__ = ["parse_ops", "pointer_of", "read_ops"]
 
 Define = Callable[[Op, tuple[str | None, ...]], None]
 
 
-def parsed(ops: Sequence[Any], leaves: Mapping[str, tuple[str, Any]], position: int, limits: Limits) -> RawProgram:
-    """What a client wants appended, its form checked: ops as on the wire, and leaves name -> (role, value).
+def parse_ops(ops: Sequence[Any], leaves: Mapping[str, tuple[str, Any]], position: int, limits: Limits) -> RawProgram:
+    """The checked form of ops and leaves that a client appends. Leaves are name -> (role, value).
 
-    The first op will stand at `position`. Raises InvalidProgram with all that is wrong; its pointers say `/ops/0`,
-    `/parameters/w`, `/constants/x`.
+    `position` is the place of the first op. Raises InvalidProgram with every problem; its pointers are like `/ops/0`,
+    `/parameters/w` and `/constants/x`.
     """
     variables = [
         {"name": name, "role": role, "dtype": str(value.dtype), "shape": list(value.shape)}
@@ -34,7 +34,7 @@ def parsed(ops: Sequence[Any], leaves: Mapping[str, tuple[str, Any]], position: 
     try:
         raw = parse({"blocks": [{"vars": variables, "ops": list(ops)}]}, limits)
     except InvalidProgram as error:
-        raise InvalidProgram([_moved(p, position, groups) for p in error.problems]) from None
+        raise InvalidProgram([_on_tape(p, position, groups) for p in error.problems]) from None
     root = raw.blocks[0]
     at = tuple(
         replace(op, location=replace(op.location, op=position + i), pointer=f"/ops/{i}")
@@ -46,9 +46,9 @@ def parsed(ops: Sequence[Any], leaves: Mapping[str, tuple[str, Any]], position: 
 
 
 def read_ops(raw: RawProgram, env: Env, versions: Versions, limits: Limits, define: Define) -> None:
-    """Read the ops of `raw` one after the other, giving each, typed, to `define` with the names for its outputs.
+    """Read the ops of `raw` in order, and call `define` with each typed op and the names of its outputs.
 
-    Raises InvalidProgram with everything that is wrong; what was defined before stays with whoever defined it.
+    Raises InvalidProgram with every problem. Ops defined before the error are not undone.
     """
     problems = Problems(limits.max_problems)
     reader = _TapeReader(raw, Scopes(raw, problems, limits), problems, limits, define)
@@ -57,13 +57,13 @@ def read_ops(raw: RawProgram, env: Env, versions: Versions, limits: Limits, defi
 
 
 class _TapeReader(Reader):
-    """A reader for which every name is written once, and outputs need no name."""
+    """A reader for which each name is written once and output names are optional."""
 
     def __init__(self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits, define: Define) -> None:
         super().__init__(raw, scopes, problems, limits)
         self._define = define
 
-    def plain(self, at: Site) -> None:
+    def registered_op(self, at: Site) -> None:
         raw, spec = at.raw, lookup(at.raw.type)
         attrs = dict(raw.attrs)
         if spec.takes_key:
@@ -80,12 +80,12 @@ class _TapeReader(Reader):
         if names and len(names) != len(op.outputs):
             for name in op.outputs:
                 del at.b.types[name]
-            found = f"{op.type} has {len(op.outputs)} outputs, but {len(names)} are named"
+            found = f"{op.type} has {len(op.outputs)} outputs, but the op lists {len(names)} names"
             raise at.refuse(found, "bad_slot", "outputs")
         self._define(op, names or (None,) * len(op.outputs))
 
     def _names(self, spec: OpSpec, at: Site) -> tuple[str | None, ...]:
-        """The client's names for the outputs, none of them taken; nothing if it gave none."""
+        """The client's names for the outputs, checked to be new on the tape. Empty if the client gave none."""
         if not at.raw.written_names():
             for slot in at.raw.outputs.keys() - set(spec.outputs):
                 raise at.refuse(f"{spec.name} has no output slot {slot!r}", "bad_slot", "outputs")
@@ -94,31 +94,31 @@ class _TapeReader(Reader):
         given = [name for name in names if name is not None]
         for name in given:
             if name in at.b.types or given.count(name) > 1:
-                message = f"{name!r} is on the tape already: every op writes a new variable"
+                message = f"{name!r} is on the tape already, and each op must write a new variable"
                 raise at.refuse(message, "duplicate_variable", "outputs")
         return names
 
 
 def pointer_of(role: str, name: str) -> str:
-    """Where a leaf stands in what a client sends."""
+    """The JSON pointer of a leaf in the client's request."""
     return f"/{'parameters' if role == 'parameter' else 'constants'}/{name.replace('~', '~0').replace('/', '~1')}"
 
 
 def _refuse_blocks(raw: RawOp) -> None:
-    """Raises ProgramError for an op that runs inner blocks: a tape records what happened, not what might."""
+    """Raises ProgramError (control_flow_on_tape) for an op with inner blocks: a tape records only ops that ran."""
     spec = CONSTRUCTS.get(raw.type) or REGISTRY.get(raw.type)
     if spec is not None and spec.kind in ("construct", "control"):
         raise ProgramError(
-            f"{raw.type} runs inner blocks, which a tape does not record",
+            f"{raw.type} has inner blocks, and a tape records only ops without them",
             "control_flow_on_tape",
             location=raw.location,
             pointer=raw.pointer,
-            suggestion="decide and repeat in the client, which has the values; or send a whole program",
+            suggestion="branch and loop in the client, which has the values, or send a whole program",
         )
 
 
-def _moved(problem: Problem, position: int, groups: Sequence[str]) -> Problem:
-    """`problem` with its pointer and place in terms of the tape."""
+def _on_tape(problem: Problem, position: int, groups: Sequence[str]) -> Problem:
+    """`problem` with the pointer and the location that it has on the tape."""
     pointer = problem.pointer.removeprefix("/blocks/0")
     if pointer.startswith("/vars/"):
         number, _, rest = pointer.removeprefix("/vars/").partition("/")

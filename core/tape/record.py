@@ -1,4 +1,4 @@
-"""Gradients as further ops of the tape: what is played back is recorded too, so that it can be played back itself."""
+"""Gradients as further ops of the tape, so that they can be differentiated in turn."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["record", "why_missing"]
 def record(
     trace: Trace, change: Change, target: str, places: Sequence[int], wrt: Sequence[str], seed: str | None
 ) -> dict[str, str]:
-    """Append the ops that compute gradients of `target`. Variable of `wrt` -> the variable that is its gradient.
+    """Append the ops that compute gradients of `target`. Returns variable of `wrt` -> variable of its gradient.
 
-    places: of the ops that reach `target`. seed: a variable that holds the cotangent of `target`; None for ones.
+    places: of the ops that reach `target`.
+    seed: variable with the cotangent of `target`; None for ones.
     """
     ops = [trace.ops[p] for p in places]
     written = {name for op in ops for name in op.outputs}
@@ -30,12 +31,12 @@ def record(
     found = a.run([(target, ct)], [name for name in dict.fromkeys(wrt) if name in block.types])
     result_of = {a.final(ct.name): name for name, ct in found.items()}
     adjoint = live(a.ops(), result_of)
-    trace.check_room(len(adjoint), 0)
+    trace.check_limits(len(adjoint), 0)
     return _add(trace, change, adjoint, a.part(adjoint, block.params, ()).types, result_of)
 
 
 def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequence[str]) -> dict[str, str]:
-    """Why each of `names` has no gradient, with the reasons of `core.backward.unreachable`.
+    """The reason why each of `names` has no gradient, from `core.backward.unreachable`.
 
     places: of the ops that reach `target`.
     """
@@ -44,28 +45,28 @@ def why_missing(trace: Trace, target: str, places: Sequence[int], names: Sequenc
     path = trace.block([trace.ops[p] for p in places], [])
     read = {name for op in path.ops for name in op.inputs}
     activity = Activity()
-    why = {}
+    reasons = {}
     for name in names:
         if not trace.is_float(name):
-            why[name] = "integer_dtype"
+            reasons[name] = "integer_dtype"
         elif name in read:
-            why[name], _ = reason_for(Program(path, ()), path, name, [target], (), activity)
+            reasons[name], _ = reason_for(Program(path, ()), path, name, [target], (), activity)
         else:
-            why[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
-    return why
+            reasons[name] = "not_on_path_to_loss" if trace.uses[name] else "unused"
+    return reasons
 
 
 def _add(
     trace: Trace, change: Change, ops: Sequence[Op], types: Mapping[str, Type], result_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """Add ops of a playback under names that a client may read and write; it is told those of the gradients alone."""
+    """Add the ops of a backward pass under new names. Returns the names of the gradients."""
     named: dict[str, str] = {}
     found: dict[str, str] = {}
     for op in ops:
         for i, name in enumerate(op.outputs):
             primal = result_of.get(name)
             hint = f"{op.type}_{trace.next}_{i}" if primal is None else f"grad_{trace.next}_{primal}"
-            final = named[name] = trace.free(hint[: trace.limits.wire.max_name - 8])
+            final = named[name] = trace.unused_name(hint[: trace.limits.wire.max_name - 8])
             trace.types[final] = types[name]
             if primal is not None:
                 trace.env[final] = trace.b.value(final)

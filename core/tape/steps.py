@@ -1,7 +1,7 @@
-"""What a tape has compiled, kept by structure: the same ops on the same types need compiling only once.
+"""Compiled steps of a tape, cached by structure: equal ops on equal types are compiled once.
 
-The names of a tape change from iteration to iteration, and so do the places of its ops. A `Form` is a list of ops
-with both taken out: two lists with equal keys are one computation, and share the compiled step.
+The names on a tape and the places of its ops change from iteration to iteration. A `Form` is a list of ops without
+names and places. Two lists with equal keys are the same computation and share a step.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from core.tape.playback import Playback, play_back
 
 __all__ = ["Form", "Step", "Steps"]
 
-ROOM = 200_000
-"""Ops of all steps kept."""
+CAPACITY = 200_000
+"""Most ops in all cached steps together."""
 
 
 class Form:
-    """Ops without their names and places.
+    """A list of ops without names and places.
 
-    key:    equal for lists of ops that compute the same from inputs of the same types.
+    key:    equal for lists of ops that compute the same results from inputs of the same types.
     names:  number of a variable -> its name in this list.
-    number: the reverse.
+    number: name of a variable -> its number.
     """
 
     def __init__(self, ops: Sequence[Op], types: Mapping[str, Type], extra: Sequence[str] = ()) -> None:
-        """extra: variables that have a number although perhaps no op reads or writes them."""
+        """extra: variables that get a number even if no op reads or writes them."""
         self.ops = ops
         self.number: dict[str, int] = {}
         self._types = types
@@ -50,7 +50,7 @@ class Form:
             ins = tuple([-1 if n == HOLE else number.setdefault(n, len(number)) for n in op.inputs])
             outs = tuple([number.setdefault(n, len(number)) for n in op.outputs])
             written.update(outs)
-            # as text, because 0.0 and -0.0, or 1 and True, are equal and not the same
+            # attributes as text: 0.0 == -0.0 and 1 == True, but they give different results
             shapes.append((op.type, ins, outs, repr(tuple(op.attrs.items())) if op.attrs else ""))
         for name in extra:
             number.setdefault(name, len(number))
@@ -59,19 +59,19 @@ class Form:
         self.key: Hashable = (tuple(shapes), self.params, tuple(types[self.names[i]] for i in self.params))
 
     def block(self) -> Block:
-        """The ops as a block whose variables are called by their numbers, and whose places count from 0."""
-        called = {name: f"v{i}" for i, name in enumerate(self.names)} | {HOLE: HOLE}
+        """The ops as a block whose variables are named by their numbers, and whose places count from 0."""
+        numbered = {name: f"v{i}" for i, name in enumerate(self.names)} | {HOLE: HOLE}
         ops = tuple(
             Op(
                 op.type,
-                tuple([called[n] for n in op.inputs]),
-                tuple([called[n] for n in op.outputs]),
+                tuple([numbered[n] for n in op.inputs]),
+                tuple([numbered[n] for n in op.outputs]),
                 op.attrs,
                 Location(0, k, op.type),
             )
             for k, op in enumerate(self.ops)
         )
-        types = {called[name]: self._types[name] for name in self.names}
+        types = {numbered[name]: self._types[name] for name in self.names}
         return Block(tuple(f"v{i}" for i in self.params), ops, (), types)
 
 
@@ -79,8 +79,9 @@ class Form:
 class Step:
     """A compiled form.
 
-    reads, writes: numbers of the variables it is given, and of those that its results are values or gradients of.
-    playback:      of a backward step, what is played back.
+    reads:    numbers of the variables that are its arguments.
+    writes:   numbers of the variables whose values or gradients are its results.
+    playback: the order of the backward pass, for a backward step.
     """
 
     interpreter: Interpreter
@@ -91,9 +92,9 @@ class Step:
     def run(
         self, form: Form, values: Mapping[str, Any], more: Sequence[Any], limits: RunLimits, xp: ModuleType
     ) -> dict[str, Any]:
-        """The results by the names of `form`. more: arguments behind those of `reads`."""
+        """The results, by their names in `form`. `more` holds the arguments after those of `reads`."""
         args = [values[form.names[i]] for i in self.reads]
-        with np.errstate(all="ignore"), headroom(), _placed(form):
+        with np.errstate(all="ignore"), headroom(), _located(form):
             results = self.interpreter(Run(xp, limits), *args, *more)
         types = self.interpreter.block.result_types
         arrays = [xp.asarray(v) if isinstance(t, TensorType) else v for v, t in zip(results, types, strict=True)]
@@ -101,46 +102,46 @@ class Step:
 
 
 class Steps:
-    """Compiled steps by form, those used last at the end; several tapes may share them.
+    """Compiled steps by form, least recently used first. Several tapes may share them.
 
-    compiled, reused: how often a step had to be made, and how often it was there.
+    compiled, reused: how often a step was compiled, and how often it was found.
     """
 
-    def __init__(self, room: int = ROOM) -> None:
-        self._kept: dict[Hashable, Step] = {}
-        self._room = room
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._cached: dict[Hashable, Step] = {}
+        self._capacity = capacity
         self._size = 0
         self.compiled = 0
         self.reused = 0
 
     def forward(self, form: Form) -> Step:
-        """Computes every variable that the ops of `form` write."""
+        """A step that computes every variable that the ops of `form` write."""
         return self._step(form, ("forward", form.key), lambda: _forward(form))
 
     def backward(self, form: Form, target: str, wrt: Sequence[str]) -> Step:
-        """Computes the gradients of `target` by those of `wrt` that have one, from values that are known.
+        """A step that computes the gradients of `target` with respect to those of `wrt` that have one.
 
-        Its last argument is the cotangent of `target`.
+        Its arguments are values of the trace and, last, the cotangent of `target`.
         """
-        asked = (form.number[target], tuple(sorted({form.number[name] for name in wrt})))
-        return self._step(form, ("backward", form.key, asked), lambda: _backward(form, *asked))
+        requested = (form.number[target], tuple(sorted({form.number[name] for name in wrt})))
+        return self._step(form, ("backward", form.key, requested), lambda: _backward(form, *requested))
 
     def _step(self, form: Form, key: Hashable, make: Callable[[], Step]) -> Step:
-        found = self._kept.pop(key, None)
+        found = self._cached.pop(key, None)
         if found is not None:
             self.reused += 1
         else:
-            with _placed(form):
+            with _located(form):
                 found = make()
             self.compiled += 1
-            self._size += _weight(found)
-        self._kept[key] = found
-        while self._size > self._room and len(self._kept) > 1:
-            self._size -= _weight(self._kept.pop(next(iter(self._kept))))
+            self._size += _op_count(found)
+        self._cached[key] = found
+        while self._size > self._capacity and len(self._cached) > 1:
+            self._size -= _op_count(self._cached.pop(next(iter(self._cached))))
         return found
 
 
-def _weight(step: Step) -> int:
+def _op_count(step: Step) -> int:
     return 1 + len(step.interpreter.calls)
 
 
@@ -170,8 +171,8 @@ def _backward(form: Form, target: int, wrt: tuple[int, ...]) -> Step:
 
 
 @contextmanager
-def _placed(form: Form) -> Iterator[None]:
-    """Errors inside, which a step locates by its own count, get the place on the tape."""
+def _located(form: Form) -> Iterator[None]:
+    """Give errors raised inside, whose location counts from 0, the location on the tape."""
     try:
         yield
     except CoreError as error:

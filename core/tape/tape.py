@@ -1,8 +1,8 @@
-"""The tape: a program that is written while it runs.
+"""The tape: a program that grows while it runs.
 
-A client appends ops and gets their values at once (`immediate`, as PyTorch and Chainer do), or when it asks for one
-(`lazy`, as DyNet does: only ops that reach it run, each once). `gradients` plays back, in reverse order, those ops
-alone that reach the scalar. What was compiled for one stretch of tape serves every other with the same structure.
+A client appends ops and gets their values at once (`immediate`, as in PyTorch and Chainer) or on request (`lazy`, as in
+DyNet: only the ops that a requested value needs are run, each once). `gradients` runs the backward pass over the ops
+that reach the target, in reverse order. Lists of ops with the same structure share one compiled step.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from core.ir import Program, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.recursion import headroom
 from core.runtime.run import RunLimits
-from core.tape.answers import Appended, Evaluated, Gradients
-from core.tape.reader import parsed, pointer_of, read_ops
+from core.tape.reader import parse_ops, pointer_of, read_ops
 from core.tape.record import record, why_missing
+from core.tape.results import Appended, Evaluated, Gradients
 from core.tape.steps import Form, Steps
-from core.tape.trace import Change, TapeLimits, Trace, held, size_of
+from core.tape.trace import Change, TapeLimits, Trace, expected_nbytes, nbytes_of
 from core.wire import KEY, write
 from core.wire.document import RawProgram
 
@@ -35,10 +35,10 @@ NONE: Mapping[str, Any] = {}
 
 
 class Tape:
-    """Ops in the order in which they were appended, and their values.
+    """Ops in the order of appending, and their values.
 
-    A call that raises leaves the tape as it was. Every op has a place: its number in the order of appending, which it
-    keeps when others go.
+    A call that raises leaves the tape unchanged. The place of an op is its number in the order of appending; it does
+    not change when other ops are freed.
     """
 
     def __init__(
@@ -50,24 +50,24 @@ class Tape:
         limits: TapeLimits | None = None,
         xp: ModuleType = np,
     ) -> None:
-        """seed: of random ops. steps: what is compiled already; tapes may share it. xp: numpy or cupy."""
+        """seed: of random ops. steps: the cache of compiled steps, which tapes may share. xp: numpy or cupy."""
         self.mode = mode
         self.seed = seed
         self.renewals = 0
         self.steps = Steps() if steps is None else steps
         self._xp = xp
         self._trace = Trace(limits or TapeLimits())
-        self._draw()
+        self._set_key()
 
-    # --- looking at it -------------------------------------------------------------------------------------------
+    # --- contents ------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Ops on the tape now."""
+        """Number of ops on the tape."""
         return len(self._trace.ops)
 
     @property
     def types(self) -> Mapping[str, Type]:
-        """Of every variable on the tape."""
+        """Types of all variables on the tape."""
         return self._trace.types
 
     @property
@@ -77,20 +77,20 @@ class Tape:
 
     @property
     def parameters(self) -> list[str]:
-        """Those that a client may name, in the order of their appending."""
+        """Parameters that the client may name, in the order of appending."""
         return [v.name for v in self._trace.leaves.values() if v.role == "parameter" and v.name in self._trace.env]
 
     @property
     def computed(self) -> frozenset[str]:
-        """The variables whose values are known."""
+        """Variables that have a value."""
         return frozenset(self._trace.values) - {KEY}
 
     def program(self) -> Program:
-        """The tape as a program: its leaves are the parameters and feeds."""
+        """The tape as a program, whose leaves are parameters and feeds."""
         return self._trace.program()
 
     def write(self) -> dict[str, Any]:
-        """The same as a document of the wire."""
+        """The tape as a JSON document."""
         return write(self.program())
 
     # --- appending -----------------------------------------------------------------------------------------------
@@ -101,35 +101,40 @@ class Tape:
         *,
         parameters: Mapping[str, Any] = NONE,
         constants: Mapping[str, Any] = NONE,
-        ask: Sequence[str] | None = (),
+        requested: Sequence[str] | None = (),
         renew: bool = False,
         limits: RunLimits | None = None,
     ) -> list[Appended]:
-        """Put leaves with their values, then ops, on the tape: all of them or, if something is wrong, none.
+        """Add leaves with their values, then ops. On an error nothing is added.
 
-        ops:   as on the wire; outputs that are not named get names. A leaf that no op reads may be put again.
-        ask:   variables whose values must be there afterwards; None for all that these ops write.
-        renew: begin anew first.
+        ops:       as in a JSON program. Outputs without names get names. A leaf that no op reads may be given again.
+        requested: variables whose values must be computed afterwards; None for all that these ops write.
+        renew:     renew the tape first.
 
-        Raises InvalidProgram with all that is wrong, each with the place of the op, its slot and variable, and a
-        pointer such as ``/ops/0/inputs/x/0``. Raises ProgramError (control_flow_on_tape, tape_full), and what running
-        raises.
+        Raises InvalidProgram with every problem, each with the place of the op, its slot and variable, and a pointer
+        such as ``/ops/0/inputs/x/0``. Raises ProgramError (control_flow_on_tape, tape_full), and the errors of a run.
         """
         leaves = {n: ("parameter", self._xp.asarray(v)) for n, v in parameters.items()}
         for name, value in constants.items():
             if name in leaves:
-                raise ProgramError(f"{name!r} is given twice", "duplicate_variable", pointer=pointer_of("feed", name))
+                raise ProgramError(
+                    f"{name!r} is both a parameter and a constant",
+                    "duplicate_variable",
+                    pointer=pointer_of("feed", name),
+                )
             leaves[name] = ("feed", self._xp.asarray(value))
         with headroom(), self._renewed(renew), self._trace.all_or_nothing() as change:
-            raw = parsed(ops, leaves, self._trace.next, self._trace.limits.wire)
-            self._trace.check_room(len(ops), sum(int(v.nbytes) for _, v in leaves.values()))
+            raw = parse_ops(ops, leaves, self._trace.next, self._trace.limits.wire)
+            self._trace.check_limits(len(ops), sum(int(v.nbytes) for _, v in leaves.values()))
             for name, (role, value) in leaves.items():
                 self._trace.put(change, name, role, value)
             self._read(raw, change)
             written = [n for p in change.places for n in self._trace.ops[p].outputs]
-            for name in ask or ():
-                self._trace.known(name)
-            self._compute([*(written if ask is None or self.mode == "immediate" else ()), *(ask or ())], limits)
+            for name in requested or ():
+                self._trace.array_type(name)
+            self._compute(
+                [*(written if requested is None or self.mode == "immediate" else ()), *(requested or ())], limits
+            )
         return [self._appended(place) for place in change.places]
 
     def _read(self, raw: RawProgram, change: Change) -> None:
@@ -141,7 +146,7 @@ class Tape:
                 raw, trace.env, trace.versions, trace.limits.wire, lambda op, names: trace.define(change, op, names)
             )
         finally:
-            for name in names:  # the reader marks those whose definition is wrong
+            for name in names:  # the reader sets names whose definition was wrong to None
                 if trace.env.get(name, self) is None:
                     del trace.env[name]
                     trace.env.update({name: known[name]} if name in known else {})
@@ -153,26 +158,26 @@ class Tape:
     # --- values --------------------------------------------------------------------------------------------------
 
     def evaluate(self, names: Sequence[str], limits: RunLimits | None = None) -> Evaluated:
-        """The values of `names`. Only ops that reach them and have not run yet are run.
+        """The values of `names`. Runs only the ops that they depend on and that have no values yet.
 
         Raises ProgramError (unknown_variable, not_an_array, tape_full), ExecutionError with the place of the op.
         """
         for name in names:
-            self._trace.known(name)
+            self._trace.array_type(name)
         with headroom():
             ran = self._compute(names, limits)
         return Evaluated({name: self._trace.values[name] for name in names}, ran)
 
     def _compute(self, names: Iterable[str], limits: RunLimits | None) -> tuple[int, ...]:
-        """Make the values of `names` known; the places of the ops that had to run."""
+        """Compute the values of `names`. Returns the places of the ops that were run."""
         places = self._trace.reaching(names, known=self._trace.values)
         if not places:
             return ()
         ops = [self._trace.ops[p] for p in places]
-        self._trace.check_room(0, sum(size_of(self._trace.types[name]) for op in ops for name in op.outputs))
+        self._trace.check_limits(0, sum(expected_nbytes(self._trace.types[name]) for op in ops for name in op.outputs))
         form = Form(ops, self._trace.types)
         found = self.steps.forward(form).run(form, self._trace.values, (), limits or RunLimits(), self._xp)
-        self._trace.check_room(0, sum(held(v) for v in found.values()))
+        self._trace.check_limits(0, sum(nbytes_of(v) for v in found.values()))
         for name, value in found.items():
             self._trace.store(name, value)
         return tuple(places)
@@ -186,13 +191,13 @@ class Tape:
         seed: Any = None,
         limits: RunLimits | None = None,
     ) -> Gradients:
-        """Play back the ops that reach `target`. Nothing is added to the tape.
+        """Run the backward pass over the ops that reach `target`. The tape stays as it is.
 
-        target: a floating-point variable, of one element unless there is a `seed`, its cotangent.
+        target: a floating-point variable, with one element unless `seed`, its cotangent, is given.
         wrt:    any variables; None means all parameters.
 
         Raises ProgramError (unknown_variable, loss_not_float, loss_not_scalar, target_grad_shape,
-        no_gradient_registered), and what running raises.
+        no_gradient_registered), and the errors of a run.
         """
         wrt = self._wrt(wrt)
         self._check_target(target, seeded=seed is not None)
@@ -206,8 +211,8 @@ class Tape:
                 check_seed(target, _type_of(value), _type_of(seed))
             places = self._trace.reaching([target])
             form = Form([self._trace.ops[p] for p in places], self._trace.types, [target])
-            asked = [name for name in wrt if name in form.number and self._trace.is_float(name)]
-            step = self.steps.backward(form, target, asked)
+            differentiable = [name for name in wrt if name in form.number and self._trace.is_float(name)]
+            step = self.steps.backward(form, target, differentiable)
             found = step.run(form, self._trace.values, [seed], limits or RunLimits(), self._xp)
         assert step.playback is not None
         return Gradients(
@@ -226,20 +231,20 @@ class Tape:
         seed: str | None = None,
         limits: RunLimits | None = None,
     ) -> tuple[dict[str, str], dict[str, str], list[Appended]]:
-        """Append the ops that compute the gradients, so that they can be used, and differentiated, like any others.
+        """Append the ops that compute the gradients, so that they can be used and differentiated like any others.
 
-        seed: a variable that holds the cotangent of `target`.
-        Returns (variable -> the variable that is its gradient, variable -> why there is none, the ops).
-        Raises what `gradients` raises, and ProgramError (tape_full).
+        seed: a variable with the cotangent of `target`.
+        Returns (variable -> variable of its gradient, variable -> reason for a missing gradient, the ops).
+        Raises the errors of `gradients`, and ProgramError (tape_full).
         """
         wrt = self._wrt(wrt)
         self._check_target(target, seeded=seed is not None)
         if seed is not None:
-            check_seed(target, self._trace.types[target], self._trace.known(seed))
+            check_seed(target, self._trace.types[target], self._trace.array_type(seed))
         places = self._trace.reaching([target])
-        asked = [name for name in wrt if self._trace.is_float(name)]
+        differentiable = [name for name in wrt if self._trace.is_float(name)]
         with headroom(), self._trace.all_or_nothing() as change:
-            gradients = record(self._trace, change, target, places, asked, seed)
+            gradients = record(self._trace, change, target, places, differentiable, seed)
             if self.mode == "immediate":
                 self._compute(gradients.values(), limits)
         missing = why_missing(self._trace, target, places, [name for name in wrt if name not in gradients])
@@ -249,52 +254,52 @@ class Tape:
         if wrt is None:
             return self.parameters
         for name in wrt:
-            self._trace.known(name)
+            self._trace.array_type(name)
         return list(wrt)
 
     def _check_target(self, target: str, seeded: bool) -> None:
-        type = self._trace.known(target)
+        type = self._trace.array_type(target)
         if not type.is_float:
             raise ProgramError(f"{target!r} is {type}, not floating-point", "loss_not_float")
         if not seeded and any(n not in (1, -1) for n in type.shape):
             raise ProgramError(
-                f"{target!r} is {type}: it must have one element",
+                f"{target!r} must have one element, not {type}",
                 "loss_not_scalar",
-                suggestion="reduce it first, with mean or reduce_sum, or give its cotangent",
+                suggestion="reduce it first with mean or reduce_sum, or give its cotangent",
             )
 
-    # --- forgetting ----------------------------------------------------------------------------------------------
+    # --- freeing -------------------------------------------------------------------------------------------------
 
     def release(self, names: Iterable[str]) -> None:
-        """The client will not name these any more. What nothing else needs is freed, ops and values; parameters too.
+        """End the client's use of `names`. Ops and values that nothing else needs are freed, parameters included.
 
-        Names that are not on the tape are passed over.
+        Names that are not on the tape are ignored.
         """
         self._trace.release(names)
 
     def renew(self) -> None:
-        """Begin anew: only the parameters and their values stay. Random ops will draw other numbers."""
+        """Remove everything but the parameters and their values. Random ops draw from a new key afterwards."""
         self._trace.renew()
         self.renewals += 1
-        self._draw()
+        self._set_key()
 
     @contextmanager
     def _renewed(self, renew: bool) -> Iterator[None]:
-        """Renew, and put everything back if what follows fails."""
+        """Renew the tape if `renew` is set, and restore it if an error is raised inside."""
         if not renew:
             yield
             return
-        kept, renewals = self._trace.copied(), self.renewals
+        saved, renewals = self._trace.snapshot(), self.renewals
         self.renew()
         try:
             yield
         except BaseException:
-            self._trace.restore(kept)
+            self._trace.restore(saved)
             self.renewals = renewals
             raise
 
-    def _draw(self) -> None:
-        self._trace.draw_from(self._xp.asarray(key_of(self.seed, self.renewals)))
+    def _set_key(self) -> None:
+        self._trace.set_key(self._xp.asarray(key_of(self.seed, self.renewals)))
 
 
 def _type_of(value: Any) -> TensorType:

@@ -1,4 +1,4 @@
-"""The list of a tape: ops in their places, leaves, values, and who uses what."""
+"""The ops of a tape by place, its leaves, its values, and the uses of each variable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class TapeLimits:
-    """How much a tape may hold: ops, and bytes of all its values. wire: what one document may hold."""
+    """Limits of a tape: number of ops, and bytes of all values. `wire` limits one request."""
 
     ops: int = 20_000
     bytes: int = 2**30
@@ -33,7 +33,7 @@ class TapeLimits:
 
 @dataclass(slots=True)
 class Change:
-    """What one call has done so far, so that it can be undone."""
+    """The changes of one call so far, so that they can be undone."""
 
     places: list[int] = field(default_factory=list)
     leaves: list[str] = field(default_factory=list)
@@ -41,13 +41,14 @@ class Change:
 
 
 class Trace:
-    """Ops by place, in the order in which they were added, and what is known of their variables.
+    """The ops by place, in the order of appending, and the state of their variables.
 
-    env:    name -> variable, for those that the client may name. The others are there because something needs them.
-    types:  of all variables. values: of those that are computed.
-    uses:   how many inputs of ops a variable is.
+    env:    name -> variable, for the variables that the client may name. Other variables exist because ops need them.
+    types:  of all variables.
+    values: of the variables that are computed.
+    uses:   variable -> number of op inputs that read it.
     writer: variable -> place of the op that writes it.
-    next:   the place of the next op.
+    next:   place of the next op.
     """
 
     def __init__(self, limits: TapeLimits) -> None:
@@ -65,18 +66,19 @@ class Trace:
         self.next = 0
 
     def program(self) -> Program:
-        """The tape as a program: its leaves are the parameters and feeds."""
+        """The tape as a program, whose leaves are parameters and feeds."""
         variables = tuple(self.leaves.values())
         if self.uses[KEY]:
             variables = (*variables, Variable(KEY, TensorType((), "int64"), "key", False))
         return Program(self.block(self.ops.values(), [v.name for v in variables]), variables)
 
     def put(self, change: Change, name: str, role: Any, value: Any) -> None:
+        """Add a leaf, or replace one that no op reads. Raises ProgramError (duplicate_variable)."""
         known = self.leaves.get(name)
         place = pointer_of(role, name)
         if name in self.types and (known is None or self.uses[name] or name not in self.env):
             why = "written by an op" if known is None else "read by ops on the tape"
-            raise ProgramError(f"{name!r} is {why}; take another name", "duplicate_variable", pointer=place)
+            raise ProgramError(f"{name!r} is {why}: choose another name", "duplicate_variable", pointer=place)
         if known is not None:
             change.replaced[name] = (known, self.values[name])
             self.drop(name)
@@ -90,12 +92,12 @@ class Trace:
         self.store(variable.name, value)
 
     def define(self, change: Change, op: Op, names: Sequence[str | None]) -> None:
-        """Add an op whose types are known under temporary names."""
+        """Add an op whose types are stored under temporary names."""
         types = [self.types.pop(name) for name in op.outputs]
         several = len(types) > 1
         finals = []
         for i, (type, name) in enumerate(zip(types, names, strict=True)):
-            name = name or self.free(f"{op.type}_{self.next}" + (f"_{i}" if several else ""))
+            name = name or self.unused_name(f"{op.type}_{self.next}" + (f"_{i}" if several else ""))
             self.types[name] = type
             self.env[name] = self.b.value(name)
             finals.append(name)
@@ -109,7 +111,7 @@ class Trace:
         self.next += 1
 
     def reaching(self, names: Iterable[str], known: Mapping[str, Any] = NONE) -> list[int]:
-        """The places of all ops whose outputs lead to `names`, in order; not those behind what is `known`."""
+        """The places of all ops that `names` depend on, in order. The search stops at variables in `known`."""
         found: set[int] = set()
         waiting = list(names)
         while waiting:
@@ -120,12 +122,12 @@ class Trace:
                 waiting += self.ops[place].inputs
         return sorted(found)
 
-    # --- forgetting ----------------------------------------------------------------------------------------------
+    # --- freeing -------------------------------------------------------------------------------------------------
 
     def release(self, names: Iterable[str]) -> None:
-        """The client will not name these any more. What nothing else needs is freed, ops and values; parameters too.
+        """End the client's use of `names`. Ops and values that nothing else needs are freed, parameters included.
 
-        Names that are not on the tape are passed over.
+        Names that are not on the tape are ignored.
         """
         for name in names:
             if name in self.env and name != KEY:
@@ -133,7 +135,7 @@ class Trace:
                 self.collect(name)
 
     def renew(self) -> None:
-        """Begin anew: only the parameters and their values stay. Random ops will draw other numbers."""
+        """Remove everything but the parameters and their values. Random ops draw from a new key afterwards."""
         for name in [n for n in self.types if n != KEY]:
             variable = self.leaves.get(name)
             if variable is None or variable.role != "parameter" or name not in self.env:
@@ -144,7 +146,7 @@ class Trace:
         self.next = 0
 
     def collect(self, name: str) -> None:
-        """Free `name`, and what only led to it, if nobody can use it any more."""
+        """Free `name`, and everything that only it needed, if neither the client nor an op can use it."""
         waiting = [name]
         while waiting:
             each = waiting.pop()
@@ -169,7 +171,7 @@ class Trace:
             self.drop(name)
 
     def drop(self, name: str) -> None:
-        self.nbytes -= held(self.values.pop(name, None))
+        self.nbytes -= nbytes_of(self.values.pop(name, None))
         self.env.pop(name, None)
         self.types.pop(name, None)
         self.writer.pop(name, None)
@@ -177,6 +179,7 @@ class Trace:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[Change]:
+        """Undo the changes made inside if an error is raised."""
         change, began = Change(), self.next
         try:
             yield change
@@ -190,8 +193,8 @@ class Trace:
             self.next = began
             raise
 
-    def copied(self) -> tuple[Any, ...]:
-        """What `restore` takes: everything that is on the tape, the values themselves not copied."""
+    def snapshot(self) -> tuple[Any, ...]:
+        """A copy of the state for `restore`. The arrays are not copied."""
         return *(table.copy() for table in self._tables()), self.nbytes, self.next
 
     def restore(self, kept: tuple[Any, ...]) -> None:
@@ -203,32 +206,32 @@ class Trace:
     def _tables(self) -> tuple[dict[Any, Any], ...]:
         return self.types, self.env, self.ops, self.writer, self.uses, self.leaves, self.values
 
-    # --- small things --------------------------------------------------------------------------------------------
+    # --- values and types ----------------------------------------------------------------------------------------
 
-    def draw_from(self, key: Any) -> None:
-        """Set the key from which random ops draw."""
+    def set_key(self, key: Any) -> None:
+        """Set the key of the random ops."""
         self.types[KEY] = TensorType((), "int64")
         self.env[KEY] = self.b.value(KEY)
         self.values[KEY] = key
 
     def store(self, name: str, value: Any) -> None:
         self.values[name] = value
-        self.nbytes += held(value)
+        self.nbytes += nbytes_of(value)
 
-    def known(self, name: str) -> TensorType:
-        """The type of a variable that a client may name. Raises ProgramError (unknown_variable, not_an_array)."""
+    def array_type(self, name: str) -> TensorType:
+        """The type of an array that the client may name. Raises ProgramError (unknown_variable, not_an_array)."""
         if name == KEY or name not in self.env:
-            raise ProgramError(f"there is no variable {name!r} on the tape", "unknown_variable")
+            raise ProgramError(f"the tape has no variable {name!r}", "unknown_variable")
         type = self.type(name)
         if not isinstance(type, TensorType):
-            raise ProgramError(f"{name!r} is a {type}, not an array", "not_an_array")
+            raise ProgramError(f"{name!r} is {type}, not an array", "not_an_array")
         return type
 
     def is_float(self, name: str) -> bool:
         return self.types[name].is_float
 
     def type(self, name: str) -> Type:
-        """The type of a variable, with the sizes of its value, where there is one."""
+        """The type of a variable, with the sizes of its value if it has one."""
         value, known = self.values.get(name), self.types[name]
         if value is None or not isinstance(known, TensorType):
             return known
@@ -239,13 +242,13 @@ class Trace:
         names = [*params, *(n for op in ops for n in (*op.inputs, *op.outputs) if n)]
         return Block(tuple(params), ops, (), {name: self.types[name] for name in dict.fromkeys(names)})
 
-    def free(self, hint: str) -> str:
+    def unused_name(self, hint: str) -> str:
         while hint in self.types:
             hint += "_"
         return hint
 
-    def check_room(self, ops: int, bytes: int) -> None:
-        """Raises ProgramError (tape_full) if so much more would not fit."""
+    def check_limits(self, ops: int, bytes: int) -> None:
+        """Raises ProgramError (tape_full) if this many more ops and bytes would exceed the limits."""
         if len(self.ops) + ops > self.limits.ops:
             raise ProgramError(
                 f"the tape would hold more than {self.limits.ops} ops",
@@ -260,15 +263,15 @@ class Trace:
             )
 
 
-def size_of(type: Type) -> int:
-    """Bytes of a value of this type, so far as the type tells."""
+def expected_nbytes(type: Type) -> int:
+    """Bytes of a value of this type, or 0 if the type does not determine them."""
     if not isinstance(type, TensorType) or not type.is_static:
         return 0
     return math.prod(type.shape) * as_dtype(type.dtype).itemsize
 
 
-def held(value: Any) -> int:
+def nbytes_of(value: Any) -> int:
     """Bytes of a value, stacks included."""
     if value is None:
         return 0
-    return sum(held(v) for v in value) if isinstance(value, list | tuple) else int(value.nbytes)
+    return sum(nbytes_of(v) for v in value) if isinstance(value, list | tuple) else int(value.nbytes)

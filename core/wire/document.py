@@ -1,6 +1,7 @@
-"""The shape of a JSON program: plain records, read strictly, every problem noted.
+"""The records of a JSON program, read strictly, with every problem reported.
 
-Nothing here knows what an op means or which names are visible; that is `scope` and `read`.
+This file checks only the form of the document. The meaning of ops and the visibility of names are checked in `scope`
+and `reader`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "i
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
-"""Members of an op in an answer: the client's op that it stands for, or whose gradient it helps to compute."""
+"""Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
 NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a program may be. Sizes are counts, `max_bytes` is of one array."""
+    """Limits on the size of a program. Sizes are counts; `max_bytes` is for one array."""
 
     max_blocks: int = 256
     max_depth: int = 200
@@ -37,7 +38,7 @@ class Limits:
 
 
 class Problems:
-    """Collects what is wrong, up to a bound; `raise_if_any` ends the reading."""
+    """A list of problems with a maximum length. `raise_if_any` raises InvalidProgram if there is one."""
 
     def __init__(self, limit: int = 50) -> None:
         self.found: list[Problem] = []
@@ -62,7 +63,7 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class RawVar:
-    """One declaration. shape and dtype may be missing for a temporary; stack_depth counts nested stacks."""
+    """One declaration of a variable. A temporary may omit shape and dtype. `stack_depth` counts nested stacks."""
 
     name: str
     dtype: str | None
@@ -76,7 +77,7 @@ class RawVar:
 
 @dataclass(frozen=True, slots=True)
 class RawOp:
-    """One op as the client wrote it; every slot is a tuple of names."""
+    """One op of the document. Each slot is a tuple of names."""
 
     type: str
     inputs: Mapping[str, tuple[str, ...]]
@@ -94,7 +95,7 @@ class RawOp:
 
 @dataclass(frozen=True, slots=True)
 class RawBlock:
-    """A block; `params` and `results` are None in the open form."""
+    """One block of the document. `params` and `results` are None in the open form."""
 
     idx: int
     parent_idx: int
@@ -107,7 +108,7 @@ class RawBlock:
 
 @dataclass(frozen=True, slots=True)
 class RawProgram:
-    """All blocks by index; `closed` marks an answer of ours sent back."""
+    """All blocks by index. `closed` marks the closed form, which the service writes."""
 
     blocks: tuple[RawBlock, ...]
     closed: bool
@@ -117,7 +118,7 @@ class RawProgram:
 
 @dataclass(frozen=True, slots=True)
 class RawFunction:
-    """A program that another one calls; a result of a gradient may be None."""
+    """A function of a program, called by `call` ops. A result of a gradient may be None."""
 
     program: RawProgram
     results: tuple[str | None, ...]
@@ -126,14 +127,14 @@ class RawFunction:
 
 
 def is_reserved(name: str) -> bool:
-    """Names that only we give."""
+    """Whether `name` is reserved for names that the service creates."""
     return "@" in name or name.startswith("grad/")
 
 
 def parse(document: Any, limits: Limits) -> RawProgram:
     """Read the records of a program.
 
-    Raises InvalidProgram with every problem found, each with a JSON pointer into `document`.
+    Raises InvalidProgram with every problem, each with a JSON pointer into `document`.
     """
     problems = Problems(limits.max_problems)
     reader = _Reader(problems, limits)
@@ -144,7 +145,9 @@ def parse(document: Any, limits: Limits) -> RawProgram:
 
 
 class _Reader:
-    """Strict reading of JSON values; a wrong value is noted and replaced by something harmless."""
+    """Strict reading of JSON values. A wrong value is reported and replaced by a neutral one, so that reading goes
+    on.
+    """
 
     def __init__(self, problems: Problems, limits: Limits) -> None:
         self.problems = problems
@@ -154,7 +157,7 @@ class _Reader:
         self.function: str | None = None
 
     def program(self, document: Any, at: str = "") -> RawProgram | None:
-        """The program whose JSON pointer is `at`."""
+        """The program at the JSON pointer `at`."""
         members = self.members(document, at, {"blocks"}, {"version", "form", "names", "functions"})
         if members.get("version", 1) != 1 or isinstance(members.get("version"), bool):
             self.problems.add("bad_program", "version must be 1", f"{at}/version")
@@ -195,7 +198,7 @@ class _Reader:
             pointer = f"{at}/{escaped(str(name))[:64]}"
             members = self.members(each, pointer, {"program", "results"}, {"gradient"})
             if self.depth or not members:
-                self.problems.add("bad_program", "a function has no functions of its own", pointer)
+                self.problems.add("bad_program", "a function cannot contain functions", pointer)
                 continue
             self.depth, self.function = self.depth + 1, str(name)
             program = self.program(members.get("program"), f"{pointer}/program")
@@ -204,14 +207,16 @@ class _Reader:
             results = tuple(None if n is None else self.name(n, f"{pointer}/results/{i}") for i, n in enumerate(listed))
             gradient = members.get("gradient")
             if gradient is not None and gradient not in raw:
-                self.problems.add("unknown_function", f"there is no function {gradient!r}", f"{pointer}/gradient")
+                self.problems.add(
+                    "unknown_function", f"the program has no function {gradient!r}", f"{pointer}/gradient"
+                )
             elif program is not None:
                 found[name] = RawFunction(program, results, gradient, pointer)
         self.closed = outer
         return found
 
     def too_many(self, what: str, count: int, limit: int, at: str) -> None:
-        self.problems.add("limit_exceeded", f"{count} {what}, but at most {limit} are allowed", f"{at}/blocks")
+        self.problems.add("limit_exceeded", f"{count} {what}, more than the limit of {limit}", f"{at}/blocks")
 
     def block(self, raw: Any, position: int, pointer: str) -> RawBlock:
         members = self.members(
@@ -279,7 +284,7 @@ class _Reader:
     def shape(self, raw: Any, pointer: str) -> tuple[int, ...] | None:
         sizes = self.list(raw, pointer)
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= -1 for n in sizes):
-            self.problems.add("bad_var", "a shape is a list of sizes: whole numbers from 0, or -1", pointer)
+            self.problems.add("bad_var", "a shape must be a list of sizes: whole numbers of at least 0, or -1", pointer)
             return None
         if len(sizes) > self.limits.max_rank:
             self.problems.add("limit_exceeded", f"rank {len(sizes)} is above {self.limits.max_rank}", pointer)
@@ -297,7 +302,7 @@ class _Reader:
         members = self.members(raw, pointer, {"type"}, optional)
         type = members.get("type")
         if not isinstance(type, str):
-            self.problems.add("bad_op", "an op needs a type, a string", f"{pointer}/type")
+            self.problems.add("bad_op", "an op must have a type, a string", f"{pointer}/type")
             return None
         location = Location(block, index, type[: self.limits.max_name], function=self.function)
         for member in ORIGINS:
@@ -312,16 +317,16 @@ class _Reader:
         return RawOp(type, inputs, outputs, attrs, location, pointer)
 
     def origin(self, raw: Any, pointer: str, backward: bool) -> Location | None:
-        """The client's op that an op of an answer comes from."""
+        """The location of the client's op that an op of an answer belongs to."""
         members = self.members(raw, pointer, {"block", "op", "type"}, {"function"})
         type = members.get("type")
         if not isinstance(type, str):
-            self.problems.add("bad_op", "the op that it comes from has a type, a string", f"{pointer}/type")
+            self.problems.add("bad_op", "the origin of an op must have a type, a string", f"{pointer}/type")
             return None
         block, op = (self.integer(members.get(name), f"{pointer}/{name}") for name in ("block", "op"))
         function = members.get("function")
         if function is not None and not isinstance(function, str):
-            self.problems.add("bad_op", "the name of a function is a string", f"{pointer}/function")
+            self.problems.add("bad_op", "the name of a function must be a string", f"{pointer}/function")
             return None
         return Location(block, op, type[: self.limits.max_name], adjoint=backward, function=function)
 
@@ -338,7 +343,9 @@ class _Reader:
         return tuple([n for n in found if n is not None])
 
     def is_name(self, raw: Any) -> bool:
-        """Whether `name` would accept it; nearly all are, and need no pointer."""
+        """Whether `name` would accept the value. This is the fast path: nearly all names are valid and need no
+        pointer.
+        """
         fits = isinstance(raw, str) and len(raw) <= self.limits.max_name and NAME.match(raw) is not None
         return fits and (self.closed or not is_reserved(raw))
 
@@ -346,7 +353,7 @@ class _Reader:
         if not isinstance(raw, str) or len(raw) > self.limits.max_name or not NAME.match(raw):
             self.problems.add(
                 "bad_name",
-                f"a name has up to {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",
+                f"a name has at most {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",
                 pointer,
             )
             return None

@@ -1,4 +1,4 @@
-"""Functions on the wire: programs that a program names and calls, with gradients of the client's own if need be."""
+"""Functions of a program: the construct `call`, and gradients that the client supplies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.passes.bind import bind
 from core.wire.document import RawFunction
 from core.wire.reader import Reader
 from core.wire.scope import Scopes
-from core.wire.site import Known, Site
+from core.wire.site import AlreadyReported, Site
 
 __all__: list[str] = []
 
@@ -21,29 +21,31 @@ FAMILY = control.FAMILY
 
 @construct(inputs=(Slot("x", optional=True, variadic=True),))
 def call(r: Reader, at: Site, *, function: str) -> None:
-    """Run the function of that name, one of the program's ``functions``, on `x`.
+    """Run the function named `function`, one of the program's ``functions``, on `x`.
 
-    A function is a program whose feeds are its parameters, and a list of ``results``, variables of its block 0. If it
-    names another function as its ``gradient``, that one is its vector-Jacobian product: it takes the operands, the
-    results and a cotangent for each result, and its own results are the cotangents of the operands, null for none.
+    A function is a program whose feeds are its parameters, with a list of ``results``, variables of its block 0. It may
+    name another function as its ``gradient``, its vector-Jacobian product. That function takes the operands, the
+    results and one cotangent per result; its results are the cotangents of the operands, or null for no gradient.
     """
     operands = r.operands(at, "x")
-    raw = _named(r, at, function)
+    raw = _function(r, at, function)
     block, _ = _block(r, at, function, raw, [v.type for v in operands], raw.results)
     gradient: Block | None = None
     inputs: tuple[int, ...] = ()
     if raw.gradient is not None:
-        rule = _named(r, at, raw.gradient)
+        rule = _function(r, at, raw.gradient)
         types = [*(v.type for v in operands), *block.result_types, *block.result_types]
         gradient, inputs = _block(r, at, raw.gradient, rule, types, rule.results)
     op = at.b.typed(at.b.make("call", *operands, block=block, gradient=gradient, inputs=inputs))
     names = at.raw.outputs.get("out", ())
     if len(names) != len(op.outputs):
-        raise at.refuse(f"{function} has {len(op.outputs)} results, but {len(names)} are named", "bad_slot", "outputs")
+        raise at.refuse(
+            f"{function} has {len(op.outputs)} results, but out lists {len(names)} names", "bad_slot", "outputs"
+        )
     r.define(at, op, names)
 
 
-def _named(r: Reader, at: Site, name: str) -> RawFunction:
+def _function(r: Reader, at: Site, name: str) -> RawFunction:
     if name not in r.raw.functions:
         known = ", ".join(sorted(r.raw.functions)) or "none"
         raise at.refuse(
@@ -57,28 +59,26 @@ def _block(
 ) -> tuple[Block, tuple[int, ...]]:
     """The block of a function for operands of `types`, and the positions of the results that are not null.
 
-    Raises ProgramError, or Known where the function itself is wrong.
+    Raises ProgramError, or AlreadyReported if the function itself is wrong.
     """
     before = len(r.problems.found)
     inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits)
     program = inner.program()
     if len(r.problems.found) > before:
-        raise Known
+        raise AlreadyReported
     for variable in program.variables:
         if variable.role != "feed":
             what = "random ops" if variable.role == "key" else f"the {variable.role} {variable.name!r}"
-            raise at.refuse(f"a function may have no {what}: only feeds", "bad_function", "attrs/function")
+            raise at.refuse(f"a function may declare only feeds, not {what}", "bad_function", "attrs/function")
     if len(program.feeds) != len(types):
-        raise at.refuse(
-            f"{name!r} takes {len(program.feeds)} values, but {len(types)} are given", "bad_slot", "inputs/x"
-        )
+        raise at.refuse(f"{name!r} takes {len(program.feeds)} operands, not {len(types)}", "bad_slot", "inputs/x")
     sizes = {}
     for feed, type in zip(program.feeds, types, strict=True):
         if not isinstance(type, TensorType) or type.dtype != feed.type.dtype:
-            raise at.refuse(f"{name!r} takes {feed.name!r} as {feed.type}, but is given {type}", "type_mismatch")
+            raise at.refuse(f"operand {feed.name!r} of {name!r} must be {feed.type}, not {type}", "type_mismatch")
         if type.is_static:
             sizes[feed.name] = type.shape
-    block = _nameless(bind(program.block, sizes))
+    block = _anonymous(bind(program.block, sizes))
     given = [n for n in results if n is not None]
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
@@ -88,6 +88,6 @@ def _block(
     return replace(block, results=tuple(variables)), numbers
 
 
-def _nameless(block: Block) -> Block:
-    """`block` of a function, which nobody outside can name, nor what is in it."""
-    return replace(block, ops=tuple(with_inner(op, _nameless) for op in block.ops), index=OF_FUNCTION)
+def _anonymous(block: Block) -> Block:
+    """`block` and its inner blocks without client indices: names outside a function never refer to its variables."""
+    return replace(block, ops=tuple(with_inner(op, _anonymous) for op in block.ops), index=OF_FUNCTION)

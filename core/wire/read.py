@@ -1,13 +1,13 @@
-"""JSON programs in, closed blocks out. This is where open scopes end.
+"""Reading of a program: JSON with open scopes in, closed blocks out.
 
-On the wire a program is a flat list of blocks; an op names its inner blocks by index, and an inner block may read and
-overwrite the variables around it. In the core there is none of that:
+In the JSON form a program is a flat list of blocks. An op names its inner blocks by index, and an inner block may read
+and overwrite the variables around it. Closing the scopes removes this:
 
-* a variable of an outer block that an inner one reads becomes a *captured* operand;
-* one that it overwrites becomes *loop-carried* (or, in a branch, *merged*): an operand and a result;
-* every further write to a name makes a new version of it, ``h@VER@1``.
+* an outer variable that an inner block reads becomes a *captured* operand;
+* an outer variable that it overwrites becomes *loop-carried* (in a branch: *merged*), an operand and a result;
+* each further write to a name makes a new version of it, such as ``h@VER@1``.
 
-A variable that an inner block declares itself is its own, whatever is visible outside.
+A variable that an inner block declares is local to it, even if an outer variable has the same name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from core.ir import Program
 from core.ir.recursion import headroom
-from core.wire import choice, control, functions, recurrence, rows  # noqa: F401  (declare the constructs)
+from core.wire import control_flow, functions, recurrence, row_branches, safe_where  # noqa: F401  (declare the constructs)
 from core.wire.document import Limits, Problems, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes
@@ -26,9 +26,9 @@ __all__ = ["KEY", "read"]
 
 
 def read(document: Any, limits: Limits | None = None) -> Program:
-    """The closed program for a JSON document.
+    """The closed program of a JSON document.
 
-    Raises InvalidProgram with *all* problems found, each with a stable code, a place and a JSON pointer.
+    Raises InvalidProgram with *all* problems, each with a stable code, a location and a JSON pointer.
     """
     limits = limits or Limits()
     with headroom():

@@ -1,4 +1,4 @@
-"""Reading blocks: names resolved, versions numbered, types inferred, every problem noted on the way."""
+"""The reader of blocks: it resolves names, numbers versions, infers types and reports every problem."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from core.ops.common.types import byte_size, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
-from core.wire.site import KEY, Env, Known, Site
+from core.wire.site import KEY, AlreadyReported, Env, Site
 from core.wire.versions import Versions
 
 __all__ = ["Reader"]
 
 
 class Reader:
-    """Reads the blocks of one program, noting what is wrong as it goes."""
+    """Reads the blocks of one program. Problems are added to `problems`, and reading goes on."""
 
     def __init__(self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits) -> None:
         self.raw = raw
         self.scopes = scopes
         self.problems = problems
         self.limits = limits
-        # a loop whose carried sizes change is read again with those sizes unknown; nesting multiplies that
+        # A loop whose carried sizes change is read again with unknown sizes. Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops
 
     def program(self) -> Program:
@@ -57,12 +57,12 @@ class Reader:
         return Program(b.build([]), tuple(variables), latest)
 
     def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
-        """Append the ops of `block`, reading and updating `env`. What is wrong is noted, and reading goes on."""
+        """Append the ops of `block`, reading and updating `env`. Problems are reported, and reading goes on."""
         for raw in block.ops:
             self.ops_left -= 1
             if self.ops_left < 0:
                 raise ProgramError(
-                    "the program takes too long to read: its loops change sizes at many depths", "too_deep"
+                    "the program takes too long to read: nested loops change the sizes of carried variables", "too_deep"
                 )
             if "axis" in raw.attrs and raw.type in ALIGNED:
                 raw = replace(raw, type=ALIGNED[raw.type])
@@ -71,10 +71,10 @@ class Reader:
             try:
                 with b.builder.at(raw.location):
                     if construct is None:
-                        self.plain(at)
+                        self.registered_op(at)
                     else:
                         construct.body(self, at, **self.construct_attrs(construct, at))
-            except Known:
+            except AlreadyReported:
                 self._poison(env, raw)
             except ProgramError as error:
                 for each in error.problems:
@@ -89,11 +89,11 @@ class Reader:
                 env.update((name, None) for name in self.scopes.touched(inner).writes)
 
     def _is_closed(self, raw: RawOp) -> bool:
-        """A control-flow op in the form that we return: the blocks it names have parameters and results."""
+        """Whether a control-flow op has the closed form: its inner blocks have params and results."""
         return any(isinstance(i, int) and self.raw.blocks[i].params is not None for _, i in inner_indices(raw))
 
     def construct_attrs(self, spec: OpSpec, at: Site) -> dict[str, Any]:
-        """The attributes of a construct, its slots checked too."""
+        """The attributes of a construct. Also checks the names of its slots."""
         for given, slots, which in (
             (at.raw.inputs, {s.name for s in spec.inputs}, "input"),
             (at.raw.outputs, set(spec.outputs), "output"),
@@ -107,8 +107,8 @@ class Reader:
 
     # --- ops without scopes ------------------------------------------------------------------------------------
 
-    def plain(self, at: Site) -> None:
-        """An op whose meaning its declaration tells: closed control flow included."""
+    def registered_op(self, at: Site) -> None:
+        """Read an op of the registry, closed control flow included."""
         raw = at.raw
         spec = lookup(raw.type)
         inner = block_attrs(spec)
@@ -117,17 +117,17 @@ class Reader:
             attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
         try:
             attrs = spec.complete(attrs)
-        except ProgramError as error:  # told even if the inputs are wrong too
+        except ProgramError as error:  # reported even if the inputs are wrong too
             self.problems.add(error.code, error.message, f"{raw.pointer}/attrs", raw.location, error.suggestion)
             self.inputs(spec, at)
-            raise Known from None
+            raise AlreadyReported from None
         inputs = self.inputs(spec, at)
         if spec.takes_key and "key" not in raw.inputs and KEY in at.env:
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
         names = self.outputs(spec, raw)
         op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
         if len(names) != len(op.outputs):
-            found = f"{op.type} has {len(op.outputs)} outputs, but {len(names)} are named"
+            found = f"{op.type} has {len(op.outputs)} outputs, but the op lists {len(names)} names"
             raise at.refuse(found, "bad_slot", "outputs")
         self.define(at, op, names)
 
@@ -156,28 +156,28 @@ class Reader:
                     raise at.refuse(f"{spec.name} needs the input {slot.name!r}", "bad_slot")
                 values.append(None)
             for i, name in enumerate(names):
-                value = self.lookup(at, name, f"inputs/{slot.name}/{i}", slot.name)
+                value = self.resolve(at, name, f"inputs/{slot.name}/{i}", slot.name)
                 missing |= value is None
                 values.append(value)
         if missing:
-            raise Known
+            raise AlreadyReported
         return values
 
     def operands(self, at: Site, slot: str) -> list[Value]:
-        """The values that a construct is given in `slot`."""
-        found = [self.lookup(at, n, f"inputs/{slot}/{i}", slot) for i, n in enumerate(at.raw.inputs.get(slot, ()))]
+        """The values in `slot` of a construct."""
+        found = [self.resolve(at, n, f"inputs/{slot}/{i}", slot) for i, n in enumerate(at.raw.inputs.get(slot, ()))]
         if None in found:
-            raise Known
+            raise AlreadyReported
         return [v for v in found if v is not None]
 
     def operand(self, at: Site, slot: str) -> Value:
-        """The one value that a construct is given in `slot`."""
+        """The single value in `slot` of a construct."""
         if len(at.raw.inputs.get(slot, ())) != 1:
             raise at.refuse(f"{at.raw.type} needs one {slot}", "bad_slot", "inputs")
         return self.operands(at, slot)[0]
 
-    def lookup(self, at: Site, name: str, place: str, slot: str) -> Value | None:
-        """The current version of `name`; None, with the problem noted, if there is none."""
+    def resolve(self, at: Site, name: str, place: str, slot: str) -> Value | None:
+        """The current version of `name`. If there is none, reports the problem and returns None."""
         if name in at.env:
             return at.env[name]
         location = replace(at.raw.location, slot=slot, variable=name)
@@ -185,12 +185,14 @@ class Reader:
         if name in at.block.vars or any(name in op.written_names() for op in at.block.ops):
             self.problems.add("use_before_definition", f"{name!r} is read before any op writes it", pointer, location)
         else:
-            self.problems.add("unknown_variable", f"there is no variable {name!r} here", pointer, location)
+            self.problems.add("unknown_variable", f"no variable {name!r} is visible here", pointer, location)
         at.env[name] = None
         return None
 
     def outputs(self, spec: OpSpec, raw: RawOp) -> tuple[str | None, ...]:
-        """The client's names for the outputs; None for those left out (all of a variadic slot)."""
+        """The client's names for the outputs. None for an omitted output; an empty tuple if no output of a control op
+        is named.
+        """
         for slot in raw.outputs.keys() - set(spec.outputs):
             raise ProgramError(
                 f"{spec.name} has no output slot {slot!r}",
@@ -201,7 +203,7 @@ class Reader:
         if not raw.written_names():
             if spec.kind == "control":
                 return ()
-            raise ProgramError(f"{spec.name} writes nothing: name its output", "bad_slot")
+            raise ProgramError(f"{spec.name} must list at least one output", "bad_slot")
         if spec.variadic_outputs:
             return raw.outputs[spec.outputs[0]]
         names = []
@@ -221,21 +223,24 @@ class Reader:
     def define(self, at: Site, op: Op, names: Sequence[str | None]) -> None:
         """Append `op`, whose types are known, and make its outputs the current versions of `names`.
 
-        An output without a name is read by nothing but what the reader itself adds.
+        An output whose name is None can be read only by ops that the reader itself adds.
         """
         finals = []
-        types = [at.b.types[n] for n in op.outputs]  # all of them now: a temporary may be called what another name is
+        types = [
+            at.b.types[n] for n in op.outputs
+        ]  # read all types first: the loop below may reuse the name of a temporary
         for temporary, type, name in zip(op.outputs, types, names, strict=True):
             if byte_size(type) > self.limits.max_bytes:
                 raise ProgramError(
-                    f"{op.type} would give {type}: more than {self.limits.max_bytes} bytes", "limit_exceeded"
+                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
+                    "limit_exceeded",
                 )
             if name is None:
                 finals.append(temporary)
                 continue
             if name != KEY:
                 self.check_write(at, name, type)
-            finals.append(at.versions.new_version(self.name_in(at, name), type, self.declared(at.block, name)))
+            finals.append(at.versions.new_version(self.core_name(at, name), type, self.declared(at.block, name)))
             if self.raw.closed and finals[-1] != name:
                 raise ProgramError(f"{name!r} is written twice in a closed block", "not_single_assignment")
         at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
@@ -249,34 +254,36 @@ class Reader:
         declared = self.declared(at.block, name)
         if declared is None:
             return
-        wanted = _declared_type(declared, type)
-        if wanted is not None and not matches(type, wanted):
+        expected = _declared_type(declared, type)
+        if expected is not None and not matches(type, expected):
             location = replace(at.raw.location, variable=name)
             raise ProgramError(
-                f"{name!r} is declared as {wanted}, but {at.raw.type} gives {type}", "type_mismatch", location=location
+                f"{name!r} is declared as {expected}, but {at.raw.type} writes {type}",
+                "type_mismatch",
+                location=location,
             )
 
     def declared(self, block: RawBlock, name: str) -> RawVar | None:
-        """The declaration that `name` has in `block`, or in the nearest block around it that has one."""
+        """The declaration of `name` in `block` or in the nearest block around it that has one."""
         return self._declaring(block, name).vars.get(name)
 
     def _declaring(self, block: RawBlock, name: str, outermost: int | None = 0) -> RawBlock:
-        """The nearest block from `block` on outwards that declares `name`; the last one looked at if none does."""
+        """The nearest block from `block` outwards that declares `name`. If none does, the last block of the search."""
         at = block
         while name not in at.vars and at.idx not in (0, outermost) and at.params is None:
             at = self.raw.blocks[at.parent_idx]
         return at
 
-    def name_in(self, at: Site, name: str) -> str:
-        """What `name` is called in the core's block that is being written."""
-        home = self._declaring(at.block, name, at.versions.index)
-        own = name in home.vars and home.idx not in (0, at.versions.index) and not self.raw.closed
-        return f"{name}@IN@{home.idx}" if own else name
+    def core_name(self, at: Site, name: str) -> str:
+        """The name of the client's variable `name` in the core block that is being built."""
+        declaring = self._declaring(at.block, name, at.versions.index)
+        own = name in declaring.vars and declaring.idx not in (0, at.versions.index) and not self.raw.closed
+        return f"{name}@IN@{declaring.idx}" if own else name
 
     # --- inner blocks ------------------------------------------------------------------------------------------
 
     def closed_block(self, at: Site, attr: str, index: Any) -> Block:
-        """The closed block that a closed control-flow op names."""
+        """The closed block that attribute `attr` of a closed control-flow op refers to."""
         raw = at.raw
         block = self.raw.blocks[index] if isinstance(index, int) and 0 < index < len(self.raw.blocks) else None
         if block is None or block.params is None or block.results is None:
@@ -292,9 +299,9 @@ class Reader:
             env[name] = c.param(name, _full_type(var), var.stop_gradient)
         self.ops(c, env, block)
         inside = Site(c, env, block, raw)
-        results = [self.lookup(inside, n, f"results/{i}", "results") for i, n in enumerate(block.results)]
+        results = [self.resolve(inside, n, f"results/{i}", "results") for i, n in enumerate(block.results)]
         if None in results:
-            raise Known
+            raise AlreadyReported
         return c.build([v for v in results if v is not None])
 
     def open_block(
@@ -304,15 +311,17 @@ class Reader:
         results: Sequence[str],
         optional: Iterable[str] = (),
     ) -> tuple[Block, dict[str, str]]:
-        """Read an inner block with parameters `types`; it, and the variable that holds the last version of each result.
+        """Read an inner block with parameters `types`. Returns it, and for each result the variable with its last
+        version.
 
-        An `optional` result may be missing; one that is not there or wrong raises Known.
+        An `optional` result may be missing. Raises AlreadyReported if another result is missing, or if the block has a
+        problem.
         """
         before = len(self.problems.found)
         c = Versions(None if block is None else block.idx)
         env: Env = {n: c.param(n, t, False) for n, t in types.items()}
         if block is not None:
-            self.scope(c, env, block)
+            self.inline_block(c, env, block)
             if KEY in results:
                 key = env[KEY]
                 assert key is not None
@@ -323,14 +332,16 @@ class Reader:
             if value is not None:
                 names[name] = value.name
             elif name not in optional:
-                raise Known
+                raise AlreadyReported
         if len(self.problems.found) > before:
-            raise Known
+            raise AlreadyReported
         renamed = c.final_names()
         return c.build([]), {n: renamed.get(v, v) for n, v in names.items()}
 
-    def scope(self, b: Versions, env: Env, block: RawBlock) -> None:
-        """The ops of a block whose own variables hide those around it, and are gone after it."""
+    def inline_block(self, b: Versions, env: Env, block: RawBlock) -> None:
+        """Read the ops of a block in place. Its own variables hide outer ones of the same name, and end with the
+        block.
+        """
         hidden = {n: env.pop(n) for n in block.vars if n in env}
         self.ops(b, env, block)
         for n in block.vars:
@@ -346,7 +357,7 @@ def _full_type(var: RawVar) -> Type:
 
 
 def _declared_type(var: RawVar, found: Type) -> Type | None:
-    """What the declaration says, its silences filled in from what was found."""
+    """The declared type; what the declaration leaves out is taken from the type found."""
     if isinstance(found, StackType) or var.stack_depth:
         return _full_type(var) if var.dtype is not None and var.shape is not None else None
     return TensorType(found.shape if var.shape is None else var.shape, found.dtype if var.dtype is None else var.dtype)

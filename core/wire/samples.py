@@ -1,4 +1,4 @@
-"""A small program for each op that runs inner blocks, or a function: what single values cannot show."""
+"""An example program for each construct, each op with inner blocks, and functions. The catalogue shows them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["SAMPLES", "Sample"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A program with the parameter `w` and the variable `loss`, all float64 unless they say otherwise.
+    """A program with the parameter `w` and the variable `loss`, all float64 unless declared otherwise.
 
-    feeds: values by name. loss, gradient: what must come out at ``w``, the gradient by w.
+    feeds: values by name. loss, gradient: the expected loss at ``w``, and its expected gradient by w.
     """
 
     document: dict[str, Any]
@@ -23,7 +23,7 @@ class Sample:
 
 
 def _op(type: str, out: str | list[str], *inputs: str, **attrs: Any) -> dict[str, Any]:
-    """An op whose inputs are called x, y, ..., as most are."""
+    """An op whose inputs are named x, y, ..."""
     names = {slot: [name] for slot, name in zip("xyz", inputs, strict=False)}
     op: dict[str, Any] = {"type": type, "inputs": names, "outputs": {"out": [out] if isinstance(out, str) else out}}
     return op | ({"attrs": attrs} if attrs else {})
@@ -78,7 +78,7 @@ SAMPLES: dict[str, Sample] = {
         ],
         n=("int64", 3), w=[2.0], loss=8.0, gradient=[12.0],
     ),
-    # the same loop as a backward pass would have it: all that it reads and writes is named
+    # the same loop in the closed form: all names that it reads and writes are listed
     "loop": Sample(
         {
             "form": "closed",
@@ -174,7 +174,7 @@ SAMPLES: dict[str, Sample] = {
         [_op("neg", "y", "row")],
         large=("bool", [True, False, True]), w=[3.0, 1.0, 4.0], loss=24.0, gradient=[6.0, -1.0, 8.0],
     ),
-    # the square root of what is not negative, with a gradient of 0 where it is
+    # the square root where x is positive; elsewhere 0, with gradient 0
     "safe_where": _sample(
         [
             _run("safe_where", {"condition": ["positive"]}, {"out": ["y"]}, true_block=1, false_block=2),
@@ -204,4 +204,4 @@ SAMPLES: dict[str, Sample] = {
         w=[2.0], loss=8.0, gradient=[12.0],
     ),
 }  # fmt: skip
-"""By name of the op."""
+"""Op name -> its sample."""

@@ -1,4 +1,4 @@
-"""Which blocks belong to which op, and which names a block touches, its inner blocks included."""
+"""The tree of blocks, and the names that each block reads and writes, its inner blocks included."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Scopes", "Touched", "inner_indices", "local_names"]
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Names that a block reads or writes and does not declare for itself, in order; and whether it draws at random."""
+    """Outer names that a block reads or writes, in order, and whether it contains random ops."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -24,7 +24,10 @@ class Touched:
 
 
 class Scopes:
-    """The tree of blocks. Made only if every block hangs below block 0 exactly once, within the depth limit."""
+    """The tree of blocks.
+
+    Raises InvalidProgram unless each block is used exactly once, below block 0 and within the depth limit.
+    """
 
     def __init__(self, program: RawProgram, problems: Problems, limits: Limits) -> None:
         self.program = program
@@ -35,13 +38,13 @@ class Scopes:
         return self._touched[index]
 
     def _check_tree(self, problems: Problems, limits: Limits) -> None:
-        """Walk down from block 0, refusing what is not a tree, then collect names on the way back up."""
+        """Walk from block 0 to the leaves and report whatever is not a tree; then collect names on the way back."""
         blocks = self.program.blocks
         if blocks[0].parent_idx != -1:
-            problems.add("bad_program", "block 0 is the root: its parent_idx is -1", "/blocks/0/parent_idx")
+            problems.add("bad_program", "block 0 is the root: its parent_idx must be -1", "/blocks/0/parent_idx")
         owner: dict[int, RawOp] = {}
         order = [(0, 1)]
-        for index, depth in order:  # grows while it is walked
+        for index, depth in order:  # the loop appends to the list it iterates
             for op in blocks[index].ops:
                 for attr, inner in inner_indices(op):
                     pointer = f"{op.pointer}/attrs/{attr}"
@@ -103,9 +106,9 @@ class Scopes:
 
 
 def inner_indices(op: RawOp) -> list[tuple[str, object]]:
-    """The (attribute, index) pairs with which `op` names blocks; one that may be null can be left out."""
+    """The (attribute, index) pairs by which `op` refers to blocks. A null index that is allowed is left out."""
     found: list[tuple[str, object]] = []
-    for attr, optional in _naming(op.type):
+    for attr, optional in _block_attributes(op.type):
         value = op.attrs.get(attr)
         if isinstance(value, list):
             found += [(f"{attr}/{i}", each) for i, each in enumerate(value)]
@@ -115,7 +118,7 @@ def inner_indices(op: RawOp) -> list[tuple[str, object]]:
 
 
 def local_names(op: RawOp) -> frozenset[str]:
-    """The names that `op` gives to its inner block alone."""
+    """Names that `op` defines only for its inner block."""
     spec = CONSTRUCTS.get(op.type)
     given = [op.attrs.get(a) for a in (block_attrs(spec, LocalName) if spec else ())]
     lists = (value if isinstance(value, list) else [value] for value in given)
@@ -123,8 +126,8 @@ def local_names(op: RawOp) -> frozenset[str]:
 
 
 @cache
-def _naming(type: str) -> tuple[tuple[str, bool], ...]:
-    """(attribute, whether it may be null) of those that name blocks, in either form of the op."""
+def _block_attributes(type: str) -> tuple[tuple[str, bool], ...]:
+    """(attribute, whether it may be null) for the attributes that refer to blocks, in both forms of the op."""
     found = {}
     for table, kind in ((REGISTRY, Block), (CONSTRUCTS, BlockIndex)):
         if type in table:

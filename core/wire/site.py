@@ -1,4 +1,4 @@
-"""Where the reader stands while it reads one op."""
+"""The place of the op that the reader is reading."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from core.ir.errors import ProgramError
 from core.wire.document import RawBlock, RawOp
 from core.wire.versions import Versions
 
-__all__ = ["KEY", "Env", "Known", "Site"]
+__all__ = ["KEY", "AlreadyReported", "Env", "Site"]
 
 KEY = "@KEY"
-"""The variable that random ops draw from: a parameter of every program that has any."""
+"""The key of the random ops: a parameter of every program with random ops."""
 
 Env = dict[str, Value | None]
-"""Client name -> its current version. None marks a name whose definition was wrong: one mistake is told once."""
+"""Client name -> its current version. None marks a name whose definition was wrong: a mistake is reported once."""
 
 
-class Known(Exception):
-    """The op at hand cannot be read because of a problem that has been noted already."""
+class AlreadyReported(Exception):
+    """The current op cannot be read because of a problem that is already reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The op at hand, the block it stands in, the names it can see, and the core's block that is being written."""
+    """The current op, its block, the visible names, and the core block that is being built."""
 
     versions: Versions
     env: Env
@@ -35,14 +35,14 @@ class Site:
     def b(self) -> BlockBuilder:
         return self.versions.builder
 
-    def known(self, names: list[str]) -> list[Value]:
-        """The current versions of names that are in `env`. Raises Known if one of them is wrong."""
+    def current(self, names: list[str]) -> list[Value]:
+        """The current versions of names in `env`. Raises AlreadyReported if the definition of one was wrong."""
         values = [self.env[n] for n in names]
         if None in values:
-            raise Known
+            raise AlreadyReported
         return [v for v in values if v is not None]
 
     def refuse(self, message: str, code: str, place: str = "", suggestion: str | None = None) -> ProgramError:
-        """An error at this op; `place` is the end of a JSON pointer, such as ``inputs/x``."""
+        """A ProgramError at this op. `place` is the end of its JSON pointer, such as ``inputs/x``."""
         pointer = f"{self.raw.pointer}/{place}" if place else self.raw.pointer
         return ProgramError(message, code, pointer=pointer, suggestion=suggestion)

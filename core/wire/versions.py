@@ -1,4 +1,4 @@
-"""Single assignment: every definition of a name becomes a variable of its own."""
+"""Single assignment: each definition of a name becomes a variable of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Versions"]
 class Versions:
     """A block builder that numbers the definitions of each name.
 
-    A parameter keeps its name, later versions are ``x@VER@1``, ``x@VER@2``. Of any other name the last version keeps
-    the name, and earlier ones are ``x@VER@0`` and so on; that is settled when the block is built.
+    A parameter keeps its name, and its later versions are ``x@VER@1``, ``x@VER@2``. For any other name the last version
+    keeps the name, and earlier ones are ``x@VER@0`` and so on; this is decided when the block is built.
 
-    index: the client's number of the block. The own variables of a block that is read into this one, as that of a
-    `net` is, are called ``x@IN@<its number>`` here: they are other variables than this block's of the same name.
+    index: the client's index of the block. If another block is inlined into this one, as by `net`, that block's own
+    variables are named ``x@IN@<its index>``, because they differ from variables of the same name here.
     """
 
     def __init__(self, index: int | None = None) -> None:
@@ -36,7 +36,9 @@ class Versions:
         return self.builder.param(type, name)
 
     def new_version(self, name: str, type: Type, declared: RawVar | None) -> str:
-        """A variable for the next definition of `name`. `stop_gradient` is about the first definition."""
+        """A variable for the next definition of `name`. `stop_gradient` of the declaration applies to the first
+        definition.
+        """
         count = self.counts.get(name, 0)
         self.counts[name] = count + 1
         variable = name if count == 0 else f"{name}@VER@{count}"

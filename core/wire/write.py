@@ -1,4 +1,4 @@
-"""Closed blocks out as JSON: a legal program again, in the client's names."""
+"""Writing of a program: closed blocks as a JSON document with the client's names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["write"]
 
 
 def write(program: Program) -> dict[str, Any]:
-    """The JSON document of a program, in the closed form: ``read(write(p)) == p``.
+    """The JSON document of a program in the closed form: ``read(write(p)) == p``.
 
-    Forward blocks keep the client's indices where they are known; blocks of the backward pass follow, outer ones
-    before inner ones, each naming the forward block it belongs to.
+    Forward blocks keep the client's indices where these are known. The blocks of the backward pass follow, outer ones
+    before inner ones, and each names its forward block.
     """
     roles = {v.name: v for v in program.variables}
     with headroom():
-        places = _number(program.block)
+        places = _assign_places(program.block)
         inner = sorted((p for p in places.values() if p.index), key=lambda p: p.index)
         blocks = [_root(program, places, roles), *(_block(place, places) for place in inner)]
     document: dict[str, Any] = {"version": 1, "form": "closed", "blocks": blocks}
@@ -33,20 +33,20 @@ def write(program: Program) -> dict[str, Any]:
 
 
 class _Place:
-    """Where a block stands in the document."""
+    """The position of a block in the document."""
 
     def __init__(self, block: Block, index: int, parent: int, forward: int, number: int) -> None:
         self.block, self.index, self.parent, self.forward, self.number = block, index, parent, forward, number
 
 
 Slot = tuple[int, int, str]
-"""Where a block hangs: the number of the block that holds its op (0 for the root), the op's position there, the
-attribute. Ops themselves are no keys: one that runs again in the backward pass stands in several places."""
+"""Key of an inner block: the number of the block with its op (0 for the root), the position of the op, the attribute.
+An op itself cannot be the key, because a recomputed op occurs in several places."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An inner block before it has an index; `number` counts them from 1, outer ones first."""
+    """An inner block before it gets an index. `number` counts inner blocks from 1, outer ones first."""
 
     number: int
     slot: Slot
@@ -54,16 +54,21 @@ class _Node:
     block: Block
 
 
-def _number(root: Block) -> dict[Slot | None, _Place]:
-    """A place for every block; that of the root is under None."""
-    nodes = _nested(root)
+def _assign_places(root: Block) -> dict[Slot | None, _Place]:
+    """The place of each block. The key of the root is None."""
+    nodes = _inner_nodes(root)
     taken = {0, OF_FUNCTION}
     index_of: dict[int, int] = {0: 0}
     for node in nodes:
-        wanted = block_index(node.block)
-        if not _is_adjoint(node.op) and wanted is not None and wanted not in taken and wanted <= len(nodes):
-            index_of[node.number] = wanted
-            taken.add(wanted)
+        client_index = block_index(node.block)
+        if (
+            not _is_adjoint(node.op)
+            and client_index is not None
+            and client_index not in taken
+            and client_index <= len(nodes)
+        ):
+            index_of[node.number] = client_index
+            taken.add(client_index)
     free = (n for n in range(len(nodes) + 1) if n not in taken)
     for node in sorted(nodes, key=lambda n: _is_adjoint(n.op)):
         if node.number not in index_of:
@@ -84,8 +89,8 @@ def _number(root: Block) -> dict[Slot | None, _Place]:
     return places
 
 
-def _nested(root: Block) -> list[_Node]:
-    """Every inner block, outer ones first. Iterative: nesting may be deep."""
+def _inner_nodes(root: Block) -> list[_Node]:
+    """All inner blocks, outer ones first. Iterative, because nesting may be deep."""
     found: list[_Node] = []
     level = [(0, root)]
     while level:

@@ -74,7 +74,7 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         renew=args["renew"],
         parameters=_under(PARAMETER, tensors),
         constants=_under(CONSTANT, tensors),
-        ask={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
+        requested={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
         limits=limits_of(state),
     )
     held.changed(args["seq"])

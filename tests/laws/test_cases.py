@@ -1,4 +1,4 @@
-"""docs/semantics.md numbers its cases; a test of a case begins its name with the number."""
+"""The numbered cases of docs/semantics.md: the name of the test of a case begins with its number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBERS = re.compile(r"test_(\d+(?:_and_\d+)*)_")
 
 
 def numbered() -> dict[int, list[str]]:
-    """Number -> the tests that carry it, as ``file::name``."""
+    """Number -> its tests, as ``file::name``."""
     found: dict[int, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

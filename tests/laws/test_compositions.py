@@ -1,8 +1,7 @@
-"""Ops of any kind one after the other, in loops and branches: machine code agrees with the reference executor.
+"""Compositions of random ops in loops and branches: machine code agrees with the reference executor.
 
-Each op of a composition is one of its examples, to whose numbers a little of the numbers that are there already is
-added: reshaped, repeated, turned around and cut as it takes. So what ops are fused with, and how their operands lie,
-is left to chance.
+Each op of a composition is one of its examples. To its inputs, a small multiple of existing values is added, reshaped,
+repeated, reversed and sliced to fit. The fusions and the memory layouts of operands are therefore random.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from tests.laws.test_ops import CASES, OPS, arrays, examples_of
 from tests.laws.test_random_programs import EXAMPLES, PARTS
 
 LARGEST = 400
-"""Elements of an input that an op may have here."""
+"""Most elements of an input of an op."""
 
 TOLERANCE = {"float64": 1e-8, "float32": 2e-3}
-"""Of the largest number: what is composed is not always well conditioned."""
+"""Relative to the largest element, because compositions may be badly conditioned."""
 
 
 def fits(name: str, number: int) -> bool:
@@ -48,7 +47,10 @@ Leaf = Callable[[np.ndarray], Value]
 
 
 class Composition:
-    """Draws a program. values: what is given for its parameters; wrt: those to differentiate with respect to."""
+    """A random program.
+
+    values: of its parameters. wrt: parameters to differentiate with respect to.
+    """
 
     def __init__(self, seed: int) -> None:
         self.draw, self.rng = random.Random(seed), np.random.default_rng(seed)
@@ -73,7 +75,9 @@ class Composition:
         return found
 
     def statement(self, b: BlockBuilder, pool: list[Value], leaf: Leaf, depth: int) -> None:
-        """One more op; what it gives goes to `pool`. leaf: a new parameter of the program, as `b` sees it."""
+        """Add one op, a loop or a branch; its results go to `pool`. leaf: adds a parameter of the program, visible in
+        `b`.
+        """
         kind = self.draw.random()
         if depth < 3 and kind < 0.12:
             self.loop(b, pool, leaf, depth)
@@ -89,7 +93,7 @@ class Composition:
         attrs = {k: self.dtype if (k, v) == ("dtype", "float64") else v for k, v in example.attrs.items()}
         try:
             made = as_tuple(b.emit(name, *inputs, **attrs))
-        except CoreError:  # an attribute speaks of float64
+        except CoreError:  # an attribute requires float64
             return
         pool.extend(v for v in made if isinstance(v.type, TensorType) and self.takes(v.type))
 
@@ -97,7 +101,7 @@ class Composition:
         return type.is_static and type.dtype == self.dtype and 0 < math.prod(type.shape) <= 5 * LARGEST
 
     def near(self, b: BlockBuilder, pool: list[Value], x: Value) -> Value:
-        """`x`, most often with some of the numbers in `pool` added."""
+        """`x`, usually with a small multiple of values in `pool` added."""
         if x.dtype != self.dtype or self.draw.random() < 0.2:
             return x
         other = self.adapted(self.draw.choice(pool), x.shape)
@@ -105,7 +109,7 @@ class Composition:
         return x + bounded * self.draw.choice((0.0, 0.03, 0.1))
 
     def adapted(self, v: Value, shape: tuple[int, ...]) -> Value:
-        """Numbers of `v` as an array of another shape."""
+        """Elements of `v` as an array of another shape."""
         many, wanted = math.prod(v.shape), math.prod(shape)
         if v.rank > 1 and self.draw.random() < 0.3:
             v = lookup("transpose")(v, axes=tuple(self.draw.sample(range(v.rank), v.rank)))
@@ -173,7 +177,7 @@ class Composition:
 
 
 def captures(inner: BlockBuilder, leaf: Leaf, extra: list[Value]) -> Leaf:
-    """A leaf of a block inside: `extra` learns what the op around it must hand over."""
+    """A `leaf` for an inner block. `extra` collects the operands that the outer op must capture."""
 
     def captured(x: np.ndarray) -> Value:
         extra.append(leaf(x))
@@ -183,7 +187,7 @@ def captures(inner: BlockBuilder, leaf: Leaf, extra: list[Value]) -> Leaf:
 
 
 def cotangents(rng: np.random.Generator, block: Block, values: list[Any]) -> list[np.ndarray]:
-    """Numbers for every float result of `block`; sometimes all ones."""
+    """Random values for every float result of `block`; sometimes all ones."""
     found = []
     for name, value in zip(block.results, execute(block, values), strict=True):
         if block.types[name].is_float:
@@ -193,7 +197,9 @@ def cotangents(rng: np.random.Generator, block: Block, values: list[Any]) -> lis
 
 
 def compare(block: Block, values: list[Any], tolerance: float) -> bool:
-    """Whether the program runs at all. It fails alike, or its results are the same but for rounding."""
+    """Whether the program runs. Asserts that machine code raises the same error, or gives equal results up to
+    rounding.
+    """
     with np.errstate(all="ignore"):
         native = native_interpreter(block, CPU)
         try:
@@ -219,16 +225,16 @@ def compare(block: Block, values: list[Any], tolerance: float) -> bool:
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(max_examples=-(-EXAMPLES // (10 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**48))
-def test_a_composition_and_its_gradients_of_both_orders(part, seed):
+def test_machine_code_agrees_on_a_composition_and_its_gradients_of_both_orders(part, seed):
     made, rng = Composition(seed), np.random.default_rng(seed)
     block, values = made.block, list(made.values)
     for order in range(3):
-        needed = optimize(block)  # without ops that would fail, and whose results nobody reads
+        needed = optimize(block)  # without unused ops, which may fail
         if not compare(needed, values, TOLERANCE[made.dtype] * 10**order):
             return
         if order < 2 and made.wrt:
             values += cotangents(rng, needed, values)
             try:
                 block = vjp(block, made.wrt)
-            except CoreError:  # what one of them has no gradient of
+            except CoreError:  # an op without a gradient
                 return

@@ -1,4 +1,4 @@
-"""A constant is an array of one number: machine code that knows the number gives what it gives for the array."""
+"""Machine code for an op with a constant operand gives the same result as for an array of that number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(s
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", BINARY)
-def test_an_op_with_a_constant_gives_what_the_reference_executor_gives(name, dtype):
+def test_an_op_with_a_constant_agrees_with_the_reference_executor(name, dtype):
     b = BlockBuilder()
     x = b.param(TensorType((len(NUMBERS),), dtype))
     results = []
@@ -33,13 +33,13 @@ def test_an_op_with_a_constant_gives_what_the_reference_executor_gives(name, dty
         constant = b.emit("fill_constant", shape=x.shape, value=number, dtype=dtype)
         try:
             results += [lookup(name)(x, constant), lookup(name)(constant, x)]
-        except CoreError:  # not an op of floats
+        except CoreError:  # the op takes no floats
             return
     both(b.build(results), [np.array(NUMBERS, dtype)])
 
 
 def bits(block: Block, *values: np.ndarray) -> tuple[list[bytes], list[bytes]]:
-    """All results: of machine code, and of the reference executor."""
+    """The bytes of all results, of machine code and of the reference executor."""
     found, wanted = (
         [np.asarray(r).tobytes() for r in run(Run(), *values)]
         for run in (native_interpreter(block, CPU), interpreter_of(block))
@@ -47,7 +47,7 @@ def bits(block: Block, *values: np.ndarray) -> tuple[list[bytes], list[bytes]]:
     return found, wanted
 
 
-def test_kernels_that_differ_in_the_sign_of_a_zero_alone_are_two():
+def test_kernels_that_differ_only_in_the_sign_of_a_zero_are_not_merged():
     b = BlockBuilder()
     results = []
     for shape, zero in (((6,), 0.0), ((2, 3), -0.0)):
@@ -61,7 +61,7 @@ def test_kernels_that_differ_in_the_sign_of_a_zero_alone_are_two():
     assert wanted[0] != wanted[1]
 
 
-def test_ops_that_differ_in_the_sign_of_a_zero_alone_are_not_shared():
+def test_ops_that_differ_only_in_the_sign_of_a_zero_are_not_shared():
     b = BlockBuilder()
     block = b.build([b.constant(zero, "float64", (2,)) for zero in (0.0, -0.0)])
 
@@ -70,7 +70,7 @@ def test_ops_that_differ_in_the_sign_of_a_zero_alone_are_not_shared():
     assert found == wanted == [np.array([zero] * 2).tobytes() for zero in (0.0, -0.0)]
 
 
-def test_zeros_of_both_signs_are_no_uniform_constant():
+def test_zeros_of_both_signs_are_not_a_uniform_constant():
     b = BlockBuilder()
     zeros = b.emit("assign_value", shape=(2,), values=(0.0, -0.0), dtype="float64")
     found, wanted = bits(b.build([lookup("mul")(b.param(TensorType((2,), "float64")), zeros)]), np.ones(2))
@@ -79,8 +79,8 @@ def test_zeros_of_both_signs_are_no_uniform_constant():
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("times", [1, 2, 7, 300])
-def test_a_product_of_one_number_repeated_is_its_power(times, dtype):
-    """What an integer cannot hold is left out, as numpy leaves it out."""
+def test_the_product_of_a_repeated_number_is_its_power(times, dtype):
+    """Integer overflow wraps around, as in numpy."""
     x = np.array([2, 3, 1, 0], dtype)
     b = BlockBuilder()
     repeated = lookup("expand")(b.param(TensorType((4, 1), dtype)), shape=(4, times))
@@ -95,12 +95,12 @@ def test_a_product_of_one_number_repeated_is_its_power(times, dtype):
 
 
 REFUSED = {"mod": 0, "floor_div": 0, "bitwise_left_shift": -1}
-"""Ops of whole numbers, and a second operand that they refuse."""
+"""Integer ops, and a second operand that they refuse."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("native", [False, True])
-def test_constants_that_an_op_refuses_are_an_error_of_the_run_that_comes_to_it(name, native):
+def test_constants_that_an_op_refuses_are_an_error_only_if_the_op_runs(name, native):
     s = Sketch()
     s.param("w", [0.5, 0.25])
     s.feed("refuse", True, "bool")
@@ -122,10 +122,10 @@ def test_constants_that_an_op_refuses_are_an_error_of_the_run_that_comes_to_it(n
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("attrs", [{"scale": 2.0**64}, {"bias": -(2.0**64)}])
-def test_a_number_that_is_none_of_its_operand_s_dtype_is_refused(dtype, attrs):
+def test_a_constant_outside_the_dtype_of_its_operand_is_refused(dtype, attrs):
     b = BlockBuilder()
     x = b.param(TensorType((2,), dtype))
-    with pytest.raises(ProgramError, match=f"is no {dtype}"):
+    with pytest.raises(ProgramError, match=f"is not a value of dtype {dtype}"):
         lookup("scale")(x, **attrs)
-    with pytest.raises(ProgramError, match=f"is no {dtype}"):
+    with pytest.raises(ProgramError, match=f"is not a value of dtype {dtype}"):
         lookup("increment")(x, step=next(iter(attrs.values())))

@@ -1,4 +1,4 @@
-"""Every op goes out as JSON and comes back the same, its examples and its backward pass included."""
+"""Every op, with its examples and its backward pass, survives `write` and `read`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def program_of(name: str, i: int) -> Program:
     return Program(block, variables)
 
 
-def sent(program: Program) -> Program:
+def round_trip(program: Program) -> Program:
     return read(json.loads(json.dumps(write(program), allow_nan=False)))
 
 
 @pytest.mark.parametrize(("name", "i"), SENT)
-def test_an_op_comes_back_as_it_was_sent(name: str, i: int) -> None:
+def test_an_op_survives_write_and_read(name: str, i: int) -> None:
     program = program_of(name, i)
-    again = sent(program)
+    again = round_trip(program)
     assert [(op.type, exact(op.attrs)) for op in again.block.ops] == [
         (op.type, exact(op.attrs)) for op in program.block.ops
     ]
 
 
 @pytest.mark.parametrize(("name", "i"), [c for c in SENT if OPS[c[0]].differentiable])
-def test_a_backward_pass_comes_back_as_it_was_sent(name: str, i: int) -> None:
-    program = sent(program_of(name, i))
+def test_a_backward_pass_survives_write_and_read(name: str, i: int) -> None:
+    program = round_trip(program_of(name, i))
     block = program.block
     written = [n for op in block.ops for n in op.outputs]
     targets = [n for n in written if block.types[n].is_float and isinstance(block.types[n], TensorType)]
@@ -45,4 +45,4 @@ def test_a_backward_pass_comes_back_as_it_was_sent(name: str, i: int) -> None:
     if not targets or not wrt:
         pytest.skip("nothing to differentiate")
     backward = gradients(program, targets, wrt)
-    assert exact(sent(backward.program)) == exact(backward.program)  # == takes 0.0 for -0.0
+    assert exact(round_trip(backward.program)) == exact(backward.program)  # == takes 0.0 for -0.0

@@ -1,5 +1,6 @@
-"""Machine code touches nothing but its arrays: before them lies a margin that must not change, nor show its NaN, and
-behind them a page that nobody may touch."""
+"""Machine code touches only its arrays. Before each array lies a margin that must not change and whose NaN must not
+reach a result; after it lies a protected page.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from tests.walls import before_a_wall
 
 MARGIN = 512
 POISON = 0xFF
-"""As bytes of a float this is NaN; as an integer it is -1, as a bool neither true nor false."""
+"""Bytes of a NaN as float, of -1 as integer, and of neither true nor false as bool."""
 
 FIRST = [(name, i) for name, i in CASES if i == 0]
 
 
 class Guarded:
-    """An array between a margin and a page that nobody may touch."""
+    """An array between a margin and a protected page."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -39,13 +40,13 @@ class Guarded:
         self.array = raw[raw.size - size :].view(dtype).reshape(shape)
 
     @property
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         return bool((self.margin == POISON).all())
 
 
 @pytest.fixture
 def guards(monkeypatch):
-    """Every array that machine code is given or makes, the arena included, is guarded."""
+    """Guards every array that machine code gets or makes, the arena included."""
     held: list[Guarded] = []
 
     def room(self):
@@ -63,7 +64,7 @@ def guards(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "i"), FIRST)
-def test_nothing_is_touched_outside_the_arrays_of_an_op_and_its_gradient(name, i, guards):
+def test_an_op_and_its_gradient_touch_only_their_arrays(name, i, guards):
     example = examples_of(OPS[name])[i]
     values = arrays(example)
     if any(isinstance(x, list) for x in values):
@@ -96,13 +97,13 @@ def test_nothing_is_touched_outside_the_arrays_of_an_op_and_its_gradient(name, i
             for found, want in zip(native_interpreter(block, CPU)(Run(), *given), wanted, strict=True):
                 same(found, want)
 
-    assert all(each.whole for each in guards)
+    assert all(each.intact for each in guards)
     for guarded, value in zip((g for g in guards if any(g.array is x for x in given)), values, strict=True):
         same(guarded.array, value)
 
 
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
-def test_nothing_is_touched_outside_the_arrays_of_a_long_row(vectors, rest, guards):
+def test_a_long_row_touches_only_its_arrays(vectors, rest, guards):
     block = chain(vectors * lanes("float32") + rest, "float32")
     given = []
     for value in values(block):
@@ -112,4 +113,4 @@ def test_nothing_is_touched_outside_the_arrays_of_a_long_row(vectors, rest, guar
 
     native_interpreter(block, CPU)(Run(), *given)
 
-    assert all(each.whole for each in guards)
+    assert all(each.intact for each in guards)

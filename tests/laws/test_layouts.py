@@ -1,4 +1,6 @@
-"""How an array lies in memory changes no result: every op, and its gradient, on views of any kind as machine code."""
+"""Memory layout changes no result: machine code of every op and its gradient on transposed, reversed, strided and
+broadcast views.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +26,32 @@ from tests.programs import Sketch
 END = -(2**31)
 
 
-def turned(x: Value) -> Value:
+def transposed(x: Value) -> Value:
     return lookup("transpose")(x, axes=tuple(reversed(range(x.rank))))
 
 
 def sliced(x: Value, start: int, end: int, step: int) -> Value:
-    """Every axis from `start` to `end`."""
+    """A slice of every axis from `start` to `end`."""
     axes = tuple(range(x.rank))
     return lookup("slice")(x, axes=axes, starts=(start,) * x.rank, ends=(end,) * x.rank, steps=(step,) * x.rank)
 
 
 def spread(x: np.ndarray) -> np.ndarray:
-    """Each element of `x` among numbers that nobody should read."""
+    """The elements of `x` with unused numbers between them."""
     raw = np.full([2 * n for n in x.shape], 77).astype(x.dtype)
     raw[(slice(None, None, 2),) * x.ndim] = x
     return raw
 
 
-Lie = tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value, np.ndarray], Value], Callable[[Value], Value]]
+Layout = tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value, np.ndarray], Value], Callable[[Value], Value]]
 
-LIES: dict[str, Lie] = {
-    "by columns": (lambda x: np.ascontiguousarray(x.T), lambda v, x: turned(v), turned),
-    "last first": (lambda x: x[(slice(None, None, -1),) * x.ndim].copy(), lambda v, x: sliced(v, -1, END, -1), turned),
+LAYOUTS: dict[str, Layout] = {
+    "by columns": (lambda x: np.ascontiguousarray(x.T), lambda v, x: transposed(v), transposed),
+    "last first": (
+        lambda x: x[(slice(None, None, -1),) * x.ndim].copy(),
+        lambda v, x: sliced(v, -1, END, -1),
+        transposed,
+    ),
     "with gaps": (spread, lambda v, x: sliced(v, 0, 2**31 - 1, 2), lambda v: lookup("reduce_sum")(v)),
     "repeated": (
         lambda x: x[:1],
@@ -53,38 +59,38 @@ LIES: dict[str, Lie] = {
         lambda v: lookup("reduce_sum")(v, axes=(0,)),
     ),
 }
-"""What is given for an array, what makes the array of it, and what is done to results, so that cotangents lie so."""
+"""(array to pass, ops that restore the array from it, ops on results that give cotangents the same layout)."""
 
 
 def sampled() -> Iterator[Any]:
-    """(op, number of its example, lie); all but one for an op are slow."""
+    """(op, number of its example, layout). All but one per op are slow."""
     for name, i in CASES:
         if any(isinstance(x, list) for x in arrays(examples_of(OPS[name])[i])):
             continue
-        for lie in LIES:
-            yield pytest.param(name, i, lie, marks=[pytest.mark.slow] if i or lie != "repeated" else [])
+        for layout in LAYOUTS:
+            yield pytest.param(name, i, layout, marks=[pytest.mark.slow] if i or layout != "repeated" else [])
 
 
-@pytest.mark.parametrize(("name", "i", "lie"), list(sampled()))
-def test_an_op_and_its_gradient_on_arrays_that_lie_in_any_way(name, i, lie):
+@pytest.mark.parametrize(("name", "i", "layout"), list(sampled()))
+def test_an_op_and_its_gradient_do_not_depend_on_memory_layout(name, i, layout):
     spec, example = OPS[name], examples_of(OPS[name])[i]
-    give, take, leave = LIES[lie]
+    store, restore, finish = LAYOUTS[layout]
     b, given, operands = BlockBuilder(), [], []
     for x in arrays(example):
         moves = x.ndim > 0 and x.size > 0
-        given.append(give(x) if moves else x)
+        given.append(store(x) if moves else x)
         value = b.param(TensorType(given[-1].shape, str(x.dtype)))
-        operands.append(take(value, x) if moves else value)
+        operands.append(restore(value, x) if moves else value)
     results = as_tuple(b.emit(name, *operands, **example.attrs))
     if any(isinstance(r.type, StackType) for r in results):
         pytest.skip("lists of arrays")
-    block = b.build(leave(r) if r.type.is_float and has_elements(r) else r for r in results)
+    block = b.build(finish(r) if r.type.is_float and has_elements(r) else r for r in results)
     wrt = [p for p, x in zip(block.params, given, strict=True) if x.dtype.kind == "f"]
     if spec.differentiable and wrt and any(block.types[r].is_float for r in block.results):
         rng = np.random.default_rng(0)
         try:
             found = execute(block, given)
-        except ExecutionError:  # what is repeated is no longer what the op takes
+        except ExecutionError:  # the op does not accept repeated elements
             both(optimize(block), given)
             return
         for value, result in zip(found, block.results, strict=True):
@@ -100,7 +106,7 @@ def has_elements(x: Value) -> bool:
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("carried", [False, True])
-def test_a_result_whose_transpose_is_stored_first_lies_as_it_should(order, carried):
+def test_a_result_whose_transpose_is_stored_first_has_the_right_layout(order, carried):
     s = Sketch()
     s.param("x", np.random.default_rng(0).standard_normal((3, 3, 3)))
     s.op("sin", "x", out="a")

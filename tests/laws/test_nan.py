@@ -1,4 +1,4 @@
-"""A NaN that goes into an op comes out of it, or is refused: a number in its place would be a wrong answer."""
+"""A NaN input gives a NaN result or an error. A finite result would be wrong."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NOT_READ = {
 }
 
 
-def read(name: str, i: int) -> list[int]:
-    """Which inputs of an example an op reads as numbers: not those that give only a shape."""
+def inputs_read(name: str, i: int) -> list[int]:
+    """The inputs of an example whose values the op reads, not only their shape."""
     spec, args = OPS[name], arrays(examples_of(OPS[name])[i])
     if not spec.differentiable or (name, i) in NOT_READ or any(slot.name == "like" for slot in spec.inputs):
         return []
@@ -39,12 +39,12 @@ def read(name: str, i: int) -> list[int]:
     return floats(args)
 
 
-@pytest.mark.parametrize(("name", "i"), [case for case in CASES if read(*case)])
-def test_an_input_of_nan_makes_a_result_of_nan(name, i):
+@pytest.mark.parametrize(("name", "i"), [case for case in CASES if inputs_read(*case)])
+def test_a_nan_input_gives_a_nan_result(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     args = arrays(example)
 
-    for k in read(name, i):
+    for k in inputs_read(name, i):
         spoiled = [np.full_like(x, np.nan) if j == k else x for j, x in enumerate(args)]
         try:
             results = execute(block_for(spec, example), spoiled)
@@ -59,7 +59,7 @@ OPTIMISERS = sorted(n for n, s in REGISTRY.items() if [i.name for i in s.inputs[
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_gradient_of_nan_makes_a_parameter_of_nan(name):
+def test_a_nan_gradient_gives_a_nan_parameter(name):
     b = BlockBuilder()
     args = [np.asarray(3) if slot.name == "step" else np.array([0.5, 0.25]) for slot in REGISTRY[name].inputs]
     values = [b.param(TensorType(x.shape, str(x.dtype))) for x in args]
@@ -69,5 +69,5 @@ def test_a_gradient_of_nan_makes_a_parameter_of_nan(name):
     parameter = execute(block, args)[0]
 
     assert np.isnan(parameter[0])
-    if name in ("lamb", "lars"):  # one norm for all
+    if name in ("lamb", "lars"):  # one norm over all elements
         assert np.isnan(parameter[1])

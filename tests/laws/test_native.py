@@ -1,4 +1,4 @@
-"""Machine code does what the reference executor does, on every op and its gradient."""
+"""Machine code agrees with the reference executor on every op and its gradient, and on random programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def both(block, args):
 
 
 def in_dtype(name: str, i: int, dtype: str) -> Example | None:
-    """An example of an op with its float64 numbers in `dtype`; None if it has no such numbers."""
+    """An example with its float64 arrays in `dtype`. None if it has no such arrays."""
     example = examples_of(OPS[name])[i]
     if dtype == "float64":
         return example
@@ -78,7 +78,7 @@ def cotangent(rng: np.random.Generator, of: Any) -> Any:
 
 
 def sampled() -> Iterator[Any]:
-    """(op, number of its example, dtype); all but the first example of an op are slow."""
+    """(op, number of its example, dtype). All but the first example of an op are slow."""
     for name, i in CASES:
         for dtype in ("float64", "float32"):
             if in_dtype(name, i, dtype) is not None:
@@ -86,7 +86,7 @@ def sampled() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "i", "dtype"), list(sampled()))
-def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, dtype):
+def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, i, dtype):
     example = in_dtype(name, i, dtype)
     assert example is not None
     spec, values = OPS[name], arrays(example)
@@ -101,7 +101,7 @@ def test_an_op_and_its_gradient_are_what_the_reference_executor_gives(name, i, d
 
 
 def like(document: Any, dtype: str, width: int) -> Any:
-    """A random program for vectors of another size, and of another dtype than float64."""
+    """A random program for vectors of another size and another dtype than float64."""
     if isinstance(document, dict):
         return {
             key: [*value[:-1], width] if key == "shape" and value[-1:] == [2] else like(value, dtype, width)
@@ -121,14 +121,14 @@ def values_like(seed: int, dtype: str, width: int) -> dict[str, np.ndarray]:
 
 
 WIDTHS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
-"""Around the lanes of vector registers, and rows of several of them."""
+"""Sizes around the lanes of a vector register, and rows of several registers."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @settings(max_examples=-(-EXAMPLES // (4 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16), width=st.sampled_from(WIDTHS))
-def test_a_random_program_is_what_the_reference_executor_makes_of_it(part, dtype, document, seed, width):
+def test_a_random_program_agrees_with_the_reference_executor(part, dtype, document, seed, width):
     values = values_like(seed, dtype, width)
     program = read(like(document, dtype, width))
     for executable in (

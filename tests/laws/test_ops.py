@@ -1,4 +1,4 @@
-"""What holds for every op, whatever it computes. A new op is covered by being declared."""
+"""Laws that hold for every op. A new op is covered as soon as it is declared."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from core.runtime.reference import execute
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}
 
 STOPPED = {"batch_norm": {"inputs": (0, 1, 2), "outputs": 1}, "spectral_norm": {"inputs": (0,), "outputs": 1}}
-"""Running statistics and estimates carry no gradient by definition: what remains to be compared."""
+"""Outputs to compare, for ops whose other outputs (running statistics, estimates) have no gradient by definition."""
 
 
 def leaves(x: Any) -> list[np.ndarray]:
-    """The arrays in `x`, those in lists and lists of lists too."""
+    """The arrays in `x`, those in nested lists included."""
     return [leaf for each in x for leaf in leaves(each)] if isinstance(x, list | tuple) else [np.asarray(x)]
 
 
 @cache
 def examples_of(spec: OpSpec) -> tuple[Example, ...]:
-    """The examples of an op. All tests are given the same arrays, which cannot be written to."""
+    """The examples of an op. All tests share the arrays, which are read-only."""
     assert spec.example_rule is not None
     examples = tuple(spec.example_rule())
     for array in leaves([(each.inputs, each.outputs) for each in examples]):
@@ -55,14 +55,14 @@ def type_of(value: Any) -> Any:
 
 
 def block_for(spec: OpSpec, example: Example, types: Sequence[Any] | None = None) -> Block:
-    """A block of this one op. Its parameters are the example's inputs."""
+    """A block of this one op. Its parameters are the inputs of the example."""
     b = BlockBuilder()
     values = [b.param(t) for t in (types or [type_of(x) for x in example.inputs])]
     return b.build(as_tuple(b.emit(spec.name, *values, **example.attrs)))
 
 
 def unstacked(spec: OpSpec, example: Example) -> Block:
-    """A block of this one op whose parameters are the arrays in the example's inputs; lists are written by its ops."""
+    """A block of this one op whose parameters are the arrays in the inputs of the example; ops build the lists."""
     b = BlockBuilder()
 
     def value(x: Any) -> Any:
@@ -91,9 +91,9 @@ def floats(values: Sequence[Any]) -> list[int]:
 
 
 def scalar(block: Block, sizes: dict[str, Any] | None = None) -> Block:
-    """A block that returns one number: its floating-point results, each weighted by fixed random numbers, added.
+    """A block that returns one number: the sum of its floating-point results, weighted by fixed random numbers.
 
-    sizes: result -> the shapes of its elements, where it is a stack; without it only the first element counts.
+    sizes: result -> shapes of its elements, if it is a stack. Without it only the first element counts.
     """
     b = BlockBuilder.like(block)
     total = b.constant(0.0, "float64")
@@ -107,7 +107,7 @@ def scalar(block: Block, sizes: dict[str, Any] | None = None) -> Block:
 
 
 def _elements(value: Any, sizes: Any) -> list[Any]:
-    """The arrays in a result; of a stack as many as `sizes` says, one for each that is there and None for others."""
+    """The arrays in a result. For a stack, one per entry of `sizes`, and None for a missing element."""
     b = value.builder
     if not isinstance(value.type, StackType):
         return [value]
@@ -144,7 +144,7 @@ def differences(f: Callable[..., Any], args: list[Any], at: int, step: float = 1
 
 
 def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list[int] | None = None) -> Block:
-    """Compare the gradient of a scalar block with differences; returns the gradient block."""
+    """Compare the gradient of a scalar block with finite differences. Returns the gradient block."""
     wrt = [block.params[i] for i in (floats(args) if inputs is None else inputs)]
     grad = gradient(block, wrt)
     found = execute(optimize(grad), args)
@@ -155,7 +155,7 @@ def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_every_op_is_documented_and_says_what_its_gradient_is(name):
+def test_every_op_is_documented_and_declares_its_gradient(name):
     spec = REGISTRY[name]
 
     assert len(spec.doc) > 10
@@ -174,7 +174,7 @@ def same_values(value: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "i"), CASES)
-def test_every_example_comes_out_with_the_inferred_types(name, i):
+def test_every_example_gives_the_expected_values_of_the_inferred_types(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     block = block_for(spec, example)
 
@@ -187,7 +187,7 @@ def test_every_example_comes_out_with_the_inferred_types(name, i):
 
 
 @pytest.mark.parametrize(("name", "i"), [c for c in CASES if OPS[c[0]].differentiable])
-def test_first_and_second_gradients_agree_with_differences(name, i):
+def test_first_and_second_gradients_agree_with_finite_differences(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     args = leaves(example.inputs)
     if not floats(args):
@@ -233,7 +233,7 @@ def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes(name, shapes):
         kind = np.asarray(x).dtype.kind
         value = r.uniform(
             *(np.min(x), np.max(x)) if kind == "f" else (-1.7, 1.9), shape
-        )  # the example shows the domain
+        )  # stay inside the domain of the example
         args.append(value if kind == "f" else (value > 0) if kind == "b" else value.astype("int64"))
 
     first = check_gradient(scalar(block_for(spec, replace(example, inputs=tuple(args)))), args, 2e-6)
@@ -245,8 +245,8 @@ def shape_of(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name, spec in sorted(OPS.items()) if spec.differentiable])
-def test_gradients_are_compared_with_differences_on_at_least_three_shapes(name):
-    """Examples where differences are the gradient; for ops that work element by element the sweep above is more."""
+def test_every_gradient_is_checked_on_at_least_three_shapes(name):
+    """Examples whose gradient equals finite differences; for elementwise ops the shapes of the test above count too."""
     shapes = {shape_of(list(e.inputs)) for e in examples_of(OPS[name]) if e.smooth}
     if name in ELEMENTWISE and examples_of(OPS[name])[0].smooth:
         shapes.update(SHAPES)
@@ -261,7 +261,7 @@ def shortened(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "i"), CASES)
-def test_float32_comes_out_as_float32_and_close_to_float64(name, i):
+def test_float32_is_kept_and_close_to_float64(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     attrs = {k: "float32" if k == "dtype" and v == "float64" else v for k, v in example.attrs.items()}
     short = [shortened(x) for x in arrays(example)]
@@ -281,7 +281,7 @@ def test_float32_comes_out_as_float32_and_close_to_float64(name, i):
 
 
 @pytest.mark.parametrize(("name", "i"), CASES)
-def test_unknown_sizes_infer_something_true_and_give_the_same_gradient(name, i):
+def test_unknown_sizes_infer_a_true_type_and_give_the_same_gradient(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     args = arrays(example)
     if any(isinstance(x, list) for x in args):
@@ -308,7 +308,7 @@ def test_unknown_sizes_infer_something_true_and_give_the_same_gradient(name, i):
 
 
 def changed(type: Any, **how: Any) -> Any:
-    """`type` with other sizes or dtype; what a stack holds is changed, not that it is one."""
+    """`type` with other sizes or another dtype; a stack stays a stack."""
     if isinstance(type, StackType):
         return StackType(changed(type.element, **how))
     return replace(type, **{k: v(type.shape) if callable(v) else v for k, v in how.items()})
@@ -334,7 +334,7 @@ WRONG: list[tuple[str, Callable[[list[Any]], list[Any]]]] = [
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_wrong_types_are_refused_or_right_but_never_a_crash(name):
+def test_changed_types_are_refused_or_inferred_correctly(name):
     spec = OPS[name]
     for what, change in WRONG:
         for i, example in enumerate(examples_of(spec)[:2]):

@@ -1,7 +1,7 @@
-"""What holds for every op in float16 and bfloat16, measured against float64 on the same, rounded, inputs.
+"""Accuracy of every op in float16 and bfloat16, compared with float64 on the same rounded inputs.
 
-The measure is mixed stability: what comes out must be, to a few units in the last place of its dtype, what float64
-gives for inputs that were off by no more than that. How far such inputs move the result is found by moving them.
+The criterion is mixed stability: a result must equal, to a few units in the last place of its dtype, the float64 result
+for inputs perturbed by at most that much. The effect of such perturbations is found by perturbing the inputs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from core.runtime.reference import execute
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
 UNITS = 2.0
-"""Units in the last place that a result may be off: one for its own rounding, one for the path to it."""
+"""Allowed error in units in the last place: one for the rounding of the result, one for intermediate results."""
 
 DRAWS = 2
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """`x` with its floating-point arrays, those in lists too, converted."""
+    """`x` with its floating-point arrays converted, those in lists included."""
     if isinstance(x, list):
         return [cast(each, dtype) for each in x]
     return x.astype(as_dtype(dtype)) if is_float(x) else x
@@ -41,7 +41,7 @@ def is_float(x: Any) -> bool:
 
 
 def flat(values: Any) -> list[np.ndarray]:
-    """All arrays in a result, those of stacks one by one."""
+    """All arrays in a result, the elements of stacks included."""
     if isinstance(values, list | tuple):
         return [array for each in values for array in flat(each)]
     return [np.asarray(values)]
@@ -54,14 +54,14 @@ def element_dtype(type: Any) -> str:
 
 
 def in_dtype(example: Example, dtype: str) -> Example:
-    """The example with inputs, and attributes that name a dtype, in `dtype`."""
+    """The example with its inputs, and its dtype attributes, in `dtype`."""
     attrs = {k: dtype if v == "float64" else v for k, v in example.attrs.items()}
     with np.errstate(over="ignore"):
         return Example(tuple(cast(x, dtype) for x in arrays(example)), (), attrs, example.smooth)
 
 
-def moved(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
-    """How far each result moves when every input is off by up to one unit in its last place."""
+def perturbation(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
+    """How far each result moves if every input is perturbed by up to one unit in its last place."""
     r = np.random.default_rng(0)
     furthest = [np.zeros(w.shape) for w in wanted]
 
@@ -73,7 +73,7 @@ def moved(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) 
     for _ in range(DRAWS):
         try:
             found = flat(execute(block, [shaken(x) for x in args]))
-        except CoreError:  # off the domain
+        except CoreError:  # outside the domain
             continue
         for i, (value, base) in enumerate(zip(found, wanted, strict=True)):
             if is_float(base) and value.shape == base.shape:
@@ -82,13 +82,15 @@ def moved(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) 
 
 
 def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any], dtype: str) -> None:
-    """The results of `block` are of the inferred dtypes, finite where they can be, and close to those of `wide`."""
+    """Assert that the results of `block` have the inferred dtypes, are finite where possible, and are close to
+    `wide`.
+    """
     limits = ml_dtypes.finfo(as_dtype(dtype))
     unit, largest, smallest = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
     with np.errstate(all="ignore"):
         results = execute(optimize(block), args)
         wanted = flat(execute(wide, wide_args))
-        reach = moved(wide, wide_args, wanted, unit)
+        reach = perturbation(wide, wide_args, wanted, unit)
         dtypes = [element_dtype(t) for v, t in zip(results, block.result_types, strict=True) for _ in flat(v)]
         for value, dtype, true, far in zip(flat(results), dtypes, wanted, reach, strict=True):
             assert str(value.dtype) == dtype
@@ -104,7 +106,7 @@ def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any
 
 
 def check(spec: OpSpec, example: Example, dtype: str) -> None:
-    """Forward, and backward if the op is smooth here, in `dtype` and in float64."""
+    """Compare the forward pass, and the backward pass if the op is smooth here, in `dtype` and in float64."""
     short = in_dtype(example, dtype)
     args = list(short.inputs)
     wide_args = [cast(x, "float64") for x in args]
@@ -116,7 +118,7 @@ def check(spec: OpSpec, example: Example, dtype: str) -> None:
     pulled, pulled_wide = (vjp(b, [b.params[i] for i in wrt]) for b in (block, wide))
     seeds = [pulled.types[p] for p in pulled.params[len(args) :]]
     if any(isinstance(t, StackType) for t in seeds):
-        return  # a sum of what was read from it is covered by the ops that read
+        return  # results read from it are covered by the ops that read
     r = np.random.default_rng(5)
     shapes = [v.shape for v, t in zip(execute(block, args), block.result_types, strict=True) if t.is_float]
     cts = [r.uniform(0.5, 1.5, s).astype(as_dtype(t.dtype)) for s, t in zip(shapes, seeds, strict=False)]
@@ -134,7 +136,7 @@ HALF_CASES = [
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "i"), HALF_CASES)
-def test_16_bits_are_as_good_as_16_bits_can_be_or_are_refused(name, i, dtype):
+def test_16_bit_results_are_stable_or_refused(name, i, dtype):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     try:
         block_for(spec, in_dtype(example, dtype))
@@ -199,7 +201,7 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "inputs", "attrs"), [case[1:] for case in LARGE], ids=[case[0] for case in LARGE])
-def test_what_adds_up_much_or_goes_far_in_between_keeps_its_digits(name, inputs, attrs, dtype):
+def test_long_sums_and_large_intermediates_keep_their_precision(name, inputs, attrs, dtype):
     check(OPS[name], Example(inputs, (), OPS[name].complete(attrs)), dtype)
 
 
@@ -224,7 +226,7 @@ def every_value(dtype: str) -> np.ndarray:
 
 
 def some_values(dtype: str) -> np.ndarray:
-    """A few of every size and sign, the ends and the smallest among them."""
+    """Some numbers of every magnitude and sign, the largest and the smallest included."""
     every = np.sort(every_value(dtype).astype("float64"))
     middle = np.searchsorted(every, 0.0)
     near = np.concatenate(
@@ -235,7 +237,7 @@ def some_values(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_every_16_bit_number_gives_what_it_gives_in_float32_rounded(name, dtype):
+def test_every_16_bit_number_gives_the_float32_result_rounded(name, dtype):
     spec = OPS[name]
     for example in {str(e.attrs): e for e in examples_of(spec)}.values():
         if len(example.inputs) == 1:
@@ -271,7 +273,7 @@ def assert_rounded(block: Block, args: list[Any], wide: Block, wide_args: list[A
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", sorted(EXACT & OPS.keys()))
-def test_what_is_called_exact_is_exact(name, dtype):
+def test_results_declared_exact_are_exact(name, dtype):
     for example in examples_of(OPS[name]):
         short = in_dtype(example, dtype)
         if "dtype" in short.attrs or not any(is_float(x) for x in flat(list(short.inputs))):

@@ -1,4 +1,4 @@
-"""What the analysis predicts of the memory of machine code is what a first step of it allocates, to the byte."""
+"""The memory that the analysis predicts for machine code equals the bytes that a first step allocates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL = {
 
 
 def allocated(executable: Executable, values: Mapping[str, Any]) -> int:
-    """Bytes that are there behind the first step of machine code, as numpy and the code itself have counted them."""
+    """Bytes allocated after the first step of machine code, as counted by numpy and by the code itself."""
     tracemalloc.start()
     try:
         compiled = executable.compiled()
@@ -57,7 +57,7 @@ def allocated(executable: Executable, values: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_workloads_of_the_bench_take_what_is_predicted(name):
+def test_the_workloads_of_the_bench_allocate_the_predicted_bytes(name):
     workload = SMALL[name]()
     program, query = read(workload.program), GradientQuery(loss="loss")
     trips = int(workload.feeds.get("n", 7 if name == "branch" else 1))
@@ -70,7 +70,7 @@ def test_the_workloads_of_the_bench_take_what_is_predicted(name):
 
 
 def nested(trips: int, size: int, depth: int = 2) -> Sketch:
-    """A loop in a loop, and so on, each of so many trips."""
+    """Nested loops, each with the given number of trips."""
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, size))
     s.op("assign", "w", out="h")
@@ -83,7 +83,7 @@ def nested(trips: int, size: int, depth: int = 2) -> Sketch:
 
 
 FEW = [("recompute", "store", "store"), ("store", "sqrt", "store"), ("binomial", "recompute", "store")]
-"""Policies of three loops, one in the other, that are not slow to test."""
+"""Memory policies of three nested loops that are fast enough to test."""
 
 
 def combined() -> Iterator[Any]:
@@ -93,7 +93,7 @@ def combined() -> Iterator[Any]:
 
 @pytest.mark.parametrize("trips", [1, 9])
 @pytest.mark.parametrize("policies", list(combined()))
-def test_loops_in_loops_record_what_is_predicted_under_any_memory_policy_of_each(policies, trips):
+def test_nested_loops_record_the_predicted_bytes_under_any_combination_of_memory_policies(policies, trips):
     s = nested(trips, 40, depth=3)
     loops = (op for block in s.blocks for op in block["ops"] if op["type"] == "while")
     for loop, policy in zip(loops, policies, strict=True):
@@ -107,7 +107,7 @@ def test_loops_in_loops_record_what_is_predicted_under_any_memory_policy_of_each
 
 @pytest.mark.parametrize("size", [1, 100, 600])
 @pytest.mark.parametrize("trips", [0, 1, 3, 23])
-def test_loops_in_loops_record_what_is_predicted(trips, size):
+def test_nested_loops_record_the_predicted_bytes(trips, size):
     s = nested(trips, size)
     program, query = read(s.document), GradientQuery(loss="loss")
 
@@ -118,7 +118,7 @@ def test_loops_in_loops_record_what_is_predicted(trips, size):
 
 @pytest.mark.parametrize("trips", [0, 1, 2, 5, 6, 16, 61])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_under_a_memory_policy_a_loop_takes_what_is_predicted(policy, trips):
+def test_a_loop_under_a_memory_policy_allocates_the_predicted_bytes(policy, trips):
     s = tanh_loop(trips, 700)
     program, query = read(s.document), GradientQuery(loss="loss", loop_memory=policy)
 
@@ -129,7 +129,7 @@ def test_under_a_memory_policy_a_loop_takes_what_is_predicted(policy, trips):
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
-def test_no_random_program_takes_more_than_is_predicted_for_its_longest_loop(document, seed):
+def test_no_random_program_allocates_more_than_predicted_for_its_longest_loop(document, seed):
     program, values = read(document), leaves(seed)
     longest = len(FIXED["xs"])
     for executable in (compile_gradient(program, GradientQuery(targets=("loss",), **ALL)), second_order(program)):

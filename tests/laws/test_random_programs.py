@@ -1,7 +1,8 @@
-"""Any program's gradients, first and second order, agree with other ways to find them, and depend on its meaning alone.
+"""Gradients of random programs, of first and second order, agree with independent methods and do not depend on how the
+program is written.
 
-A program is compared with finite differences, with itself unrolled, under other names, with its blocks opened up and
-with its ops put into blocks. Each test runs in parts, which may run side by side, of programs that are its own.
+A program is compared with finite differences, with its unrolled form, under other names, with inlined blocks, and with
+ops moved into blocks. Each test runs in parts, which may run in parallel, on programs of their own.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def flat(grads: dict[str, Any]) -> np.ndarray:
     return np.concatenate([np.asarray(grads[name]) for name in LEAVES])
 
 
-def moved(values: Values, direction: np.ndarray, by: float) -> Values:
+def perturbed(values: Values, direction: np.ndarray, by: float) -> Values:
     parts = dict(zip(LEAVES, np.split(direction * by, len(LEAVES)), strict=True))
     return values | {name: values[name] + parts[name] for name in LEAVES}
 
@@ -83,13 +84,13 @@ def second_order(program: Program, loss: str = "loss", inputs: tuple[str, ...] =
 
 
 @random_programs()
-def test_gradients_of_both_orders_agree_with_two_other_ways_to_find_them(part, document, seed):
+def test_gradients_of_both_orders_agree_with_finite_differences_and_with_unrolling(part, document, seed):
     values = leaves(seed)
     straight_document, loss = unrolled_or_not(document, values)
     program, straight = read(document), read(straight_document)
     assert read(write(program)) == program
     backward = gradients(program, ["loss"], list(LEAVES), options=Options(unconnected="zeros"))
-    assert read(write(backward.program)) == backward.program  # what is sent out is read back in
+    assert read(write(backward.program)) == backward.program  # the written program reads back
     direction = np.random.default_rng(seed + 1).standard_normal(6)
 
     first = first_order(program)
@@ -97,13 +98,13 @@ def test_gradients_of_both_orders_agree_with_two_other_ways_to_find_them(part, d
     found = flat(out.gradients)
     assert abs(float(out.fetched["loss"]) - loss) < 1e-12 * max(1.0, abs(loss))
     np.testing.assert_allclose(found, flat(first_order(straight).step(values).gradients), rtol=1e-9, atol=1e-11)
-    up, down = (unrolled_or_not(document, moved(values, direction, by))[1] for by in (1e-5, -1e-5))
+    up, down = (unrolled_or_not(document, perturbed(values, direction, by))[1] for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-7)
 
     found = flat(second_order(program).step(values).gradients)
     expected = flat(second_order(straight).step(values).gradients)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
-    up, down = (flat(first.step(moved(values, direction, by)).gradients).sum() for by in (1e-5, -1e-5))
+    up, down = (flat(first.step(perturbed(values, direction, by)).gradients).sum() for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-6)
 
 
@@ -116,7 +117,7 @@ def unrolled_or_not(document: Document, values: Values) -> tuple[Document, float
 
 
 def both_orders(document: Document, values: Values, name: Callable[[str], str] = str) -> list[np.ndarray]:
-    """Loss, gradients and second gradients of a program whose variables are called `name`(what they were called)."""
+    """Loss, gradients and second gradients of a program whose variables are renamed by `name`."""
     program, inputs = read(document), tuple(name(n) for n in LEAVES)
     given = {name(n): value for n, value in values.items()}
     first = first_order(program, name("loss"), inputs).step(given)
@@ -128,7 +129,7 @@ def both_orders(document: Document, values: Values, name: Callable[[str], str] =
 
 
 @random_programs()
-def test_other_names_other_blocks_and_fewer_blocks_change_no_value_and_no_gradient(part, document, seed):
+def test_renaming_inlining_and_outlining_change_no_value_and_no_gradient(part, document, seed):
     values, draw = leaves(seed), random.Random(seed)
     wanted = both_orders(document, values)
 
@@ -145,8 +146,8 @@ def test_other_names_other_blocks_and_fewer_blocks_change_no_value_and_no_gradie
 
 
 @random_programs()
-def test_what_is_kept_recorded_or_run_again_changes_no_gradient(part, document, seed):
-    """In programs whose dropouts draw anew on every trip, too. A loop in runs adds up in another order, run by run."""
+def test_memory_policies_change_no_gradient(part, document, seed):
+    """Also for programs whose dropouts draw anew on every trip. Runs of a chunked loop add up in another order."""
     values, draw = leaves(seed), random.Random(seed)
     if draw.random() < 0.5:
         document = written(seed, random_ops=True)
@@ -176,5 +177,5 @@ def test_what_is_kept_recorded_or_run_again_changes_no_gradient(part, document, 
 
 
 def floats(op: dict[str, Any]) -> list[str]:
-    """What `op` writes that surely is a vector and not shadowed."""
+    """The outputs of `op` that are certainly vectors and not shadowed."""
     return op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []

@@ -1,4 +1,4 @@
-"""Every op that runs inner blocks has a program that shows it, and the program does what it says."""
+"""Every op with inner blocks has an example program, and the program gives its stated loss and gradient."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from core.wire import read, write
 from core.wire.samples import SAMPLES
 
 
-def test_there_is_a_sample_for_each_of_them() -> None:
+def test_every_op_with_inner_blocks_has_a_sample() -> None:
     catalogue = REGISTRY | CONSTRUCTS
     assert SAMPLES.keys() == {name for name, spec in catalogue.items() if spec.kind in ("control", "construct")}
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_a_sample_gives_what_it_says(name: str) -> None:
+def test_a_sample_gives_its_loss_and_gradient(name: str) -> None:
     sample = SAMPLES[name]
     used = {op["type"] for block in sample.document["blocks"] for op in block["ops"]}
     assert name in used

@@ -1,4 +1,4 @@
-"""Activation functions. What each does at its kinks is told with it; at a kink a gradient of 0 is the default."""
+"""Activation functions, element by element. Unless an op says otherwise, its gradient at a kink is 0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _cases(f, **attrs):
-    """A matrix, an empty one and a single number."""
+    """Examples of an op: on a matrix, on an empty matrix and on a 0-d array."""
     return lambda: [Example((x,), (f(x),), attrs) for x in (A, EMPTY, ONE)]
 
 
@@ -44,25 +44,25 @@ def _positive(x):
     return greater_than(x, _zero(x))
 
 
-def _up_to(x, bound):
+def _at_most(x, bound):
     return less_equal(x, full_like(x, value=bound))
 
 
-def _between(x, low, high):
-    """x held within bounds, whose gradient is 0 on the bounds as well as beyond. A NaN, which is neither, stays."""
-    from_high = greater_equal(x, full_like(x, value=high))
-    return where(_up_to(x, low), full_like(x, value=low), where(from_high, full_like(x, value=high), x))
+def _clamped(x, low, high):
+    """x clamped to [low, high]. The gradient is 0 on both bounds and outside them. NaN stays NaN."""
+    at_high = greater_equal(x, full_like(x, value=high))
+    return where(_at_most(x, low), full_like(x, value=low), where(at_high, full_like(x, value=high), x))
 
 
-def _below_zero(x):
-    """``min(x, 0)``: large x never reaches an exponential, forwards or backwards."""
+def _negative_part(x):
+    """``min(x, 0)``. Keeps large x out of the exponential, so that neither out nor the gradient overflows."""
     return where(_positive(x), _zero(x), x)
 
 
 @composite
 def relu6(x):
-    """``out = min(max(x, 0), 6)``. The gradient at 0 and at 6 is 0."""
-    return _between(x, 0.0, 6.0)
+    """ReLU capped at 6: ``out = min(max(x, 0), 6)``. The gradient at 0 and at 6 is 0."""
+    return _clamped(x, 0.0, 6.0)
 
 
 relu6.example(_cases(lambda x: np.clip(x, 0, 6)))
@@ -70,8 +70,11 @@ relu6.example(_cases(lambda x: np.clip(x, 0, 6)))
 
 @composite
 def elu(x, *, alpha: float = 1.0):
-    """``out = x`` where x > 0, else ``alpha * (exp(x) - 1)`` (Clevert et al. 2016). The gradient at 0 is `alpha`."""
-    return where(_positive(x), x, expm1(_below_zero(x)) * alpha)
+    """Exponential linear unit (Clevert et al. 2016): ``out = x`` where x > 0, else ``alpha * (exp(x) - 1)``.
+
+    The gradient at 0 is `alpha`.
+    """
+    return where(_positive(x), x, expm1(_negative_part(x)) * alpha)
 
 
 elu.example(_cases(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))), alpha=0.5))
@@ -79,7 +82,7 @@ elu.example(_cases(lambda x: np.where(x > 0, x, 0.5 * np.expm1(np.minimum(x, 0))
 
 @composite
 def selu(x):
-    """``out = scale * elu(x, alpha)`` with the self-normalising constants of Klambauer et al. 2017.
+    """Scaled exponential linear unit: ``out = scale * elu(x, alpha)`` with the constants of Klambauer et al. 2017.
 
     The gradient at 0 is ``scale * alpha``.
     """
@@ -91,10 +94,13 @@ selu.example(_cases(lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.ex
 
 @composite
 def celu(x, *, alpha: float = 1.0):
-    """``out = x`` where x > 0, else ``alpha * (exp(x / alpha) - 1)`` (Barron 2017); the gradient at 0 is 1."""
+    """Continuously differentiable ELU (Barron 2017): ``out = x`` where x > 0, else ``alpha * (exp(x / alpha) - 1)``.
+
+    `alpha` must not be 0. The gradient at 0 is 1.
+    """
     if alpha == 0:
         raise ProgramError("alpha must not be 0", "bad_attr")
-    return where(_positive(x), x, expm1(_below_zero(x) / alpha) * alpha)
+    return where(_positive(x), x, expm1(_negative_part(x) / alpha) * alpha)
 
 
 celu.example(_cases(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) / 2)), alpha=2.0))
@@ -102,7 +108,7 @@ celu.example(_cases(lambda x: np.where(x > 0, x, 2 * np.expm1(np.minimum(x, 0) /
 
 @composite
 def mish(x):
-    """``out = x * tanh(log(1 + exp(x)))`` (Misra 2020)."""
+    """Mish activation: ``out = x * tanh(log(1 + exp(x)))`` (Misra 2020)."""
     return x * tanh(softplus(x))
 
 
@@ -111,7 +117,7 @@ mish.example(_cases(lambda x: x * np.tanh(np.log1p(np.exp(x)))))
 
 @composite
 def swish(x, *, beta: float = 1.0):
-    """``out = x * sigmoid(beta * x)`` (Ramachandran et al. 2017); with beta 1 it is `silu`."""
+    """Swish activation: ``out = x * sigmoid(beta * x)`` (Ramachandran et al. 2017). With beta 1 it equals `silu`."""
     return x * sigmoid(x * beta)
 
 
@@ -120,11 +126,11 @@ swish.example(_cases(lambda x: x / (1 + np.exp(-1.5 * x)), beta=1.5))
 
 @composite
 def softsign(x):
-    """``out = x / (1 + |x|)``; smooth at 0, where the gradient is 1."""
+    """Softsign activation: ``out = x / (1 + |x|)``. The function is smooth at 0, and its gradient there is 1."""
     return x / (abs_(x) + 1.0)
 
 
-# the rule of a quotient would subtract two numbers that are nearly the same far from 0
+# The quotient rule would subtract two nearly equal numbers for large |x|.
 softsign.vjp(lambda ct, out, x: ct / square(abs_(x) + 1.0))
 
 softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
@@ -132,8 +138,11 @@ softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 
 @composite
 def softshrink(x, *, alpha: float = 0.5):
-    """``sign(x) * max(|x| - alpha, 0)``: x moved towards 0 by `alpha`. The gradient at -alpha and alpha is 0."""
-    inside = _up_to(abs_(x), alpha)
+    """Soft shrinkage: ``sign(x) * max(|x| - alpha, 0)`` moves x towards 0 by `alpha`.
+
+    The gradient at -alpha and at alpha is 0.
+    """
+    inside = _at_most(abs_(x), alpha)
     return where(inside, _zero(x), where(_positive(x), x - alpha, x + alpha))
 
 
@@ -142,8 +151,11 @@ softshrink.example(_cases(lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.9, 0),
 
 @composite
 def hard_shrink(x, *, threshold: float = 0.5):
-    """x where ``|x| > threshold``, else 0. The gradient on the threshold is 0."""
-    return where(_up_to(abs_(x), threshold), _zero(x), x)
+    """Hard shrinkage: ``out = x`` where ``|x| > threshold``, else 0.
+
+    The gradient at -threshold and at threshold is 0.
+    """
+    return where(_at_most(abs_(x), threshold), _zero(x), x)
 
 
 hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=0.9))
@@ -151,7 +163,7 @@ hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=
 
 @composite
 def tanh_shrink(x):
-    """``out = x - tanh(x)``."""
+    """Tanh shrinkage: ``out = x - tanh(x)``."""
     return x - tanh(x)
 
 
@@ -160,8 +172,11 @@ tanh_shrink.example(_cases(lambda x: x - np.tanh(x)))
 
 @composite
 def hard_sigmoid(x, *, slope: float = 1 / 6, offset: float = 0.5):
-    """``out = min(max(slope * x + offset, 0), 1)``. The gradient on either bound is 0."""
-    return _between(x * slope + offset, 0.0, 1.0)
+    """Piecewise linear sigmoid: ``out = min(max(slope * x + offset, 0), 1)``.
+
+    The gradient is 0 where ``slope * x + offset`` is 0 or 1.
+    """
+    return _clamped(x * slope + offset, 0.0, 1.0)
 
 
 hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
@@ -169,9 +184,12 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 
 @composite
 def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
-    """``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019); on a bound as in `relu6`."""
-    # far to the left x itself is no factor: -inf times 0 is NaN
-    return where(_up_to(x, -offset), _zero(x), x * (_between(x + offset, 0.0, threshold) / scale))
+    """Piecewise swish: ``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019).
+
+    Where ``x + offset`` is 0 or `threshold`, the factor ``min(max(...))`` has gradient 0, as in `relu6`.
+    """
+    # Below the lower bound, out is set to 0 and not computed as x * 0: -inf * 0 is NaN.
+    return where(_at_most(x, -offset), _zero(x), x * (_clamped(x + offset, 0.0, threshold) / scale))
 
 
 hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
@@ -179,10 +197,13 @@ hard_swish.example(_cases(lambda x: x * np.clip(x + 3.1, 0, 6) / 6, offset=3.1))
 
 @composite
 def hard_tanh(x, *, min: float = -1.0, max: float = 1.0):
-    """``out = min(max(x, min), max)``. Unlike `clip`'s, the gradient on either bound is 0."""
+    """x clamped to two bounds: ``out = min(max(x, min), max)``.
+
+    The gradient is 0 on both bounds. The gradient of `clip` is 1 there.
+    """
     if not min < max:
         raise ProgramError(f"min {min} must be below max {max}", "bad_attr")
-    return _between(x, min, max)
+    return _clamped(x, min, max)
 
 
 hard_tanh.example(_cases(lambda x: np.clip(x, -1.7, 2), min=-1.7, max=2.0))
@@ -190,8 +211,8 @@ hard_tanh.example(_cases(lambda x: np.clip(x, -1.7, 2), min=-1.7, max=2.0))
 
 @composite
 def thresholded_relu(x, *, threshold: float = 1.0):
-    """``out = x`` where ``x > threshold``, else 0. The gradient on the threshold is 0."""
-    return where(_up_to(x, threshold), _zero(x), x)
+    """ReLU with a threshold: ``out = x`` where ``x > threshold``, else 0. The gradient at the threshold is 0."""
+    return where(_at_most(x, threshold), _zero(x), x)
 
 
 thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9))
@@ -199,22 +220,29 @@ thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9
 
 @composite
 def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
-    """``out = x`` where x > 0, else ``alpha * x``, with a learned alpha (He et al. 2015). The gradient at 0 is alpha.
+    """ReLU with a learned negative slope (He et al. 2015): ``out = x`` where x > 0, else ``alpha * x``.
 
-    mode: one alpha of shape [1] or [] for all, one per channel (axis 1 of x), or one for each element of a sample.
+    mode: `all`: one alpha, of shape [1] or []; `channel`: one alpha per channel (axis 1 of x); `element`: one alpha per
+    element of a sample.
+    The gradient at 0 is alpha.
     """
     if mode == "all":
         if any(n not in (1, -1) for n in alpha.shape):
-            raise ProgramError(f"one alpha for all is [] or [1], not {alpha.type}", "shape_mismatch")
+            raise ProgramError(f"mode all needs alpha of shape [] or [1], not {alpha.type}", "shape_mismatch")
         alpha = reshape(alpha, shape=())
     elif mode == "channel":
         if x.rank < 2 or not matches(alpha.type, TensorType(x.shape[1:2], alpha.dtype)):
-            raise ProgramError(f"one alpha a channel of {x.type} is a vector, not {alpha.type}", "shape_mismatch")
+            raise ProgramError(
+                f"mode channel needs a vector alpha, one element per channel of {x.type}, not {alpha.type}",
+                "shape_mismatch",
+            )
         alpha = unsqueeze(alpha, axes=tuple(range(1, x.rank - 1)))
     elif x.rank < 1 or not matches(alpha.type, TensorType(x.shape[1:], alpha.dtype)):
-        raise ProgramError(f"alpha must be as a sample of {x.type}, not {alpha.type}", "shape_mismatch")
-    # what is above 0 must not meet alpha: the gradient of an infinite x by it would be 0 times inf
-    return where(_positive(x), x, _below_zero(x) * alpha)
+        raise ProgramError(
+            f"mode element needs alpha shaped as one sample of {x.type}, not {alpha.type}", "shape_mismatch"
+        )
+    # alpha multiplies only the negative part: for x = inf, the gradient of alpha would be 0 * inf
+    return where(_positive(x), x, _negative_part(x) * alpha)
 
 
 _P = np.array([0.1, 0.2, 0.3])
@@ -231,14 +259,17 @@ prelu.example(
 
 @composite
 def maxout(x, *, groups: int, axis: int = 1):
-    """``out[i] = max(x[groups * i], ..., x[groups * i + groups - 1])`` along `axis` (Goodfellow et al. 2013). Ties
-    share the gradient evenly.
+    """Maximum of each group of `groups` consecutive elements along `axis` (Goodfellow et al. 2013).
+
+    ``out[i] = max(x[groups * i], ..., x[groups * i + groups - 1])``. Tied elements share the gradient evenly.
     """
     at = axis_of(axis, x.rank)
     if groups < 1 or x.shape[at] == -1 or x.shape[at] % groups:
-        raise ProgramError(f"axis {axis} of {x.type} is not known to be a multiple of {groups}", "shape_mismatch")
+        raise ProgramError(
+            f"the size of axis {axis} of {x.type} must be known and a multiple of {groups}", "shape_mismatch"
+        )
     if x.shape.count(-1) > 1:
-        raise ProgramError(f"maxout needs all sizes but one known, not {x.type}", "shape_mismatch")
+        raise ProgramError(f"maxout allows at most one unknown size, not {x.type}", "shape_mismatch")
     shape = (*x.shape[:at], x.shape[at] // groups, groups, *x.shape[at + 1 :])
     return reduce_max(reshape(x, shape=shape), axes=(at + 1,))
 
@@ -256,10 +287,14 @@ maxout.example(
 
 @composite
 def glu(x, *, axis: int = -1):
-    """``out = a * sigmoid(b)`` for the two halves a, b of x along `axis` (Dauphin et al. 2017)."""
+    """Gated linear unit (Dauphin et al. 2017): ``out = a * sigmoid(b)``, where a and b are the halves of x along
+    `axis`.
+
+    The size of `axis` must be known and even.
+    """
     at = axis_of(axis, x.rank)
     if x.shape[at] == -1 or x.shape[at] % 2:
-        raise ProgramError(f"axis {axis} of {x.type} is not known to be even", "shape_mismatch")
+        raise ProgramError(f"the size of axis {axis} of {x.type} must be known and even", "shape_mismatch")
     a, b = split(x, sections=(x.shape[at] // 2,) * 2, axis=at)
     return a * sigmoid(b)
 
@@ -280,7 +315,7 @@ glu.example(
 
 @composite
 def softmin(x, *, axis: int = -1):
-    """``softmax(-x)`` along `axis`."""
+    """Softmax of the negated input along `axis`: ``softmax(-x)``."""
     return softmax(-x, axis=axis)
 
 
@@ -299,36 +334,39 @@ CASES = (A, EMPTY, ONE)
 
 @composite
 def gelu(x, *, approximate: bool = False):
-    """``out = x * P(N <= x)`` for a standard normal N; `approximate` takes the tanh form (Hendrycks, Gimpel 2016)."""
+    """Gaussian error linear unit (Hendrycks and Gimpel 2016): ``out = x * P(N <= x)`` for a standard normal N.
+
+    With `approximate` the op uses the tanh approximation of P.
+    """
     if approximate:
-        # beyond 30 the sigmoid is 0 or 1 in every dtype, and its argument would overflow at last;
-        # (1 + tanh(z)) / 2 = sigmoid(2 z), which keeps its digits on the far left
-        near = clip(x, min=-30.0, max=30.0)
-        inner = near + near * square(near) * 0.044715
+        # Beyond 30 the sigmoid is exactly 0 or 1 in every dtype; clipping keeps its argument from overflowing.
+        # (1 + tanh(z)) / 2 = sigmoid(2 z), and the sigmoid keeps its precision for large negative x.
+        bounded = clip(x, min=-30.0, max=30.0)
+        inner = bounded + bounded * square(bounded) * 0.044715
         return x * sigmoid(inner * (2.0 * math.sqrt(2.0 / math.pi)))
-    # 1 + erf would lose all digits of the far left
+    # erfc keeps its precision for large negative x, where 1 + erf cancels
     return x * 0.5 * erfc(x * -math.sqrt(0.5))
 
 
-def _by_erf(x):
+def _gelu_erf(x):
     return x * 0.5 * (1 + np.vectorize(math.erf, [float])(x / math.sqrt(2)))
 
 
-def _by_tanh(x):
+def _gelu_tanh(x):
     return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 gelu.example(
     lambda: [
-        *(Example((x,), (_by_erf(x),)) for x in CASES),
-        *(Example((x,), (_by_tanh(x),), {"approximate": True}) for x in CASES),
+        *(Example((x,), (_gelu_erf(x),)) for x in CASES),
+        *(Example((x,), (_gelu_tanh(x),), {"approximate": True}) for x in CASES),
     ]
 )
 
 
 @composite
 def silu(x):
-    """``out = x * sigmoid(x)``, also called swish."""
+    """Sigmoid linear unit, also called swish: ``out = x * sigmoid(x)``."""
     return x * sigmoid(x)
 
 

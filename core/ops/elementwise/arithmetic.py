@@ -1,6 +1,6 @@
-"""Arithmetic, element by element, with NumPy broadcasting. Both operands have the same dtype; nothing is converted.
+"""Arithmetic, element by element, with NumPy broadcasting. Both operands must have the same dtype.
 
-Fluid's attribute `axis` leads to an op of its own (see `aligned`), so that these remain two operands and no more.
+Fluid's `axis` attribute is handled by separate ops (see `ALIGNED`), so the ops here have two operands and no attribute.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from core.ops.elementwise.logic import (
     equal,
     greater_equal,
     greater_than,
-    kept_where,
     less_than,
     logical_and,
     logical_not,
     not_equal,
     where,
+    where_or_zero,
 )
 from core.ops.elementwise.math import log
 from core.ops.shape.creation import check_fits, fill_zeros_like, full_like
@@ -42,7 +42,7 @@ def _numbers(x: TensorType, y: TensorType) -> TensorType:
 
 @op(elementwise=True)
 def add(xp, x, y):
-    """``out = x + y``. Shapes broadcast."""
+    """Sum of two arrays: ``out = x + y``. Shapes broadcast."""
     return xp.add(x, y)
 
 
@@ -53,7 +53,7 @@ add.example(lambda: [Example((A, B), (A + B,)), Example((A, A[:, :1]), (A + A[:,
 
 @op(elementwise=True)
 def sub(xp, x, y):
-    """``out = x - y``. Shapes broadcast."""
+    """Difference of two arrays: ``out = x - y``. Shapes broadcast."""
     return xp.subtract(x, y)
 
 
@@ -64,7 +64,7 @@ sub.example(lambda: [Example((A, B), (A - B,))])
 
 @op(elementwise=True)
 def mul(xp, x, y):
-    """``out = x * y``. Shapes broadcast."""
+    """Elementwise product of two arrays: ``out = x * y``. Shapes broadcast."""
     return xp.multiply(x, y)
 
 
@@ -75,7 +75,7 @@ mul.example(lambda: [Example((A, B), (A * B,))])
 
 @op(elementwise=True)
 def div(xp, x, y):
-    """``out = x / y`` for floating-point operands. Shapes broadcast."""
+    """Quotient of two floating-point arrays: ``out = x / y``. Shapes broadcast."""
     return xp.divide(x, y)
 
 
@@ -87,7 +87,7 @@ def div_infer(x, y):
 
 @div.vjp
 def div_vjp(ct, out, x, y):
-    # -x / y^2, not -out / y: the quotient was rounded
+    # -x / y^2 and not -out / y, because out is already rounded
     share = ct / y
     return share, -(share * (x / y))
 
@@ -97,9 +97,9 @@ div.example(lambda: [Example((A, np.abs(B)), (A / np.abs(B),)), Example((A, B), 
 
 @op(elementwise=True)
 def pow_(xp, x, y):
-    """``out = x ** y`` for floating-point operands. Shapes broadcast.
+    """Power of two floating-point arrays: ``out = x ** y``. Shapes broadcast.
 
-    The gradient with respect to x is 0 where y is 0; with respect to y it is 0 where x is 0 and y is not negative.
+    The gradient of x is 0 where y is 0. The gradient of y is 0 where x is 0 and y is not negative.
     """
     return xp.power(x, y)
 
@@ -114,10 +114,10 @@ def pow_infer(x, y):
 def pow_vjp(ct, out, x, y):
     no_power = equal(y, fill_zeros_like(y))
     lower = pow_(x, where(no_power, full_like(y, value=1.0), y - 1.0))
-    dx = kept_where(logical_not(no_power), ct * y * lower)
+    dx = where_or_zero(logical_not(no_power), ct * y * lower)
     at_zero = logical_and(equal(x, fill_zeros_like(x)), greater_equal(y, fill_zeros_like(y)))
     logarithm = log(where(at_zero, full_like(x, value=1.0), x))
-    return dx, kept_where(logical_not(at_zero), ct * out * logarithm)
+    return dx, where_or_zero(logical_not(at_zero), ct * out * logarithm)
 
 
 pow_.example(
@@ -128,8 +128,10 @@ pow_.example(
 )
 
 
-def _to_the_winner(ct, x_wins, y_wins):
-    """ct goes to the operand that wins, half of it to each where none does: they are equal, or one is NaN."""
+def _share_cotangent(ct, x_wins, y_wins):
+    """The cotangents of x and y: the selected operand gets ct. Where neither is selected (a tie or a NaN), each gets
+    half.
+    """
     half = ct * 0.5
     zero = ct.builder.constant(0.0, ct.dtype)
     return where(x_wins, ct, where(y_wins, zero, half)), where(y_wins, ct, where(x_wins, zero, half))
@@ -137,7 +139,10 @@ def _to_the_winner(ct, x_wins, y_wins):
 
 @op(elementwise=True)
 def maximum(xp, x, y):
-    """``out = max(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    """Larger of two values: ``out = max(x, y)``. NaN if either is NaN. Shapes broadcast.
+
+    Where x equals y, or either is NaN, each operand gets half of the gradient.
+    """
     return xp.maximum(x, y)
 
 
@@ -146,7 +151,7 @@ maximum.infer(_numbers)
 
 @maximum.vjp
 def maximum_vjp(ct, out, x, y):
-    return _to_the_winner(ct, greater_than(x, y), less_than(x, y))
+    return _share_cotangent(ct, greater_than(x, y), less_than(x, y))
 
 
 maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (B,), smooth=False)])
@@ -154,7 +159,10 @@ maximum.example(lambda: [Example((A, B), (np.maximum(A, B),)), Example((B, B), (
 
 @op(elementwise=True)
 def minimum(xp, x, y):
-    """``out = min(x, y)``; NaN if either is NaN. Where they are equal, the gradient is split evenly."""
+    """Smaller of two values: ``out = min(x, y)``. NaN if either is NaN. Shapes broadcast.
+
+    Where x equals y, or either is NaN, each operand gets half of the gradient.
+    """
     return xp.minimum(x, y)
 
 
@@ -163,7 +171,7 @@ minimum.infer(_numbers)
 
 @minimum.vjp
 def minimum_vjp(ct, out, x, y):
-    return _to_the_winner(ct, less_than(x, y), greater_than(x, y))
+    return _share_cotangent(ct, less_than(x, y), greater_than(x, y))
 
 
 minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
@@ -174,8 +182,11 @@ minimum.example(lambda: [Example((A, B), (np.minimum(A, B),))])
 
 @op(elementwise=True)
 def scale(xp, x, *, scale: float = 1.0, bias: float = 0.0):
-    """``out = scale * x + bias`` with two constants."""
-    kind = working_dtype(x).type  # keeps an integer array integer, and a float one its own precision
+    """Linear function with two constants: ``out = scale * x + bias``.
+
+    For an integer x, `scale` and `bias` must be whole numbers.
+    """
+    kind = working_dtype(x).type  # keeps the dtype of integers and of floats
     out = x if scale == 1.0 else xp.multiply(x.astype(kind, copy=False), kind(scale))
     out = out if bias == 0.0 else xp.add(out.astype(kind, copy=False), kind(bias))
     return out.astype(x.dtype, copy=False)
@@ -198,7 +209,7 @@ scale.example(lambda: [Example((A,), (3 * A - 1,), {"scale": 3.0, "bias": -1.0})
 
 @op(elementwise=True)
 def increment(xp, x, *, step: float = 1.0):
-    """``out = x + step``. Usually written over its input: a counter."""
+    """x plus a constant: ``out = x + step``. A counter uses it with the same variable as input and output."""
     return xp.add(x, x.dtype.type(step))
 
 
@@ -213,7 +224,7 @@ increment.example(lambda: [Example((A,), (A + 2,), {"step": 2.0})])
 
 @op(elementwise=True)
 def neg(xp, x):
-    """``out = -x``."""
+    """Negation: ``out = -x``."""
     return xp.negative(x)
 
 
@@ -228,7 +239,7 @@ neg.example(lambda: [Example((A,), (-A,))])
 
 @op(elementwise=True)
 def abs_(xp, x):
-    """``out = |x|``. The gradient at 0 is 0."""
+    """Absolute value: ``out = |x|``. The gradient at 0 is 0."""
     return xp.abs(x)
 
 
@@ -239,7 +250,7 @@ def abs_infer(x):
 
 @abs_.vjp
 def abs_vjp(ct, out, x):
-    return kept_where(not_equal(x, fill_zeros_like(x)), ct * sign(x))
+    return where_or_zero(not_equal(x, fill_zeros_like(x)), ct * sign(x))
 
 
 abs_.example(lambda: [Example((A,), (np.abs(A),))])
@@ -247,8 +258,9 @@ abs_.example(lambda: [Example((A,), (np.abs(A),))])
 
 @op(elementwise=True)
 def sign(xp, x, *, straight_through: bool = False):
-    """``x / |x|``, and 0 at 0: -1, 0 or 1. The gradient is 0, or with `straight_through` as if nothing happened (Bengio
-    et al. 2013).
+    """Sign of x, as -1, 0 or 1: ``x / |x|``, and 0 at 0.
+
+    The gradient is 0. With `straight_through` the op passes the cotangent unchanged (Bengio et al. 2013).
     """
     return xp.sign(x)
 
@@ -270,9 +282,11 @@ sign.example(
 
 @op(elementwise=True)
 def cast(xp, x, *, dtype: Dtype):
-    """x converted to `dtype`. Between floating-point dtypes the gradient is cast back; an integer or bool ends it.
+    """x converted to `dtype`.
 
-    A float becomes the nearest integer towards zero that the dtype has, be it infinite; NaN becomes 0.
+    A float is rounded towards 0 to an integer. A float outside the range of the integer dtype, including inf, becomes
+    the nearest integer of that dtype; NaN becomes 0.
+    Between two floating-point dtypes the gradient is cast back. No gradient flows through an integer or bool.
     """
     kind = as_dtype(dtype)
     if kind.kind not in "iu" or x.dtype.kind not in "fV":
@@ -296,7 +310,7 @@ cast.example(
 
 @op(elementwise=True, stacks=True)
 def assign(xp, x):
-    """``out = x``: another name for the same value."""
+    """Copy of x under another name: ``out = x``."""
     return x
 
 
@@ -305,9 +319,9 @@ assign.vjp(lambda ct, out, x: ct)
 assign.example(lambda: [Example((A,), (A,))])
 
 
-@op(elementwise=True, no_gradient="it stops gradients by definition")
+@op(elementwise=True, no_gradient="it blocks gradients by definition")
 def stop_gradient(xp, x):
-    """``out = x``, as a constant: no gradient flows back through it."""
+    """Identity that blocks the gradient: ``out = x``, treated as a constant in the backward pass."""
     return x
 
 

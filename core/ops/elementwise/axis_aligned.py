@@ -1,4 +1,4 @@
-"""Arithmetic with y placed at an axis of x, as Fluid has it, besides NumPy's broadcasting."""
+"""Arithmetic with Fluid's `axis` attribute, which aligns y with the axes of x from `axis` on."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ X = np.array([[[1.0, 2.0, 0.5], [3.0, 0.75, 1.5]], [[2.5, 1.25, 4.0], [0.3, 5.0,
 Y = np.array([1.6, 0.7])
 
 ALIGNED: dict[str, str] = {}
-"""Op -> the op that does the same with an attribute `axis`. On the wire either name will do for the second."""
+"""Op -> its form with an `axis` attribute. A program may use either name for the second."""
 
 
-def _at(x: Value, y: Value, axis: int | None) -> Value:
-    """y with axes of size 1 added behind, so that its first axis falls on `axis` of x."""
+def _aligned(x: Value, y: Value, axis: int | None) -> Value:
+    """y with trailing axes of size 1, so that its first axis aligns with `axis` of x."""
     if axis is None or axis == -1:
         return y
     behind = x.rank - axis - y.rank
     if axis < 0 or behind < 0:
-        raise ProgramError(f"y={y.type} has no room in x={x.type} from axis {axis} on", "bad_attr")
+        raise ProgramError(f"y={y.type} does not fit into x={x.type} from axis {axis} on", "bad_attr")
     return unsqueeze(y, axes=tuple(range(y.rank, y.rank + behind))) if behind else y
 
 
 def _declare(base: str, name: str, function: Callable[[Any, Any], Any]) -> None:
-    """The form with `axis` of the op `base`; `function` is what it computes, for the examples."""
+    """Declare the form of the op `base` with an `axis` attribute. `function` computes the results of its examples."""
 
     def body(x, y, *, axis: int | None = None):
-        return lookup(base)(x, _at(x, y, axis))
+        return lookup(base)(x, _aligned(x, y, axis))
 
     body.__name__ = name
-    body.__doc__ = f"""`{base}` with the sizes of y set against those of x from `axis` on.
+    body.__doc__ = f"""`{base}` with the axes of y aligned to the axes of x from `axis` on.
 
-    With x [2, 3, 4, 5], y [3, 4] and axis 1, y counts as [1, 3, 4, 1]. An axis of -1 or null means NumPy's
-    broadcasting, which sets the last axes against each other. `{base}` with an attribute `axis` is this op.
+    With x [2, 3, 4, 5], y [3, 4] and axis 1, y is used as [1, 3, 4, 1]. An axis of -1 or null means NumPy's
+    broadcasting, which aligns the last axes. `{base}` with an attribute `axis` is this op.
     """
     ALIGNED[base] = name
     composite(body).example(

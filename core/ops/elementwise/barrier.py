@@ -1,4 +1,4 @@
-"""What a value passes through so that no pass sees what it was made of."""
+"""A barrier that keeps passes from merging the ops before it with the ops after it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ X = np.array([[1.0, -2.0], [0.5, 4.0]])
 
 @op(outputs="out", stacks=True)
 def barrier(xp, *x, number: int = 0):
-    """The values x, unchanged. What is computed from them is not shared with what was computed before.
+    """The values x, unchanged. No pass merges a computation on them with an equal computation before the barrier.
 
-    number: tells barriers of the same values apart.
+    number: distinguishes barriers of the same values.
     """
     return x
 

@@ -1,4 +1,4 @@
-"""Integers as rows of bits, element by element."""
+"""Bitwise operations on integers, element by element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ M = np.array([[5, -3, 7], [0, 12, -8]])
 N = np.array([3, 2, 5])
 FAR = np.array([0, 63, 200])
 
-_BITS = "its inputs are no floating-point numbers"
+_BITS = "its inputs are integers or bools"
 
 
 def _bits(x: TensorType, y: TensorType | None = None) -> TensorType:
@@ -27,7 +27,7 @@ def _bits(x: TensorType, y: TensorType | None = None) -> TensorType:
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_and(xp, x, y):
-    """``out = x & y``, the bits set in both integers; for bools the logical and."""
+    """Bitwise and of two integers: ``out = x & y``. For bools it is the logical and."""
     return xp.bitwise_and(x, y)
 
 
@@ -37,7 +37,7 @@ bitwise_and.example(lambda: [Example((M, N), (M & N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_or(xp, x, y):
-    """``out = x | y``, the bits set in either integer; for bools the logical or."""
+    """Bitwise or of two integers: ``out = x | y``. For bools it is the logical or."""
     return xp.bitwise_or(x, y)
 
 
@@ -47,7 +47,7 @@ bitwise_or.example(lambda: [Example((M, N), (M | N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_xor(xp, x, y):
-    """``out = x ^ y``, the bits set in just one of the integers; for bools the exclusive or."""
+    """Bitwise exclusive or of two integers: ``out = x ^ y``. For bools it is the logical exclusive or."""
     return xp.bitwise_xor(x, y)
 
 
@@ -57,7 +57,7 @@ bitwise_xor.example(lambda: [Example((M, N), (M ^ N,))])
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_not(xp, x):
-    """``out = ~x``, every bit turned; for bools the negation."""
+    """Bitwise complement of an integer: ``out = ~x``. For bools it is the negation."""
     return xp.invert(x)
 
 
@@ -75,18 +75,25 @@ def _shifted(x: TensorType, y: TensorType) -> TensorType:
     return broadcast(x, y)
 
 
-def _places(xp, y, most):
-    """y held below the width of the dtype, where the machine's shifts end. Raises ExecutionError for a negative one."""
+def _shift_counts(xp, y, most):
+    """y clamped to `most`, because a machine shift is undefined from the width of the dtype on.
+
+    Raises ExecutionError (index_out_of_range) for a negative shift.
+    """
     if y.dtype.kind == "i" and bool(xp.any(y < 0)):
-        raise ExecutionError("bits cannot be shifted by a negative number of places", "index_out_of_range")
+        raise ExecutionError("cannot shift by a negative number of bits", "index_out_of_range")
     return xp.minimum(y, y.dtype.type(most))
 
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_left_shift(xp, x, y):
-    """``out = x * 2 ** y``, bits beyond the width of the dtype lost: 0 where all are. y must not be negative."""
+    """x shifted left by y bits: ``out = x * 2 ** y``.
+
+    Bits beyond the width of the dtype are lost; from a shift by the whole width on, out is 0. A negative y is an error
+    of the run (index_out_of_range).
+    """
     most = 8 * x.dtype.itemsize - 1
-    return xp.where(y > most, x.dtype.type(0), xp.left_shift(x, _places(xp, y, most)))
+    return xp.where(y > most, x.dtype.type(0), xp.left_shift(x, _shift_counts(xp, y, most)))
 
 
 bitwise_left_shift.infer(_shifted)
@@ -100,9 +107,12 @@ bitwise_left_shift.example(
 
 @op(elementwise=True, no_gradient=_BITS)
 def bitwise_right_shift(xp, x, y):
-    """``out = floor(x / 2 ** y)``: of a negative number -1 remains. y must not be negative."""
+    """x shifted right by y bits: ``out = floor(x / 2 ** y)``.
+
+    A negative x reaches -1 and stays there. A negative y is an error of the run (index_out_of_range).
+    """
     most = 8 * x.dtype.itemsize - 1
-    shifted = xp.right_shift(x, _places(xp, y, most))
+    shifted = xp.right_shift(x, _shift_counts(xp, y, most))
     return shifted if x.dtype.kind == "i" else xp.where(y > most, x.dtype.type(0), shifted)
 
 

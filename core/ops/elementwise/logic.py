@@ -1,4 +1,4 @@
-"""Comparisons, logic, and the choice between two values, element by element."""
+"""Comparisons, logic and selection, element by element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.ir.registry import Example, op
 from core.ops.common.types import broadcast
 from core.ops.shape.creation import fill_zeros_like
 
-__all__ = ["kept_where"]
+__all__ = ["where_or_zero"]
 
 A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 B = np.array([2.0, 0.25, -1.0])
@@ -32,7 +32,7 @@ _BOOL = "its result is bool"
 
 @op(elementwise=True, no_gradient=_BOOL)
 def equal(xp, x, y):
-    """``x == y``, as bool."""
+    """Whether x equals y: ``x == y``, as bool."""
     return xp.equal(x, y)
 
 
@@ -42,7 +42,7 @@ equal.example(lambda: [Example((A, A[:1]), (A[:1] == A,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def not_equal(xp, x, y):
-    """``x != y``, as bool."""
+    """Whether x differs from y: ``x != y``, as bool."""
     return xp.not_equal(x, y)
 
 
@@ -52,7 +52,7 @@ not_equal.example(lambda: [Example((A, A[:1]), (A[:1] != A,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def less_than(xp, x, y):
-    """``x < y``, as bool."""
+    """Whether x is less than y: ``x < y``, as bool."""
     return xp.less(x, y)
 
 
@@ -62,7 +62,7 @@ less_than.example(lambda: [Example((A, B), (A < B,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def less_equal(xp, x, y):
-    """``x <= y``, as bool."""
+    """Whether x is at most y: ``x <= y``, as bool."""
     return xp.less_equal(x, y)
 
 
@@ -72,7 +72,7 @@ less_equal.example(lambda: [Example((A, B), (A <= B,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def greater_than(xp, x, y):
-    """``x > y``, as bool."""
+    """Whether x is greater than y: ``x > y``, as bool."""
     return xp.greater(x, y)
 
 
@@ -82,7 +82,7 @@ greater_than.example(lambda: [Example((A, B), (A > B,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def greater_equal(xp, x, y):
-    """``x >= y``, as bool."""
+    """Whether x is at least y: ``x >= y``, as bool."""
     return xp.greater_equal(x, y)
 
 
@@ -92,7 +92,7 @@ greater_equal.example(lambda: [Example((A, B), (A >= B,))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_and(xp, x, y):
-    """``out = x and y``, element by element."""
+    """Logical and of two bools: ``out = x and y``, element by element."""
     return xp.logical_and(x, y)
 
 
@@ -102,7 +102,7 @@ logical_and.example(lambda: [Example((A > 0, B > 0), ((A > 0) & (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_or(xp, x, y):
-    """``out = x or y``, element by element."""
+    """Logical or of two bools: ``out = x or y``, element by element."""
     return xp.logical_or(x, y)
 
 
@@ -112,7 +112,7 @@ logical_or.example(lambda: [Example((A > 0, B > 0), ((A > 0) | (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_xor(xp, x, y):
-    """``out = x != y`` of bools: true where just one is."""
+    """Exclusive or of two bools: ``out = x != y``, true where exactly one of them is true."""
     return xp.logical_xor(x, y)
 
 
@@ -122,7 +122,7 @@ logical_xor.example(lambda: [Example((A > 0, B > 0), ((A > 0) ^ (B > 0),))])
 
 @op(elementwise=True, no_gradient=_BOOL)
 def logical_not(xp, x):
-    """``out = not x``, element by element."""
+    """Negation of a bool: ``out = not x``, element by element."""
     return xp.logical_not(x)
 
 
@@ -132,11 +132,11 @@ logical_not.example(lambda: [Example((A > 0,), (A <= 0,))])
 
 @op(elementwise=True)
 def where(xp, condition, x, y):
-    """``out = x`` where `condition` (bool) holds, else y. Shapes broadcast.
+    """Elementwise selection: ``out = x`` where `condition` (bool) holds, else y. Shapes broadcast.
 
-    The gradient of the side not selected is 0 at that place. A NaN or infinity *inside the computation* of the side
-    not selected still spoils its gradient (0 times inf): use `safe_where`, or pass that computation's input through
-    `mask_gradient`.
+    The operand that is not selected gets gradient 0 at that place. If the *computation* of that operand contains a NaN
+    or infinity there, its gradient is still NaN (0 * inf). To avoid this, use `safe_where`, or pass the input of that
+    computation through `mask_gradient`.
     """
     return xp.where(condition, x, y)
 
@@ -160,22 +160,22 @@ where.example(lambda: [Example((A > 0, A, B), (np.where(A > 0, A, B),))])
 
 @op(elementwise=True)
 def mask_gradient(xp, condition, x):
-    """``out = x``, stretched to the shape of `condition` (bool); gradient flows back only where the condition holds.
+    """x broadcast to the shape of `condition` (bool). Gradient flows back only where the condition holds.
 
-    Elsewhere the gradient is 0, put there and not multiplied: a NaN or infinity that arrives is gone. Used on the input
-    of a computation whose result a `where` drops at the same places.
+    Elsewhere the gradient is set to 0 by selection and not by a product, so an incoming NaN or infinity is dropped.
+    Apply it to the input of a computation whose result a `where` discards at the same places.
     """
     return x if condition.ndim == 0 else xp.where(condition, x, x)
 
 
-def kept_where(condition, value):
-    """A symbol for `value` where `condition` holds, else 0. A 0 that is put there: NaN or infinity times 0 is NaN."""
+def where_or_zero(condition, value):
+    """The symbol of `value` where `condition` holds, else 0. It selects and does not multiply: NaN * 0 is NaN."""
     return where(condition, value, value.builder.constant(0.0, value.dtype))
 
 
 mask_gradient.infer(lambda condition, x: where_infer(condition, x, x))
-mask_gradient.vjp(lambda ct, out, condition, x: (None, kept_where(condition, ct)))
-# a gradient that is held back is not that of the function
+mask_gradient.vjp(lambda ct, out, condition, x: (None, where_or_zero(condition, ct)))
+# A masked gradient differs from the gradient of the function, so the examples are not smooth.
 mask_gradient.example(
     lambda: [
         Example((A > 0, A), (A,), smooth=False),

@@ -1,4 +1,4 @@
-"""Mathematical functions and activations, element by element."""
+"""Mathematical functions and common activations, element by element."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import floating, working_dtype
-from core.ops.elementwise.logic import equal, greater_than, kept_where, where
+from core.ops.elementwise.logic import equal, greater_than, where, where_or_zero
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
@@ -19,7 +19,7 @@ A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 
 @op(elementwise=True)
 def exp(xp, x):
-    """``out = e ** x``."""
+    """Exponential function: ``out = e ** x``."""
     return xp.exp(x)
 
 
@@ -30,19 +30,19 @@ exp.example(lambda: [Example((A,), (np.exp(A),))])
 
 @op(elementwise=True)
 def expm1(xp, x):
-    """``out = e ** x - 1``, exact for small x."""
+    """Exponential minus 1: ``out = e ** x - 1``. It stays accurate for small x."""
     return xp.expm1(x)
 
 
 expm1.infer(floating)
-# out + 1 would keep nothing of the far left
+# exp(x) and not out + 1, which cancels for large negative x
 expm1.vjp(lambda ct, out, x: ct * exp(x))
 expm1.example(lambda: [Example((A,), (np.expm1(A),))])
 
 
 @op(elementwise=True)
 def log(xp, x):
-    """The natural logarithm, ``exp(out) = x``. At 0 it is -inf and its gradient inf."""
+    """Natural logarithm: ``exp(out) = x``. At 0 the result is -inf and the gradient inf. Below 0 the result is NaN."""
     return xp.log(x)
 
 
@@ -53,7 +53,7 @@ log.example(lambda: [Example((np.abs(A),), (np.log(np.abs(A)),))])
 
 @op(elementwise=True)
 def log1p(xp, x):
-    """``out = log(1 + x)``, exact for small x."""
+    """Logarithm of 1 plus x: ``out = log(1 + x)``. It stays accurate for small x."""
     return xp.log1p(x)
 
 
@@ -64,7 +64,7 @@ log1p.example(lambda: [Example((np.abs(A),), (np.log1p(np.abs(A)),))])
 
 @op(elementwise=True)
 def sqrt(xp, x):
-    """The square root, ``out * out = x``. Its gradient at 0 is inf."""
+    """Square root: ``out * out = x``. The gradient at 0 is inf. Below 0 the result is NaN."""
     return xp.sqrt(x)
 
 
@@ -75,7 +75,7 @@ sqrt.example(lambda: [Example((np.abs(A),), (np.sqrt(np.abs(A)),))])
 
 @op(elementwise=True)
 def rsqrt(xp, x):
-    """``out = 1 / sqrt(x)``. At 0 it is inf."""
+    """Reciprocal of the square root: ``out = 1 / sqrt(x)``. At 0 the result is inf."""
     return xp.divide(x.dtype.type(1), xp.sqrt(x))
 
 
@@ -86,7 +86,7 @@ rsqrt.example(lambda: [Example((np.abs(A),), (1 / np.sqrt(np.abs(A)),))])
 
 @op(elementwise=True)
 def square(xp, x):
-    """``out = x * x``."""
+    """Square: ``out = x * x``."""
     return xp.multiply(x, x)
 
 
@@ -103,7 +103,7 @@ square.example(lambda: [Example((A,), (A * A,))])
 
 @op(elementwise=True)
 def sin(xp, x):
-    """The sine, ``out = sin(x)``; x in radians."""
+    """Sine: ``out = sin(x)``, with x in radians."""
     return xp.sin(x)
 
 
@@ -114,7 +114,7 @@ sin.example(lambda: [Example((A,), (np.sin(A),))])
 
 @op(elementwise=True)
 def cos(xp, x):
-    """The cosine, ``out = cos(x)``; x in radians."""
+    """Cosine: ``out = cos(x)``, with x in radians."""
     return xp.cos(x)
 
 
@@ -125,7 +125,7 @@ cos.example(lambda: [Example((A,), (np.cos(A),))])
 
 @op(elementwise=True)
 def tanh(xp, x):
-    """The hyperbolic tangent, ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))``."""
+    """Hyperbolic tangent: ``(exp(x) - exp(-x)) / (exp(x) + exp(-x))``."""
     return xp.tanh(x)
 
 
@@ -136,8 +136,8 @@ tanh.example(lambda: [Example((A,), (np.tanh(A),))])
 
 @op(elementwise=True)
 def sigmoid(xp, x):
-    """``out = 1 / (1 + exp(-x))``, all digits right at either end."""
-    # where exp(-x) overflows, 1 / inf is the right answer; a form by tanh would give 0 long before
+    """Logistic sigmoid: ``out = 1 / (1 + exp(-x))``. It stays accurate for large positive and negative x."""
+    # Where exp(-x) overflows, 1 / inf = 0 is correct. A form with tanh would reach 0 at a much smaller |x|.
     wide = x.astype(working_dtype(x), copy=False)
     one = wide.dtype.type(1)
     return xp.divide(one, xp.add(one, xp.exp(xp.negative(wide)))).astype(x.dtype, copy=False)
@@ -150,7 +150,7 @@ sigmoid.example(lambda: [Example((A,), (1 / (1 + np.exp(-A)),))])
 
 @op(elementwise=True)
 def erf(xp, x):
-    """The error function, ``2 / sqrt(pi) * integral of exp(-t^2) from 0 to x``."""
+    """Error function: ``2 / sqrt(pi) * integral of exp(-t^2) from 0 to x``."""
     if xp.__name__ == "cupy":
         from cupyx.scipy.special import erf as special
     else:
@@ -165,7 +165,7 @@ erf.example(lambda: [Example((A,), (np.vectorize(math.erf)(A),))])
 
 @op(elementwise=True)
 def relu(xp, x):
-    """``out = max(x, 0)``. The gradient at 0 is 0."""
+    """Rectified linear unit: ``out = max(x, 0)``. The gradient at 0 is 0."""
     return xp.maximum(x, x.dtype.type(0))
 
 
@@ -174,7 +174,7 @@ relu.infer(floating)
 
 @relu.vjp
 def relu_vjp(ct, out, x):
-    return kept_where(greater_than(x, fill_zeros_like(x)), ct)
+    return where_or_zero(greater_than(x, fill_zeros_like(x)), ct)
 
 
 relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
@@ -182,7 +182,10 @@ relu.example(lambda: [Example((A,), (np.maximum(A, 0),))])
 
 @op(elementwise=True)
 def clip(xp, x, *, min: Extended = -math.inf, max: Extended = math.inf):
-    """``out = min(max(x, min), max)``. The gradient is 1 inside and on the bounds, 0 beyond."""
+    """x clamped to [min, max]: ``out = min(max(x, min), max)``.
+
+    The gradient is 1 inside the interval and on its bounds, and 0 outside.
+    """
     kind = x.dtype.type
     return xp.minimum(xp.maximum(x, kind(min)), kind(max))
 
@@ -196,7 +199,7 @@ def clip_infer(x, *, min, max):
 
 @clip.vjp
 def clip_vjp(ct, out, x, *, min, max):
-    return kept_where(equal(out, x), ct)
+    return where_or_zero(equal(out, x), ct)
 
 
 clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max": 2.0})])
@@ -204,17 +207,17 @@ clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max
 
 @op(elementwise=True)
 def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
-    """``out = log(1 + exp(beta * x)) / beta``, without overflow (Dugas et al. 2001).
+    """Smooth approximation of ReLU (Dugas et al. 2001): ``out = log(1 + exp(beta * x)) / beta``, without overflow.
 
-    threshold: above it, ``beta * x`` counts as large, and out is x itself, with a gradient of 1. None: nowhere; the
-    formula holds everywhere as it is, and others cut only because theirs overflows.
+    threshold: where ``beta * x`` exceeds it, out is x and the gradient is 1. With null, the formula applies everywhere;
+    it does not overflow, so a threshold is needed only for compatibility with other frameworks.
     """
     wide = x.astype(working_dtype(x), copy=False)
     kind = wide.dtype.type
     scaled = wide if beta == 1.0 else xp.multiply(wide, kind(beta))
-    # the line that it approaches on one side, whose product with beta might overflow, and what is left
-    line = (xp.maximum if beta > 0 else xp.minimum)(wide, kind(0))
-    soft = line + xp.log1p(xp.exp(-xp.abs(scaled))) / kind(beta)
+    # softplus = its asymptote + a bounded rest. The asymptote is written without beta * x, which might overflow.
+    asymptote = (xp.maximum if beta > 0 else xp.minimum)(wide, kind(0))
+    soft = asymptote + xp.log1p(xp.exp(-xp.abs(scaled))) / kind(beta)
     return (soft if threshold is None else xp.where(scaled > kind(threshold), wide, soft)).astype(x.dtype, copy=False)
 
 
@@ -246,7 +249,7 @@ softplus.example(
 
 @composite
 def leaky_relu(x, *, alpha: float = 0.02):
-    """``out = x`` where x > 0, else ``alpha * x``. The gradient at 0 is `alpha`."""
+    """ReLU with a slope below 0: ``out = x`` where x > 0, else ``alpha * x``. The gradient at 0 is `alpha`."""
     positive = greater_than(x, fill_zeros_like(x))
     return where(positive, x, x * alpha)
 

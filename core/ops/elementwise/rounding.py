@@ -19,67 +19,74 @@ N = np.array([3, 2, 5])
 THROUGH = {"straight_through": True}
 
 
-def _steps(x, *, straight_through):
+def _rounded_type(x, *, straight_through):
     return floating(x)
 
 
-def _through(ct, out, x, *, straight_through):
-    """Constant between the jumps, so zero; or, on request, as if nothing had been rounded (Bengio et al. 2013)."""
+def _straight_through_vjp(ct, out, x, *, straight_through):
+    """The rounding functions are constant between jumps, so the gradient is 0; with `straight_through` it is ct.
+
+    Straight-through estimator: Bengio et al. 2013.
+    """
     return ct if straight_through else fill_zeros_like(x)
 
 
-# Straight-through gradients are not those of the function, so their examples are not smooth.
+# Straight-through gradients differ from the gradients of the function, so their examples are not smooth.
 
 
 @op(elementwise=True)
 def floor(xp, x, *, straight_through: bool = False):
-    """``out <= x < out + 1``, the largest whole number not above x. The gradient is 0, or with `straight_through` as if
-    nothing happened.
+    """Largest whole number not above x: ``out <= x < out + 1``.
+
+    The gradient is 0. With `straight_through` the op passes the cotangent unchanged (Bengio et al. 2013).
     """
     return xp.floor(x)
 
 
-floor.infer(_steps)
-floor.vjp(_through)
+floor.infer(_rounded_type)
+floor.vjp(_straight_through_vjp)
 floor.example(lambda: [Example((A,), (np.floor(A),)), Example((A,), (np.floor(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
 def ceil(xp, x, *, straight_through: bool = False):
-    """``-floor(-x)``: the smallest whole number not below x. The gradient is 0, or with `straight_through` as if
-    nothing happened.
+    """Smallest whole number not below x: ``-floor(-x)``.
+
+    The gradient is 0. With `straight_through` the op passes the cotangent unchanged (Bengio et al. 2013).
     """
     return xp.ceil(x)
 
 
-ceil.infer(_steps)
-ceil.vjp(_through)
+ceil.infer(_rounded_type)
+ceil.vjp(_straight_through_vjp)
 ceil.example(lambda: [Example((A,), (np.ceil(A),)), Example((A,), (np.ceil(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
 def round_(xp, x, *, straight_through: bool = False):
-    """``|out - x| <= 1 / 2``, the nearest whole number, halves even. The gradient is 0, or with `straight_through` as
-    if nothing happened.
+    """Nearest whole number: ``|out - x| <= 1 / 2``. Halves are rounded to the even number.
+
+    The gradient is 0. With `straight_through` the op passes the cotangent unchanged (Bengio et al. 2013).
     """
     return xp.rint(x)
 
 
-round_.infer(_steps)
-round_.vjp(_through)
+round_.infer(_rounded_type)
+round_.vjp(_straight_through_vjp)
 round_.example(lambda: [Example((A,), (np.rint(A),)), Example((A,), (np.rint(A),), THROUGH, smooth=False)])
 
 
 @op(elementwise=True)
 def trunc(xp, x, *, straight_through: bool = False):
-    """``sign(x) * floor(|x|)``, x without its fraction. The gradient is 0, or with `straight_through` as if nothing
-    happened.
+    """x without its fractional part: ``sign(x) * floor(|x|)``.
+
+    The gradient is 0. With `straight_through` the op passes the cotangent unchanged (Bengio et al. 2013).
     """
     return xp.trunc(x)
 
 
-trunc.infer(_steps)
-trunc.vjp(_through)
+trunc.infer(_rounded_type)
+trunc.vjp(_straight_through_vjp)
 trunc.example(lambda: [Example((A,), (np.trunc(A),)), Example((A,), (np.trunc(A),), THROUGH, smooth=False)])
 
 
@@ -93,27 +100,38 @@ def _numbers(x: TensorType, y: TensorType) -> TensorType:
 
 
 def _divisor(xp, y):
-    """Raises ExecutionError (division_by_zero) for an integer zero; a real one gives NaN or inf, as everywhere."""
+    """y, checked for integer zeros. A floating-point 0 is not checked: it gives NaN or inf.
+
+    Raises ExecutionError (division_by_zero).
+    """
     if y.dtype.kind in "iu" and bool(xp.any(y == 0)):
-        raise ExecutionError("an integer is divided by zero", "division_by_zero")
+        raise ExecutionError("integer division by zero", "division_by_zero")
     return y
 
 
 @op(elementwise=True)
 def mod(xp, x, y):
-    """``out = x - floor(x / y) * y``: the remainder with the sign of y. It moves by 1 with x, -floor(x / y) with y."""
+    """Remainder with the sign of y: ``out = x - floor(x / y) * y``.
+
+    The gradient of x is 1, and the gradient of y is ``-floor(x / y)``. An integer division by 0 is an error of the run
+    (division_by_zero).
+    """
     return xp.mod(x, _divisor(xp, y))
 
 
 mod.infer(_numbers)
-# not floor(x / y): where x / y rounds up to a whole number, the remainder is just below y, and so counts one less
+# floor_div and not floor(x / y): where x / y is rounded up to a whole number, floor(x / y) is too large by 1
 mod.vjp(lambda ct, out, x, y: (ct, -(ct * floor_div(x, y))))
 mod.example(lambda: [Example((A, B), (A - np.floor(A / B) * B,)), Example((M, N), (M - M // N * N,))])
 
 
 @op(elementwise=True)
 def fmod(xp, x, y):
-    """``out = x - trunc(x / y) * y``: the remainder with the sign of x. It moves by 1 with x, -trunc(x / y) with y."""
+    """Remainder with the sign of x: ``out = x - trunc(x / y) * y``.
+
+    The gradient of x is 1, and the gradient of y is ``-trunc(x / y)``. An integer division by 0 is an error of the run
+    (division_by_zero).
+    """
     return xp.fmod(x, _divisor(xp, y))
 
 
@@ -124,7 +142,10 @@ fmod.example(lambda: [Example((A, B), (A - np.trunc(A / B) * B,)), Example((M, N
 
 @op(elementwise=True)
 def floor_div(xp, x, y):
-    """``out = floor(x / y)``. The gradient is 0."""
+    """Quotient rounded down: ``out = floor(x / y)``.
+
+    The gradient is 0. An integer division by 0 is an error of the run (division_by_zero).
+    """
     return xp.floor_divide(x, _divisor(xp, y))
 
 
@@ -145,7 +166,7 @@ def _test(x: TensorType) -> TensorType:
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isnan(xp, x):
-    """``x != x``: true where x is not a number."""
+    """Whether x is NaN: ``x != x``, as bool."""
     return xp.isnan(x)
 
 
@@ -155,7 +176,7 @@ isnan.example(lambda: [Example((ODD,), (np.array([False, True, False, False]),))
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isinf(xp, x):
-    """``|x| == inf``: true where x is infinite, of either sign."""
+    """Whether x is positive or negative infinity: ``|x| == inf``, as bool."""
     return xp.isinf(x)
 
 
@@ -165,7 +186,7 @@ isinf.example(lambda: [Example((ODD,), (np.array([False, False, True, True]),))]
 
 @op(elementwise=True, no_gradient=_BOOL)
 def isfinite(xp, x):
-    """``|x| < inf``: true where x is neither infinite nor NaN."""
+    """Whether x is finite, so neither infinite nor NaN: ``|x| < inf``, as bool."""
     return xp.isfinite(x)
 
 

@@ -27,15 +27,18 @@ def _scipy(xp: Any, name: str) -> Any:
     return getattr(special, name)
 
 
-def _half(xp: Any, x: Any, function: Any) -> Any:
-    """`function` of x; computed in float32 for shorter dtypes, which the libraries lack."""
+def _in_float32(xp: Any, x: Any, function: Any) -> Any:
+    """`function` of x, computed in float32 for 16-bit floats, which SciPy lacks."""
     wide = x.astype("float32") if x.dtype.itemsize < 4 else x
     return function(wide).astype(x.dtype, copy=False)
 
 
 @op(elementwise=True)
 def log2(xp, x):
-    """The logarithm to base 2, ``2 ** out = x``, exact for powers of 2. At 0 it is -inf and its gradient inf."""
+    """Logarithm to base 2: ``2 ** out = x``. It is exact for powers of 2.
+
+    At 0 the result is -inf and the gradient inf. Below 0 the result is NaN.
+    """
     return xp.log2(x)
 
 
@@ -46,7 +49,10 @@ log2.example(lambda: [Example((P,), (np.vectorize(math.log2)(P),))])
 
 @op(elementwise=True)
 def log10(xp, x):
-    """The logarithm to base 10, ``10 ** out = x``, exact for powers of 10. At 0 it is -inf and its gradient inf."""
+    """Logarithm to base 10: ``10 ** out = x``. It is exact for powers of 10.
+
+    At 0 the result is -inf and the gradient inf. Below 0 the result is NaN.
+    """
     return xp.log10(x)
 
 
@@ -57,7 +63,7 @@ log10.example(lambda: [Example((P,), (np.vectorize(math.log10)(P),))])
 
 @composite
 def reciprocal(x):
-    """``out = 1 / x``. At 0 it is inf, and its gradient -inf."""
+    """Reciprocal: ``out = 1 / x``. At 0 the result is inf and the gradient -inf."""
     return 1.0 / x
 
 
@@ -66,8 +72,8 @@ reciprocal.example(lambda: [Example((P,), (1 / P,)), Example((P[:0],), (P[:0],))
 
 @op(elementwise=True)
 def erfc(xp, x):
-    """The complementary error function, ``1 - erf(x)``, exact for large x."""
-    return _half(xp, x, _scipy(xp, "erfc"))
+    """Complementary error function: ``1 - erf(x)``. It stays accurate for large x."""
+    return _in_float32(xp, x, _scipy(xp, "erfc"))
 
 
 erfc.infer(floating)
@@ -77,8 +83,8 @@ erfc.example(lambda: [Example((A,), (np.vectorize(math.erfc)(A),))])
 
 @op(elementwise=True)
 def erfinv(xp, x):
-    """The inverse of the error function, ``erf(out) = x``; inf at -1 and 1, NaN beyond."""
-    return _half(xp, x, _scipy(xp, "erfinv"))
+    """Inverse of the error function: ``erf(out) = x``. The result is -inf at -1, inf at 1, and NaN outside [-1, 1]."""
+    return _in_float32(xp, x, _scipy(xp, "erfinv"))
 
 
 erfinv.infer(floating)
@@ -88,8 +94,11 @@ erfinv.example(lambda: [Example((np.vectorize(math.erf)(INSIDE),), (INSIDE,))])
 
 @op(elementwise=True)
 def lgamma(xp, x):
-    """``log(|gamma(x)|)``, the logarithm of the gamma function; inf at 0 and at negative whole numbers."""
-    return _half(xp, x, _scipy(xp, "gammaln"))
+    """Logarithm of the absolute value of the gamma function: ``log(|gamma(x)|)``.
+
+    The result is inf at 0 and at negative whole numbers.
+    """
+    return _in_float32(xp, x, _scipy(xp, "gammaln"))
 
 
 lgamma.infer(floating)
@@ -99,7 +108,7 @@ lgamma.example(lambda: [Example((P,), (np.vectorize(math.lgamma)(P),))])
 
 @composite
 def digamma(x):
-    """The derivative of `lgamma`: ``polygamma(x, order=0)``."""
+    """Derivative of `lgamma`: ``polygamma(x, order=0)``."""
     return polygamma(x, order=0)
 
 
@@ -115,12 +124,12 @@ digamma.example(
 
 @op(elementwise=True)
 def polygamma(xp, x, *, order: int = 1):
-    """The derivative number `order` + 1 of ``log(gamma(x))``."""
+    """Derivative of order `order` + 1 of ``log(gamma(x))``. `order` is 0 to 20."""
     if order == 0:
-        return _half(xp, x, _scipy(xp, "digamma"))
+        return _in_float32(xp, x, _scipy(xp, "digamma"))
     scale = (-1.0) ** (order + 1) * math.factorial(order)
     zeta = _scipy(xp, "zeta")
-    return _half(xp, x, lambda v: v.dtype.type(scale) * zeta(v.dtype.type(order + 1), v))
+    return _in_float32(xp, x, lambda v: v.dtype.type(scale) * zeta(v.dtype.type(order + 1), v))
 
 
 @polygamma.infer
@@ -143,7 +152,7 @@ polygamma.example(
 
 @op(elementwise=True)
 def logsigmoid(xp, x):
-    """``out = log(1 / (1 + exp(-x)))``, without overflow at either end."""
+    """Logarithm of the sigmoid: ``out = log(1 / (1 + exp(-x)))``, without overflow for large positive or negative x."""
     return xp.negative(xp.logaddexp(xp.negative(x), x.dtype.type(0)))
 
 

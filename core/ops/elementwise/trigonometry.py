@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions and their inverses, element by element; angles are in radians."""
+"""Trigonometric and hyperbolic functions and their inverses, element by element. Angles are in radians."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, floating
-from core.ops.elementwise.logic import kept_where, not_equal, where
+from core.ops.elementwise.logic import not_equal, where, where_or_zero
 from core.ops.elementwise.math import rsqrt, square
 from core.ops.shape.creation import fill_zeros_like, full_like
 
@@ -19,13 +19,13 @@ ABOVE = 1.2 + A * A
 
 
 def _one_minus_square(x):
-    # as a product, which keeps its digits where x * x rounds to nearly 1
+    # the product stays accurate near |x| = 1, where 1 - x * x cancels
     return (1.0 - x) * (x + 1.0)
 
 
 @op(elementwise=True)
 def tan(xp, x):
-    """The tangent, ``sin(x) / cos(x)``; x in radians."""
+    """Tangent: ``sin(x) / cos(x)``, with x in radians."""
     return xp.tan(x)
 
 
@@ -36,8 +36,9 @@ tan.example(lambda: [Example((A,), (np.tan(A),))])
 
 @op(elementwise=True)
 def asin(xp, x):
-    """The inverse sine, ``sin(out) = x`` with out in [-pi/2, pi/2]; NaN outside [-1, 1]. Its gradient at -1 and 1 is
-    inf.
+    """Inverse sine: ``sin(out) = x`` with out in [-pi/2, pi/2].
+
+    The result is NaN outside [-1, 1]. The gradient at -1 and at 1 is inf.
     """
     return xp.arcsin(x)
 
@@ -49,7 +50,10 @@ asin.example(lambda: [Example((INSIDE,), (np.arcsin(INSIDE),))])
 
 @op(elementwise=True)
 def acos(xp, x):
-    """The inverse cosine, ``cos(out) = x``, in [0, pi]; NaN outside [-1, 1]. Its gradient at -1 and 1 is -inf."""
+    """Inverse cosine: ``cos(out) = x`` with out in [0, pi].
+
+    The result is NaN outside [-1, 1]. The gradient at -1 and at 1 is -inf.
+    """
     return xp.arccos(x)
 
 
@@ -60,20 +64,20 @@ acos.example(lambda: [Example((INSIDE,), (np.arccos(INSIDE),))])
 
 @op(elementwise=True)
 def atan(xp, x):
-    """The inverse tangent, ``tan(out) = x`` with out in (-pi/2, pi/2)."""
+    """Inverse tangent: ``tan(out) = x`` with out in (-pi/2, pi/2)."""
     return xp.arctan(x)
 
 
 atan.infer(floating)
-atan.vjp(lambda ct, out, x: ct / (square(x) + 1.0))  # an infinite square gives the right 0
+atan.vjp(lambda ct, out, x: ct / (square(x) + 1.0))  # where the square overflows, ct / inf = 0 is correct
 atan.example(lambda: [Example((A,), (np.arctan(A),))])
 
 
 @op(elementwise=True)
 def atan2(xp, x, y):
-    """The angle of the point (y, x) seen from the origin, in [-pi, pi]: ``tan(out) = x / y``.
+    """Angle of the point (y, x) as seen from the origin, in [-pi, pi]: ``tan(out) = x / y``.
 
-    At the origin the gradient is NaN: there is no direction to prefer.
+    The gradient at the origin is NaN, because the angle is undefined there.
     """
     return xp.arctan2(x, y)
 
@@ -87,10 +91,10 @@ def atan2_infer(x, y):
 
 @atan2.vjp
 def atan2_vjp(ct, out, x, y):
-    # not over x * x + y * y, which leaves the range of numbers long before x and y do
-    away = hypot(x, y)
-    share = ct / away
-    return share * (y / away), -(share * (x / away))
+    # divides by hypot twice: x * x + y * y overflows and underflows at a much smaller range
+    radius = hypot(x, y)
+    share = ct / radius
+    return share * (y / radius), -(share * (x / radius))
 
 
 atan2.example(
@@ -100,9 +104,9 @@ atan2.example(
 
 @op(elementwise=True)
 def hypot(xp, x, y):
-    """``out = sqrt(x ** 2 + y ** 2)``, also where the squares are too large or too small to be held.
+    """Length of the hypotenuse: ``out = sqrt(x ** 2 + y ** 2)``, even where the squares would overflow or underflow.
 
-    The gradient at the origin is 0, as that of `norm`.
+    The gradient at the origin is 0, as for `norm`.
     """
     return xp.hypot(x, y)
 
@@ -112,9 +116,9 @@ hypot.infer(atan2_infer)
 
 @hypot.vjp
 def hypot_vjp(ct, out, x, y):
-    somewhere = not_equal(out, fill_zeros_like(out))
-    away = where(somewhere, out, full_like(out, value=1.0))
-    return tuple(kept_where(somewhere, ct * (each / away)) for each in (x, y))
+    not_origin = not_equal(out, fill_zeros_like(out))
+    radius = where(not_origin, out, full_like(out, value=1.0))
+    return tuple(where_or_zero(not_origin, ct * (each / radius)) for each in (x, y))
 
 
 hypot.example(
@@ -127,7 +131,7 @@ hypot.example(
 
 @op(elementwise=True)
 def sinh(xp, x):
-    """The hyperbolic sine, ``(exp(x) - exp(-x)) / 2``."""
+    """Hyperbolic sine: ``(exp(x) - exp(-x)) / 2``."""
     return xp.sinh(x)
 
 
@@ -138,7 +142,7 @@ sinh.example(lambda: [Example((A,), (np.sinh(A),))])
 
 @op(elementwise=True)
 def cosh(xp, x):
-    """The hyperbolic cosine, ``(exp(x) + exp(-x)) / 2``."""
+    """Hyperbolic cosine: ``(exp(x) + exp(-x)) / 2``."""
     return xp.cosh(x)
 
 
@@ -149,7 +153,7 @@ cosh.example(lambda: [Example((A,), (np.cosh(A),))])
 
 @op(elementwise=True)
 def asinh(xp, x):
-    """The inverse hyperbolic sine, ``log(x + sqrt(x ** 2 + 1))``."""
+    """Inverse hyperbolic sine: ``log(x + sqrt(x ** 2 + 1))``."""
     return xp.arcsinh(x)
 
 
@@ -160,19 +164,22 @@ asinh.example(lambda: [Example((A,), (np.arcsinh(A),))])
 
 @op(elementwise=True)
 def acosh(xp, x):
-    """The inverse hyperbolic cosine, ``log(x + sqrt(x ** 2 - 1))``; NaN below 1. Its gradient at 1 is inf."""
+    """Inverse hyperbolic cosine: ``log(x + sqrt(x ** 2 - 1))``. The result is NaN below 1. The gradient at 1 is inf."""
     return xp.arccosh(x)
 
 
 acosh.infer(floating)
-# the product of two roots: x * x - 1 would lose digits near 1
+# a product of two roots: x * x - 1 cancels near 1
 acosh.vjp(lambda ct, out, x: ct * rsqrt(x - 1.0) * rsqrt(x + 1.0))
 acosh.example(lambda: [Example((ABOVE,), (np.arccosh(ABOVE),))])
 
 
 @op(elementwise=True)
 def atanh(xp, x):
-    """The inverse hyperbolic tangent, ``log((1 + x) / (1 - x)) / 2``; inf at -1 and 1, NaN beyond."""
+    """Inverse hyperbolic tangent: ``log((1 + x) / (1 - x)) / 2``.
+
+    The result is -inf at -1, inf at 1, and NaN outside [-1, 1].
+    """
     return xp.arctanh(x)
 
 

@@ -1,7 +1,7 @@
-"""Matrices taken apart into triangles: Cholesky, QR.
+"""Triangular decompositions of matrices: Cholesky and QR.
 
-A batch over all axes but the last two. The rules are the standard ones (Giles 2008; Murray 2016, "Differentiation of
-the Cholesky decomposition"). The diagonals of the triangles are not negative, which makes them unique.
+All axes but the last two are a batch. The VJP rules are the standard ones (Giles 2008; Murray 2016, "Differentiation of
+the Cholesky decomposition"). The diagonals of the triangular factors are not negative, which makes the factors unique.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NONE = np.zeros((0, 2, 2))
 
 @op
 def cholesky_factor(xp, x):
-    """The lower triangular L with ``L @ L.T`` the symmetric x, of which only the lower triangle is read."""
+    """Lower triangular L with ``L @ L.T = x`` for a symmetric x. The op reads only the lower triangle of x."""
     return attempt(xp, SINGULAR, "the matrix is not positive definite", xp.linalg.cholesky, x)
 
 
@@ -58,7 +58,7 @@ cholesky_factor.infer(lambda x: square(x, "cholesky"))
 
 
 def _cholesky(x):
-    """Column by column (Cholesky, Banachiewicz)."""
+    """The factor, computed column by column (Cholesky-Banachiewicz)."""
     out = np.zeros_like(x)
     for j in range(x.shape[-1]):
         out[..., j, j] = np.sqrt(x[..., j, j] - (out[..., j, :j] ** 2).sum(-1))
@@ -72,9 +72,11 @@ cholesky_factor.example(lambda: [Example((x,), (_cholesky(x),)) for x in (S, SYM
 
 @composite
 def cholesky(x, *, upper: bool = False):
-    """The lower triangular L with ``L @ L.T = x``, or the upper U with ``U.T @ U = x``, for the symmetric part of x.
+    """Cholesky factor of the symmetric part of x: lower triangular L with ``L @ L.T = x``, or upper U with ``U.T @ U =
+    x``.
 
-    Where that is not positive definite the run ends with an error (singular_matrix). The gradient is symmetric.
+    upper: return U.
+    A matrix that is not positive definite is an error of the run (singular_matrix). The gradient is symmetric.
     """
     factor = cholesky_factor(symmetric_part(x, "cholesky"))
     return transposed(factor) if upper else factor
@@ -92,8 +94,10 @@ cholesky.example(
 
 @op(outputs=("q", "r"))
 def qr_factor(xp, x):
-    """Orthonormal columns Q and upper triangular R with ``Q @ R = x``, for matrices that are not wider than high."""
-    q, r = attempt(xp, NO_CONVERGENCE, "there is no QR decomposition", xp.linalg.qr, x)
+    """Orthonormal columns Q and upper triangular R with ``Q @ R = x``, for matrices with at least as many rows as
+    columns.
+    """
+    q, r = attempt(xp, NO_CONVERGENCE, "the QR decomposition did not converge", xp.linalg.qr, x)
     sign = xp.where(xp.diagonal(r, axis1=-2, axis2=-1) < 0, x.dtype.type(-1), x.dtype.type(1))
     return q * sign[..., None, :], r * sign[..., :, None]
 
@@ -102,7 +106,7 @@ def qr_factor(xp, x):
 def qr_factor_infer(x):
     m, n = sized(x, "qr")
     if m < n:
-        raise ProgramError(f"qr_factor takes matrices that are not wider than high, not {x}", "shape_mismatch")
+        raise ProgramError(f"qr_factor needs at least as many rows as columns, not {x}", "shape_mismatch")
     return x, TensorType((*x.shape[:-2], n, n), x.dtype)
 
 
@@ -116,7 +120,7 @@ def qr_factor_vjp(ct, out, x):
 
 
 def _qr(x):
-    """Gram and Schmidt."""
+    """The factors by the Gram-Schmidt process."""
     m, n = x.shape[-2:]
     k = min(m, n)
     q = np.zeros((*x.shape[:-1], k))
@@ -131,10 +135,11 @@ qr_factor.example(lambda: [Example((x,), _qr(x)) for x in (R, PAIR, NONE)])
 
 @composite(outputs=("q", "r"))
 def qr(x):
-    """``Q @ R = x``: orthonormal columns Q [..., m, k] and upper triangular R [..., k, n] of x [..., m, n].
+    """QR decomposition ``Q @ R = x``: orthonormal columns Q [..., m, k] and upper triangular R [..., k, n] of x [...,
+    m, n].
 
-    k is the smaller of m and n. The diagonal of R is not negative. If the first k columns of x depend on each other,
-    the gradient is an error of the run (singular_matrix).
+    k is the smaller of m and n. The diagonal of R is not negative. If the first k columns of x are linearly dependent,
+    computing the gradient is an error of the run (singular_matrix).
     """
     m, n = sized(x.type, "qr")
     if m >= n:

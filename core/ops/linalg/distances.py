@@ -1,4 +1,4 @@
-"""Distances between vectors: p-norms of differences. Where one is 0 its gradient is 0."""
+"""Distances between vectors: p-norms of differences. Where a distance is 0 its gradient is 0."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 
 @composite
 def dist(x, y, *, p: Extended = 2.0):
-    """``sum(|x - y| ** p) ** (1 / p)`` over all elements, as of `norm`. Where they are equal the gradient is 0."""
+    """p-norm of the difference of two arrays over all elements: ``sum(|x - y| ** p) ** (1 / p)``, with p as in
+    `norm`.
+
+    Where x equals y everywhere, the gradient is 0.
+    """
     return norm(x - y, p=p)
 
 
 @composite
 def pairwise_distance(x, y, *, p: Extended = 2.0, epsilon: float = 1e-6, keepdims: bool = False):
-    """The p-norm of ``x - y + epsilon`` along the last axis, row by row; other axes broadcast.
+    """Distance of each pair of rows: the p-norm of ``x - y + epsilon`` along the last axis. Other axes broadcast.
 
-    The epsilon keeps the norm of equal rows from its kink at 0, where the gradient is 0.
+    `epsilon` moves the difference of equal rows away from 0, where the norm has a kink and gradient 0.
     """
     if x.rank == 0 or y.rank == 0:
-        raise ProgramError(f"distances are between vectors, not {x.type} and {y.type}", "shape_mismatch")
+        raise ProgramError(f"pairwise_distance needs at least one axis, not {x.type} and {y.type}", "shape_mismatch")
     difference = x - y + epsilon
     return norm(difference, p=p, axes=(difference.rank - 1,), keepdims=keepdims)
 
@@ -49,7 +53,10 @@ pairwise_distance.example(
 
 @composite
 def cdist(x, y, *, p: Extended = 2.0):
-    """``out[..., i, j]`` is the p-norm of ``x[..., i, :] - y[..., j, :]``. Where they are equal the gradient is 0."""
+    """Distances between all rows of x and y: ``out[..., i, j]`` is the p-norm of ``x[..., i, :] - y[..., j, :]``.
+
+    Where two rows are equal, the gradient is 0.
+    """
     difference = unsqueeze(x, axes=(-2,)) - unsqueeze(y, axes=(-3,))
     return norm(difference, p=p, axes=(difference.rank - 1,))
 

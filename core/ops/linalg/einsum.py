@@ -1,4 +1,4 @@
-"""`einsum`: products and sums named by letters."""
+"""Einstein summation: products and sums whose axes are named by letters."""
 
 from __future__ import annotations
 
@@ -26,77 +26,79 @@ HIDDEN = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[::-1]
 
 @lru_cache(maxsize=1024)
 def terms_of(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str, str]:
-    """The letters of each operand and of the result, an ellipsis spelled out, and the letters that stand for it.
+    """The letters of each operand, the letters of the result, and the letters that replace the ellipsis.
 
-    Raises ProgramError (bad_attr).
+    Raises ProgramError (bad_attr) if the equation does not fit operands of these ranks.
     """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise ProgramError(f"{equation!r} names {len(terms)} operands, but there are {len(ranks)}", "bad_attr")
-    named = {c for c in text if c.isalpha()}
-    spare = [c for c in HIDDEN if c not in named]
+    used = {c for c in text if c.isalpha()}
+    unused_letters = [c for c in HIDDEN if c not in used]
     spelled, width = [], 0
     for term, rank in zip(terms, ranks, strict=True):
         letters, dots = term.replace("...", ""), term.count("...")
         if any(not c.isascii() or not c.isalpha() for c in letters) or dots > 1:
-            raise ProgramError(f"{term!r} in {equation!r} is no list of letters", "bad_attr")
+            raise ProgramError(f"{term!r} in {equation!r} is not a list of letters", "bad_attr")
         missing = rank - len(letters)
         if missing < 0 or (missing and not dots):
-            raise ProgramError(f"{term!r} does not name the {rank} axes of its operand", "bad_attr")
+            raise ProgramError(f"{term!r} does not match the {rank} axes of its operand", "bad_attr")
         width = max(width, missing)
         spelled.append((term, missing))
-    if width > len(spare):
-        raise ProgramError(f"{equation!r} has too many axes", "bad_attr")
-    hidden = "".join(spare[:width])
-    inputs = tuple(term.replace("...", hidden[width - n :]) for term, n in spelled)
+    if width > len(unused_letters):
+        raise ProgramError(f"{equation!r} needs more letters than there are", "bad_attr")
+    ellipsis = "".join(unused_letters[:width])
+    inputs = tuple(term.replace("...", ellipsis[width - n :]) for term, n in spelled)
     if arrow:
-        output = right.replace("...", hidden)
+        output = right.replace("...", ellipsis)
     else:
-        joined = "".join(terms).replace("...", "")
-        output = hidden + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+        all_letters = "".join(terms).replace("...", "")
+        output = ellipsis + "".join(sorted(c for c in set(all_letters) if all_letters.count(c) == 1))
     if len(set(output)) < len(output) or any(c not in "".join(inputs) for c in output):
-        raise ProgramError(f"the result of {equation!r} repeats a letter or has a new one", "bad_attr")
-    return inputs, output, hidden
+        raise ProgramError(f"the result of {equation!r} repeats a letter or has one that no operand has", "bad_attr")
+    return inputs, output, ellipsis
 
 
 @op(broadcasts=True)
 def einsum(xp, *x, equation: str):
-    """Products of elements of the operands, summed over every letter that the result lacks, as in ``ij,jk->ik``.
+    """Einstein summation: multiplies the operands and sums over each letter that the result lacks, as in
+    ``ij,jk->ik``.
 
-    A letter that occurs twice or more in an operand takes its diagonal. Without ``->`` the letters that occur once come
-    out, in alphabetical order. ``...`` stands for further axes, which broadcast; if the result has none, they are
-    summed. Any other letter has one size. More than two operands are multiplied two at a time, in an order that is
-    cheap for their sizes, and no step holds more elements than the largest operand or the result.
+    A letter that occurs more than once in an operand selects its diagonal. Without ``->`` the result has the letters
+    that occur once, in alphabetical order. ``...`` stands for further axes, which broadcast; if the result has no
+    ``...``, they are summed. Every other letter must have the same size in all operands.
+    More than two operands are multiplied pairwise in an order chosen for their sizes. No intermediate result has more
+    elements than the largest operand or the result.
     """
-    inputs, output, hidden = terms_of(equation, tuple([v.ndim for v in x]))
+    inputs, output, ellipsis = terms_of(equation, tuple([v.ndim for v in x]))
     try:
-        _sizes(equation, inputs, hidden, [v.shape for v in x])
+        _sizes(equation, inputs, ellipsis, [v.shape for v in x])
     except ProgramError as error:
         raise ExecutionError(error.message, error.code) from None
     spelled = f"{','.join(inputs)}->{output}"
 
     def contracted(*operands: Any) -> Any:
-        # an order is chosen even for two: only then does numpy use a matrix product
+        # optimize also for two operands: only then does numpy use a matrix product
         return xp.asarray(xp.einsum(spelled, *operands, **({"optimize": True} if len(x) > 1 else {})))
 
     return with_halves_widened(xp, contracted, *x)
 
 
-def _sizes(equation: str, inputs: tuple[str, ...], hidden: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
-    """The size of each letter. Raises ProgramError (shape_mismatch) where one would have two.
+def _sizes(equation: str, inputs: tuple[str, ...], ellipsis: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+    """The size of each letter. Raises ProgramError (shape_mismatch) if a letter has two sizes.
 
-    numpy stretches a size of 1 under any letter; here only those of an ellipsis broadcast.
+    numpy broadcasts a size of 1 under any letter. Here only the letters of an ellipsis broadcast.
     """
     sizes: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
         for letter, n in zip(term, shape, strict=True):
-            known = sizes.get(letter, 1 if letter in hidden else n)
-            if letter in hidden:
+            known = sizes.get(letter, 1 if letter in ellipsis else n)
+            if letter in ellipsis:
                 sizes[letter] = broadcast_shapes((known,), (n,))[0]
             elif -1 not in (known, n) and known != n:
-                raise ProgramError(f"{letter!r} in {equation!r} has the sizes {known} and {n}", "shape_mismatch")
+                raise ProgramError(f"{letter!r} in {equation!r} has two sizes, {known} and {n}", "shape_mismatch")
             else:
                 sizes[letter] = n if known == -1 else known
     return sizes
@@ -109,52 +111,52 @@ def einsum_infer(*x, equation):
     dtype = same_dtype(*x)
     if dtype == "bool":
         raise ProgramError("einsum needs numbers, not bool", "dtype_mismatch")
-    inputs, output, hidden = terms_of(equation, tuple([t.rank for t in x]))
-    sizes = _sizes(equation, inputs, hidden, [t.shape for t in x])
+    inputs, output, ellipsis = terms_of(equation, tuple([t.rank for t in x]))
+    sizes = _sizes(equation, inputs, ellipsis, [t.shape for t in x])
     return TensorType(tuple(sizes[c] for c in output), dtype)
 
 
 @einsum.vjp
 def einsum_vjp(ct, out, *x, equation):
-    """For each operand, the einsum of `ct` and the other operands, the letters of the result and of it swapped.
+    """For each operand, an einsum of `ct` and the other operands in which the operand and the result change places.
 
-    Two things are more than a swap. A letter that no other term has was summed away: ones bring it back, and so they do
-    with a summed ellipsis that may be 1 in the other terms. A letter that occurs twice was read on a diagonal: there
-    its cotangent goes, and zeros elsewhere.
+    Two cases need more. A letter that occurs in no other term was summed, so a factor of ones restores its size; the
+    same holds for a summed ellipsis whose size may be 1 in the other terms. A letter that occurs twice was read on a
+    diagonal, so its cotangent goes to the diagonal of zeros.
     """
-    inputs, output, hidden = terms_of(equation, tuple([v.rank for v in x]))
+    inputs, output, ellipsis = terms_of(equation, tuple([v.rank for v in x]))
     result = []
     for i, (term, value) in enumerate(zip(inputs, x, strict=True)):
         operands = [(output, ct), *((t, v) for j, (t, v) in enumerate(zip(inputs, x, strict=True)) if j != i)]
         unique = "".join(dict.fromkeys(term))
-        fixed = set("".join(t for t, _ in operands)) - (set(hidden) - set(output))
+        fixed = set("".join(t for t, _ in operands)) - (set(ellipsis) - set(output))
         if any(c not in fixed and not _has_size(operands, c, value.shape[term.index(c)]) for c in unique):
             operands.append((term, full_like(value, value=1.0)))
-        own = "".join(c for c in term if c in hidden)
-        if unique == term and (own == hidden or term.startswith(own)):
-            result.append(_emit(operands, term, hidden))  # what an ellipsis stretched is summed after this rule
+        own_ellipsis = "".join(c for c in term if c in ellipsis)
+        if unique == term and (own_ellipsis == ellipsis or term.startswith(own_ellipsis)):
+            result.append(_emit(operands, term, ellipsis))  # broadcast ellipsis axes are summed after this rule
             continue
-        # an ellipsis that got axes, or is followed by a diagonal, comes to the front to be summed there
-        front = "".join(sorted(unique, key=lambda c: c not in hidden))
-        back = _emit(operands, front, hidden)
-        back = sum_to_like(back, _emit([(term, value)], front, hidden))
-        if front != unique:
-            back = _emit([(front, back)], unique, hidden)
-        result.append(back if unique == term else diagonals_into(back, value, letters=term))
+        # move the ellipsis axes to the front, because sum_to_like sums leading axes
+        leading = "".join(sorted(unique, key=lambda c: c not in ellipsis))
+        adjoint = _emit(operands, leading, ellipsis)
+        adjoint = sum_to_like(adjoint, _emit([(term, value)], leading, ellipsis))
+        if leading != unique:
+            adjoint = _emit([(leading, adjoint)], unique, ellipsis)
+        result.append(adjoint if unique == term else diagonals_into(adjoint, value, letters=term))
     return tuple(result)
 
 
 def _has_size(operands, letter, size):
-    """Whether one of the operands is known to have that size under `letter`."""
+    """Whether an operand is known to have this size under `letter`."""
     return size != -1 and any(letter in t and v.shape[t.index(letter)] == size for t, v in operands)
 
 
-def _emit(operands, result, hidden):
-    """An einsum with ``...`` for the letters that stand for one, so that their axes broadcast again."""
+def _emit(operands, result, ellipsis):
+    """An einsum whose ellipsis letters are written as ``...`` again, so that those axes broadcast."""
 
     def dotted(term):
-        at = next((i for i, c in enumerate(term) if c in hidden), None)
-        rest = "".join(c for c in term if c not in hidden)
+        at = next((i for i, c in enumerate(term) if c in ellipsis), None)
+        rest = "".join(c for c in term if c not in ellipsis)
         return term if at is None else f"{rest[:at]}...{rest[at:]}"
 
     terms = ",".join(dotted(term) for term, _ in operands)
@@ -163,7 +165,9 @@ def _emit(operands, result, hidden):
 
 @op
 def diagonals_into(xp, x, like, *, letters: str):
-    """Zeros shaped like `like`, with x where einsum reads ``letters -> letters without repeats``."""
+    """Zeros shaped like `like`, with x on the diagonals that einsum reads for ``letters -> letters without
+    repeats``.
+    """
     out = xp.zeros(like.shape, x.dtype)
     unique = "".join(dict.fromkeys(letters))
     index: list[Any] = []
@@ -178,7 +182,7 @@ def diagonals_into(xp, x, like, *, letters: str):
 @diagonals_into.infer
 def diagonals_into_infer(x, like, *, letters):
     if len(letters) != like.rank or len(set(letters)) != x.rank:
-        raise ProgramError(f"{letters!r} does not name the axes of {like} and {x}", "shape_mismatch")
+        raise ProgramError(f"{letters!r} does not match the axes of {like} and {x}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
 
 

@@ -20,20 +20,21 @@ __all__: list[str] = []
 
 @op(broadcasts=True)
 def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
-    """The matrix product ``out[i, j] = sum over k of x[i, k] * y[k, j]``; axes before are a batch and broadcast.
+    """Matrix product: ``out[i, j] = sum over k of x[i, k] * y[k, j]``. The axes before the last two are a batch and
+    broadcast.
 
-    A 1-D operand is a row on the left and a column on the right, and its axis leaves the result. The transpose flags
-    swap an operand's last two axes first (a 1-D operand has nothing to swap).
+    A vector is a row on the left and a column on the right, and its axis is missing in the result.
+    transpose_x, transpose_y: swap the last two axes of the operand first. A vector stays as it is.
     """
-    x, y = _turned(xp, x, transpose_x), _turned(xp, y, transpose_y)
+    x, y = _transposed_if(xp, x, transpose_x), _transposed_if(xp, y, transpose_y)
     if x.ndim > 2 and y.ndim == 2 and not transpose_x and x.shape[-1] == y.shape[0]:
-        # the whole batch shares y: one product of all rows is faster than one for each member
+        # the batch shares y: one product over all rows is faster than one product per batch element
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         return with_halves_widened(xp, xp.matmul, rows, y).reshape(*x.shape[:-1], y.shape[1])
     return with_halves_widened(xp, xp.matmul, x, y)
 
 
-def _turned(xp, x, transpose):
+def _transposed_if(xp, x, transpose):
     return xp.swapaxes(x, -1, -2) if transpose and x.ndim > 1 else x
 
 
@@ -43,7 +44,7 @@ def matmul_infer(x, y, *, transpose_x, transpose_y):
     if dtype == "bool":
         raise ProgramError("matmul needs numbers, not bool", "dtype_mismatch")
     if x.rank == 0 or y.rank == 0:
-        raise ProgramError(f"matmul needs at least one axis on each side: {x} and {y}", "shape_mismatch")
+        raise ProgramError(f"matmul needs at least one axis on each side, not {x} and {y}", "shape_mismatch")
     a = _swapped(x.shape) if transpose_x else x.shape
     b = _swapped(y.shape) if transpose_y else y.shape
     inner = a[-1], b[-2] if len(b) > 1 else b[0]
@@ -67,10 +68,10 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
         ct = unsqueeze(ct, axes=(-2,))
     if column:
         ct = unsqueeze(ct, axes=(-1,))
-    # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; transposed operands get the transpose of that
+    # for X = op(a), Y = op(b): dX = ct Y^T and dY = X^T ct; a transposed operand gets the transpose
     da = matmul(b, ct, transpose_x=ty, transpose_y=True) if tx else matmul(ct, b, transpose_y=not ty)
     if a.rank > 2 and b.rank == 2 and not column:
-        # one sum over batch and rows: a product for each member of the batch would need a matrix for each
+        # one sum over batch and rows: a product per batch element would store one matrix each before the sum
         left = "...ji" if tx else "...ij"
         db = einsum(a, ct, equation=f"{left},...ik->{'kj' if ty else 'jk'}")
     else:
@@ -83,7 +84,7 @@ def matmul_vjp(ct, out, x, y, *, transpose_x, transpose_y):
 
 
 def _unbatched(value):
-    """A vector was shared by the whole batch, so its cotangents add up over it."""
+    """The cotangent of a vector operand, summed over the batch that shared the vector."""
     return reduce_sum(value, axes=tuple(range(value.rank - 2))) if value.rank > 2 else value
 
 

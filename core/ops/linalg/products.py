@@ -1,4 +1,4 @@
-"""Products of vectors, matrices and tensors, written in `matmul` and `einsum`."""
+"""Products of vectors, matrices and tensors, composed of `matmul` and `einsum`."""
 
 from __future__ import annotations
 
@@ -33,32 +33,33 @@ CUBE = np.cos(np.arange(12.0) * 3).reshape(2, 3, 2)
 def _ranks(what: str, *wanted: tuple[object, int]) -> None:
     for value, rank in wanted:
         if value.rank != rank:  # type: ignore[attr-defined]
-            raise ProgramError(f"{what} takes {rank} axes here, not {value.type}", "shape_mismatch")  # type: ignore[attr-defined]
+            raise ProgramError(f"{what} needs an operand with {rank} axes, not {value.type}", "shape_mismatch")  # type: ignore[attr-defined]
 
 
 @composite
 def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
-    """``x @ y``, both seen as matrices: their first `num_col_dims` axes are rows, the others columns.
+    """Matrix product ``x @ y`` of two arrays flattened to matrices: the first `num_col_dims` axes are rows, the others
+    columns.
 
-    The result has the row axes of x and the column axes of y. This is the op that Fluid calls `mul`; the `mul` here is
-    the product element by element.
+    The result has the row axes of x and the column axes of y. Fluid calls this op `mul`; here, `mul` is the elementwise
+    product.
     """
     for value, n in ((x, x_num_col_dims), (y, y_num_col_dims)):
         if not 0 < n < value.rank:
-            raise ProgramError(f"{n} row axes leave no columns, or none is a row, in {value.type}", "bad_attr")
+            raise ProgramError(
+                f"{n} row axes of {value.type} must leave at least one row axis and one column axis", "bad_attr"
+            )
     rows, columns = x.rank - x_num_col_dims, y.rank - y_num_col_dims
     inner, other = x.shape[x_num_col_dims:], y.shape[:y_num_col_dims]
     if len(inner) == len(other) and all(m == n or -1 in (m, n) for m, n in zip(inner, other, strict=True)):
-        # the flattened axes pair up: no sizes are needed
+        # the flattened axes match one to one, so unknown sizes are allowed
         letters = iter(ascii_letters)
         a, k, b = ("".join(islice(letters, n)) for n in (x_num_col_dims, rows, columns))
         return einsum(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
     if -1 in (*inner, *other, *y.shape[y_num_col_dims:]) or x.shape[:x_num_col_dims].count(-1) > 1:
-        raise ProgramError(
-            f"the sizes of {x.type} and {y.type} must be known where they are flattened", "shape_mismatch"
-        )
+        raise ProgramError(f"the flattened sizes of {x.type} and {y.type} must be known", "shape_mismatch")
     height, width = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
-    known = -1 not in height  # a 0 among the other sizes leaves -1 open
+    known = -1 not in height  # with a size of 0 elsewhere, -1 cannot be computed
     a = reshape(x, shape=(math.prod(height) if known else -1, math.prod(inner)))
     b = reshape(y, shape=(math.prod(other), math.prod(width)))
     return reshape(matmul(a, b), shape=(*height, *width))
@@ -77,14 +78,14 @@ mul_flattened.example(
 
 @composite
 def mm(x, y):
-    """``out[i, j] = sum over k of x[i, k] * y[k, j]`` for matrices [m, k] and [k, n]."""
+    """Product of two matrices [m, k] and [k, n]: ``out[i, j] = sum over k of x[i, k] * y[k, j]``."""
     _ranks("mm", (x, 2), (y, 2))
     return matmul(x, y)
 
 
 @composite
 def bmm(x, y):
-    """``out[b] = x[b] @ y[b]`` for two batches of matrices, [b, m, k] and [b, k, n]."""
+    """Product of two batches of matrices, [b, m, k] and [b, k, n]: ``out[b] = x[b] @ y[b]``."""
     _ranks("bmm", (x, 3), (y, 3))
     same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
     return matmul(x, y)
@@ -92,16 +93,16 @@ def bmm(x, y):
 
 @composite
 def mv(x, y):
-    """``out[i] = sum over j of x[i, j] * y[j]`` for a matrix [m, n] and a vector [n]."""
+    """Product of a matrix [m, n] and a vector [n]: ``out[i] = sum over j of x[i, j] * y[j]``."""
     _ranks("mv", (x, 2), (y, 1))
     return matmul(x, y)
 
 
 @composite
 def dot(x, y):
-    """``sum(x * y)`` along the last axis; of vectors a single number."""
+    """Inner product along the last axis: ``sum(x * y)``. For two vectors the result is a 0-d array."""
     if x.rank == 0 or x.rank != y.rank:
-        raise ProgramError(f"dot takes vectors, or batches of them, not {x.type} and {y.type}", "shape_mismatch")
+        raise ProgramError(f"dot takes vectors or batches of vectors, not {x.type} and {y.type}", "shape_mismatch")
     return reduce_sum(x * y, axes=(x.rank - 1,))
 
 
@@ -118,14 +119,20 @@ dot.example(lambda: [Example((a, b), ((a * b).sum(-1),)) for a, b in ((A, A + 1)
 
 @composite
 def addmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
-    """``beta * x + alpha * (a @ b)`` for matrices a [m, k] and b [k, n]; x broadcasts against the product [m, n]."""
+    """Weighted sum of x and a matrix product: ``beta * x + alpha * (a @ b)`` for matrices a [m, k] and b [k, n].
+
+    x broadcasts to the shape of the product, [m, n].
+    """
     _ranks("addmm", (a, 2), (b, 2))
     return x * beta + matmul(a, b) * alpha
 
 
 @composite
 def baddbmm(x, a, b, *, alpha: float = 1.0, beta: float = 1.0):
-    """``beta * x + alpha * (a @ b)`` for batches of matrices; x broadcasts against the product."""
+    """Weighted sum of x and a batched matrix product: ``beta * x + alpha * (a @ b)``.
+
+    x broadcasts to the shape of the product.
+    """
     _ranks("baddbmm", (a, 3), (b, 3))
     return x * beta + matmul(a, b) * alpha
 
@@ -149,7 +156,7 @@ baddbmm.example(
 
 @composite
 def outer(x, y):
-    """``out[i, j] = x[i] * y[j]`` for the elements of x and y in row-major order."""
+    """Outer product of the elements of x and y in row-major order: ``out[i, j] = x[i] * y[j]``."""
     return unsqueeze(reshape(x, shape=(-1,)), axes=(1,)) * unsqueeze(reshape(y, shape=(-1,)), axes=(0,))
 
 
@@ -158,7 +165,10 @@ outer.example(lambda: [Example((x, y), (np.outer(x, y),)) for x, y in ((A[0], B[
 
 @composite
 def bilinear_tensor_product(x, y, weight, bias=None):
-    """``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]`` for x [n, p], y [n, q], weight [k, p, q], bias [k]."""
+    """Bilinear form: ``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]``.
+
+    x is [n, p], y [n, q], weight [k, p, q] and bias [k].
+    """
     _ranks("bilinear_tensor_product", (x, 2), (y, 2), (weight, 3))
     out = einsum(x, weight, y, equation="np,kpq,nq->nk")
     return out if bias is None else out + bias
@@ -176,17 +186,17 @@ bilinear_tensor_product.example(
 
 @composite
 def kron(x, y):
-    """The Kronecker product of two arrays of as many axes: of two matrices [m, n] and [p, q] it is [m p, n q].
+    """Kronecker product of two arrays of the same rank: ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``.
 
-    ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``. All sizes must be known.
+    For two matrices [m, n] and [p, q] the result is [m p, n q]. All sizes must be known.
     """
     if x.rank != y.rank:
-        raise ProgramError(f"kron takes two arrays of as many axes, not {x.type} and {y.type}", "shape_mismatch")
+        raise ProgramError(f"kron takes two arrays of the same rank, not {x.type} and {y.type}", "shape_mismatch")
     if -1 in (*x.shape, *y.shape):
         raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
     odd, even = tuple(range(1, 2 * x.rank, 2)), tuple(range(0, 2 * x.rank, 2))
-    wide = unsqueeze(x, axes=odd) * unsqueeze(y, axes=even)
-    return reshape(wide, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+    interleaved = unsqueeze(x, axes=odd) * unsqueeze(y, axes=even)
+    return reshape(interleaved, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
 
 
 kron.example(
@@ -198,21 +208,22 @@ kron.example(
 
 @composite
 def cross(x, y, *, axis: int = -1):
-    """``(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0)`` along `axis`, whose size is known to be 3; the other axes
-    broadcast.
+    """Vector product ``(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0)`` along `axis`.
+
+    The size of `axis` must be known to be 3. The other axes broadcast.
     """
     at = axis_of(axis, x.rank)
     if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
-        raise ProgramError(f"a vector product takes sizes known to be 3, not {x.type} and {y.type}", "shape_mismatch")
+        raise ProgramError(f"cross needs axes of size 3, not {x.type} and {y.type}", "shape_mismatch")
 
-    def turned(v, first):
+    def rotated(v, first):
         return concat(
             slice_(v, axes=(at,), starts=(first,), ends=(3,)),
             slice_(v, axes=(at,), starts=(0,), ends=(first,)),
             axis=at,
         )
 
-    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+    return rotated(x, 1) * rotated(y, 2) - rotated(x, 2) * rotated(y, 1)
 
 
 cross.example(
@@ -226,9 +237,9 @@ cross.example(
 
 @composite
 def trace(x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """``sum over i of x[i, i + offset]``, the sum of a diagonal of two axes."""
-    line = diagonal(x, offset=offset, axis1=axis1, axis2=axis2)
-    return reduce_sum(line, axes=(line.rank - 1,))
+    """Sum of a diagonal of two axes: ``sum over i of x[i, i + offset]``."""
+    entries = diagonal(x, offset=offset, axis1=axis1, axis2=axis2)
+    return reduce_sum(entries, axes=(entries.rank - 1,))
 
 
 trace.example(
@@ -242,9 +253,14 @@ trace.example(
 
 @composite
 def matrix_power(x, *, n: int):
-    """``x @ x @ ... @ x``, a square matrix `n` times; for n = 0 the identity, below the power of the inverse."""
+    """Power of a square matrix: ``x @ x @ ... @ x``, `n` times.
+
+    n = 0 gives the identity. A negative n gives the power of the inverse.
+    """
     if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
-        raise ProgramError(f"needs square matrices and a power up to 10,000, not {x.type} and {n}", "bad_attr")
+        raise ProgramError(
+            f"matrix_power needs square matrices and |n| of at most 10,000, not {x.type} and {n}", "bad_attr"
+        )
     if n == 0:
         mask = diagonal_mask_like(x)
         return cast(mask, dtype=x.dtype)
@@ -272,14 +288,16 @@ matrix_power.example(
 
 @composite
 def multi_dot(*x):
-    """``x[0] @ x[1] @ ...``: two matrices or more, multiplied in the order that takes the fewest operations.
+    """Product of two or more matrices ``x[0] @ x[1] @ ...`` in the order that needs the fewest operations.
 
-    The first operand may be a row and the last a column, given as vectors. The order needs all sizes; without them, and
-    for more than 64 operands, it is from left to right.
+    The first operand may be a vector (a row) and so may the last (a column). With unknown sizes, or more than 64
+    operands, the order is from left to right.
     """
     ends = {0, len(x) - 1}
     if len(x) < 2 or any(v.rank != 2 and not (v.rank == 1 and i in ends) for i, v in enumerate(x)):
-        raise ProgramError("multi_dot takes two matrices or more, the outer ones perhaps vectors", "shape_mismatch")
+        raise ProgramError(
+            "multi_dot takes two or more matrices; only the first and the last may be vectors", "shape_mismatch"
+        )
     sizes = [
         1 if x[0].rank == 1 else x[0].shape[0],
         *(v.shape[0] for v in x[1:]),
@@ -287,7 +305,7 @@ def multi_dot(*x):
     ]
     if -1 in sizes or len(x) > 64:
         return reduce(matmul, x)
-    cuts = _cheapest(sizes)
+    cuts = _best_splits(sizes)
 
     def chain(i, j):
         return x[i] if i == j else matmul(chain(i, cuts[i, j]), chain(cuts[i, j] + 1, j))
@@ -295,8 +313,8 @@ def multi_dot(*x):
     return chain(0, len(x) - 1)
 
 
-def _cheapest(sizes: list[int]) -> dict[tuple[int, int], int]:
-    """Where to cut each run of operands, number i being sizes[i] x sizes[i + 1] (Godbole 1973)."""
+def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """Where to split each range of operands, when operand i is sizes[i] x sizes[i + 1] (Godbole 1973)."""
     cost = {(i, i): 0 for i in range(len(sizes) - 1)}
     cuts = {}
     for length in range(1, len(sizes) - 1):

@@ -1,9 +1,9 @@
-"""Systems of linear equations: solutions, inverses, determinants.
+"""Linear systems, inverses, pseudo-inverses and determinants.
 
-A batch over all axes but the last two. The rules are the standard ones (Giles 2008, "An extended collection of matrix
-derivative results for forward and reverse mode algorithmic differentiation"). A matrix that has no inverse, where one
-is needed, is an error of the run (singular_matrix). Only a zero pivot counts as singular: a matrix that is merely close
-to singular gives large numbers.
+All axes but the last two are a batch. The VJP rules are the standard ones (Giles 2008, "An extended collection of
+matrix derivative results for forward and reverse mode algorithmic differentiation"). A singular matrix is an error of
+the run (singular_matrix) wherever an inverse is needed. Only a zero pivot counts as singular; a nearly singular matrix
+gives large numbers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ POINT = np.zeros((0, 0))
 
 @op
 def inverse(xp, x):
-    """``out @ x = 1``, the inverse of each square matrix; a singular one is an error of the run (singular_matrix)."""
-    return attempt(xp, SINGULAR, "a singular matrix has no inverse", xp.linalg.inv, x)
+    """Inverse of each square matrix: ``out @ x = 1``. A singular matrix is an error of the run (singular_matrix)."""
+    return attempt(xp, SINGULAR, "the matrix is singular and has no inverse", xp.linalg.inv, x)
 
 
 inverse.infer(lambda x: square(x, "inverse"))
@@ -51,36 +51,40 @@ inverse.example(lambda: [Example((x,), (np.linalg.inv(x),)) for x in (D, PAIR, N
 
 @op(broadcasts=True)
 def solve(xp, x, y):
-    """The solution z of ``x @ z = y`` for square x [..., n, n] and y [..., n, k] or a vector [n]; batches broadcast.
+    """Solution z of the linear system ``x @ z = y``, for square x [..., n, n] and y [..., n, k] or a vector [n].
 
-    A singular matrix is an error of the run (singular_matrix).
+    Batches broadcast. A singular matrix is an error of the run (singular_matrix).
     """
     vector = y.ndim == 1
     y = y[:, None] if vector else y
-    if xp is not np:  # cupy does not broadcast here
+    if xp is not np:  # cupy's solve does not broadcast
         batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
         x, y = (xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (x, y))
-    out = attempt(xp, SINGULAR, "the matrix of a system of equations is singular", xp.linalg.solve, x, y)
+    out = attempt(xp, SINGULAR, "the matrix of the linear system is singular", xp.linalg.solve, x, y)
     return out[..., 0] if vector else out
 
 
 def _solution(x: TensorType, y: TensorType, what: str) -> TensorType:
     square(x, what)
     if y.rank == 0:
-        raise ProgramError(f"the right side of {what} is a vector or a matrix, not {y}", "shape_mismatch")
+        raise ProgramError(f"the right-hand side of {what} must be a vector or a matrix, not {y}", "shape_mismatch")
     rows = y.shape[0] if y.rank == 1 else y.shape[-2]
-    n = same_size(x.shape[-1], rows, f"cannot solve {x} for {y}")
+    n = same_size(x.shape[-1], rows, f"cannot solve {x} for {y}: sizes differ")
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return TensorType((*batch, n, *y.shape[1 if y.rank == 1 else -1 :]), same_dtype(x, y))
 
 
-def _solution_vjp(ct, out, y, back):
-    """``-back(ct) @ out.T``, the cotangent of the matrix, and back(ct); back solves the transposed system."""
+def _solution_vjp(ct, out, y, solve_adjoint):
+    """The cotangents of the matrix, ``-solve_adjoint(ct) @ out.T``, and of the right-hand side,
+    ``solve_adjoint(ct)``.
+
+    solve_adjoint: solves the transposed system.
+    """
     if y.rank == 1:
         ct, out = column(ct), column(out)
-    right = back(ct)
-    whole = -multiplied(right, out, transpose_y=True)
-    return whole, squeeze(right, axes=(-1,)) if y.rank == 1 else right
+    right = solve_adjoint(ct)
+    cx = -multiplied(right, out, transpose_y=True)
+    return cx, squeeze(right, axes=(-1,)) if y.rank == 1 else right
 
 
 solve.infer(lambda x, y: _solution(x, y, "solve"))
@@ -99,31 +103,35 @@ solve.example(
 
 @op(broadcasts=True)
 def triangular_solve(xp, x, y, *, upper: bool = True, transpose: bool = False, unitriangular: bool = False):
-    """The solution z of ``x @ z = y``, or of ``x.T @ z = y``, by substitution; y [..., n, k] or a vector [n].
+    """Solution z of the triangular system ``x @ z = y``, or of ``x.T @ z = y``, by substitution.
 
-    Only the upper (lower) triangle of x is read, and with `unitriangular` its diagonal is taken as ones; the gradient
-    is zero elsewhere. A zero on the diagonal is an error of the run (singular_matrix).
+    y is [..., n, k] or a vector [n]. The op reads only the upper (or lower) triangle of x; the rest of x has gradient
+    0.
+    upper: whether x is upper triangular.
+    transpose: solve with ``x.T``.
+    unitriangular: use ones as the diagonal of x; the diagonal then has gradient 0.
+    A zero on the diagonal is an error of the run (singular_matrix).
     """
     vector = y.ndim == 1
     y = y[:, None] if vector else y
     if not unitriangular and bool(xp.any(xp.diagonal(x, axis1=-2, axis2=-1) == 0)):
-        raise ExecutionError("a triangular matrix with a zero on its diagonal is singular", SINGULAR)
+        raise ExecutionError("the triangular matrix is singular: it has a zero on its diagonal", SINGULAR)
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = xp.zeros((*batch, *y.shape[-2:]), y.dtype)
     if out.size and batch and x.shape[-1] < 32:
-        # small matrices: one call for all is faster than the fewer operations of substitution
-        part = (xp.triu if upper else xp.tril)(x, (1 if upper else -1) if unitriangular else 0)
-        part = part + xp.eye(x.shape[-1], dtype=x.dtype) if unitriangular else part
-        out = solve.body(xp, xp.swapaxes(part, -1, -2) if transpose else part, y)
+        # for small matrices one batched LU call is faster than substitution per matrix
+        triangle = (xp.triu if upper else xp.tril)(x, (1 if upper else -1) if unitriangular else 0)
+        triangle = triangle + xp.eye(x.shape[-1], dtype=x.dtype) if unitriangular else triangle
+        out = solve.body(xp, xp.swapaxes(triangle, -1, -2) if transpose else triangle, y)
     elif out.size:
         if xp is np:
             from scipy.linalg import solve_triangular
         else:
             from cupyx.scipy.linalg import solve_triangular
         xs, ys = xp.broadcast_to(x, (*batch, *x.shape[-2:])), xp.broadcast_to(y, out.shape)
-        how = {"lower": not upper, "trans": int(transpose), "unit_diagonal": unitriangular, "check_finite": False}
+        options = {"lower": not upper, "trans": int(transpose), "unit_diagonal": unitriangular, "check_finite": False}
         for at in np.ndindex(*batch):
-            out[at] = solve_triangular(xs[at], ys[at], **how)
+            out[at] = solve_triangular(xs[at], ys[at], **options)
     return out[..., 0] if vector else out
 
 
@@ -132,13 +140,13 @@ triangular_solve.infer(lambda x, y, **attrs: _solution(x, y, "triangular_solve")
 
 @triangular_solve.vjp
 def triangular_solve_vjp(ct, out, x, y, *, upper, transpose, unitriangular):
-    def back(ct):
+    def solve_adjoint(ct):
         flags = {"upper": upper, "transpose": not transpose, "unitriangular": unitriangular}
         return triangular_solve(x, ct, **flags)
 
-    whole, right = _solution_vjp(ct, out, y, back)
-    whole = transposed(whole) if transpose else whole
-    return lookup("triu" if upper else "tril")(whole, diagonal=(1 if upper else -1) if unitriangular else 0), right
+    cx, right = _solution_vjp(ct, out, y, solve_adjoint)
+    cx = transposed(cx) if transpose else cx
+    return lookup("triu" if upper else "tril")(cx, diagonal=(1 if upper else -1) if unitriangular else 0), right
 
 
 def _triangular_examples():
@@ -162,9 +170,10 @@ triangular_solve.example(_triangular_examples)
 
 @op
 def det(xp, x):
-    """The determinant of each square matrix. Its gradient at a singular one is an error of the run (singular_matrix).
+    """Determinant of each square matrix.
 
-    That gradient, the matrix of cofactors, does exist; it is computed as ``det(x) * inverse(x).T``.
+    The gradient is ``det(x) * inverse(x).T``. At a singular matrix it is an error of the run (singular_matrix),
+    although the matrix of cofactors exists there.
     """
     return xp.linalg.det(x).astype(x.dtype)
 
@@ -182,7 +191,7 @@ det.vjp(lambda ct, out, x: _as_matrices(ct * out) * transposed(inverse(x)))
 
 
 def _leibniz(x):
-    """The determinant of 3 x 3 matrices, written out."""
+    """The determinant of 3 x 3 matrices by the Leibniz formula."""
     return (x[..., 0, :] * np.cross(x[..., 1, :], x[..., 2, :])).sum(-1)
 
 
@@ -198,7 +207,7 @@ det.example(
 
 @op(outputs=("sign", "logabs"))
 def slogdet(xp, x):
-    """The sign of each determinant, and ``log(|det(x)|)``; of a singular matrix 0 and -inf.
+    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf.
 
     The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
     error of the run (singular_matrix).
@@ -221,7 +230,9 @@ slogdet.example(
 
 @composite
 def logdet(x):
-    """``log(det(x))``, the logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
+    """Logarithm of each determinant: ``log(det(x))``. It is -inf where the determinant is 0, and NaN where it is
+    negative.
+    """
     sign, logabs = slogdet(x)
     return logabs + log(stop_gradient(sign))
 
@@ -237,24 +248,25 @@ logdet.example(
 
 @op
 def pinv(xp, x, *, rcond: float | None = None):
-    """The pseudo-inverse (Moore, Penrose) of each matrix, ``x @ out @ x = x``: [..., n, m] of [..., m, n].
+    """Moore-Penrose pseudo-inverse of each matrix: ``x @ out @ x = x``, of shape [..., n, m] for x [..., m, n].
 
-    Singular values up to `rcond` times the largest count as 0; by default `rcond` is the distance from 1 to the next
-    number, times the longer side. The gradient is that among matrices of the same rank (Golub and Pereyra 1973): where
-    the rank changes, the pseudo-inverse jumps.
+    rcond: singular values up to `rcond` times the largest count as 0. The default is the machine epsilon of the dtype
+    times the longer side.
+    The gradient is valid among matrices of the same rank (Golub and Pereyra 1973). Where the rank changes, the
+    pseudo-inverse is discontinuous.
     """
     u, s, vt = attempt(
-        xp, NO_CONVERGENCE, "there are no singular values: is every element finite?", lambda: _thin(xp, x)
+        xp, NO_CONVERGENCE, "the singular values did not converge: is every element finite?", lambda: _thin_svd(xp, x)
     )
     if s.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
-    share = float(np.finfo(x.dtype).eps) * max(x.shape[-2:]) if rcond is None else rcond
-    zero = s <= xp.max(s, axis=-1, keepdims=True) * s.dtype.type(share)
+    tolerance = float(np.finfo(x.dtype).eps) * max(x.shape[-2:]) if rcond is None else rcond
+    zero = s <= xp.max(s, axis=-1, keepdims=True) * s.dtype.type(tolerance)
     inverted = xp.where(zero, s.dtype.type(0), 1 / xp.where(zero, s.dtype.type(1), s))
     return xp.matmul(xp.swapaxes(vt, -1, -2) * inverted[..., None, :], xp.swapaxes(u, -1, -2))
 
 
-def _thin(xp, x):
+def _thin_svd(xp, x):
     return xp.linalg.svd(x, full_matrices=False)
 
 
@@ -262,23 +274,23 @@ def _thin(xp, x):
 def pinv_infer(x, *, rcond):
     matrices(x, "pinv")
     if rcond is not None and not 0 <= rcond < 1:
-        raise ProgramError(f"rcond is a share of the largest singular value, in [0, 1), not {rcond}", "bad_attr")
+        raise ProgramError(f"rcond must be in [0, 1), not {rcond}", "bad_attr")
     return TensorType((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
 
 
 @pinv.vjp
 def pinv_vjp(ct, out, x, *, rcond):
     # d out = -out dx out + out out.T dx.T (1 - x out) + (1 - out x) dx.T out.T out
-    turned = transposed(ct)
-    left = multiplied(multiplied(turned, out), out, transpose_y=True)  # ct.T out out.T
-    right = multiplied(out, multiplied(out, turned), transpose_x=True)  # out.T out ct.T
+    ct_t = transposed(ct)
+    left = multiplied(multiplied(ct_t, out), out, transpose_y=True)  # ct.T out out.T
+    right = multiplied(out, multiplied(out, ct_t), transpose_x=True)  # out.T out ct.T
     middle = multiplied(multiplied(out, ct, transpose_x=True), out, transpose_y=True)  # out.T ct out.T
-    back = left - multiplied(x, multiplied(out, left)) - middle
-    return back + right - multiplied(multiplied(right, out), x)
+    cx = left - multiplied(x, multiplied(out, left)) - middle
+    return cx + right - multiplied(multiplied(right, out), x)
 
 
 def _pinv(x):
-    """Of matrices of full rank, by the normal equations."""
+    """The pseudo-inverse of matrices of full rank, from the normal equations."""
     t = x.swapaxes(-1, -2)
     wide = x.shape[-2] < x.shape[-1]
     return t @ np.linalg.inv(x @ t) if wide else np.linalg.inv(t @ x) @ t

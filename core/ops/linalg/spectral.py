@@ -1,17 +1,17 @@
-"""Eigenvalues of symmetric matrices and singular values of any, with their vectors.
+"""Eigenvalues of symmetric matrices and singular values of any matrix, with their vectors.
 
-A batch over all axes but the last two. The rules are the standard ones (Giles 2008; Townsend 2016, "Differentiating the
-singular value decomposition").
+All axes but the last two are a batch. The VJP rules are the standard ones (Giles 2008; Townsend 2016, "Differentiating
+the singular value decomposition").
 
-Vectors get a sign by convention: of the components of an eigenvector or of a left singular vector that are at least
-nine tenths as large as its largest, the first is positive. (Taking the largest itself would let rounding choose the
-sign of (1, -1).)
+Signs. The sign of an eigenvector or a left singular vector is fixed by a convention: among its components with at least
+0.9 times the magnitude of the largest, the first is positive. The largest component alone would not do: for (1, -1),
+rounding would choose the sign.
 
-Vectors of equal values are not unique beyond their signs, and a loss that reads them has, in general, no gradient.
-Where it has one, being the same for every choice of vectors, their cotangents do not tell it: of the loss
-``sum(c * (v @ diag(g(w)) @ v.T))`` they depend on g(w), but the gradient depends on g'(w). So a cotangent that reaches
-the product of two such vectors is an error of the run (degenerate_spectrum); one that is exactly zero, as when a loss
-reads only the values, is not. Values that differ by rounding alone count as equal.
+Equal values. Vectors of equal values are not unique beyond their signs, and a loss that reads them has, in general, no
+gradient. Some losses are the same for every choice of vectors and do have a gradient, but the cotangents of the vectors
+do not determine it: for ``sum(c * (v @ diag(g(w)) @ v.T))`` the cotangents depend on g(w), the gradient on g'(w).
+Therefore a nonzero cotangent for the product of two such vectors is an error of the run (degenerate_spectrum). An exact
+zero, as in a loss of the values alone, is not. Values that differ only by rounding count as equal.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ SYMMETRIC = np.stack([S, S @ S])
 PAIR = np.stack([S, D])
 R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
 NONE = np.zeros((0, 2, 2))
-NO_VALUES = "there are no eigenvalues or singular values: is every element finite?"
+NO_VALUES = "the eigenvalues or singular values did not converge: is every element finite?"
 ROUNDING = 64
-"""Two values this many roundings of the largest apart count as equal."""
+"""Two values count as equal if they differ by at most this many rounding errors of the largest value."""
 
 
 @op(broadcasts=True)
 def gap_quotient(xp, x, gap, values):
-    """``x / gap``, and 0 where x is 0 and the gap is 0 up to the rounding of `values` [..., k].
+    """Quotient ``x / gap``, and 0 where x is 0 and the gap is 0 up to the rounding of `values` [..., k].
 
-    The gaps are between eigenvalues or singular values, or from one to 0. Where one is 0 and x is not, there is no
-    gradient, and the run ends with an error (degenerate_spectrum).
+    A gap is a difference of two eigenvalues or singular values, or of one and 0. Where a gap is 0 and x is not, the
+    gradient does not exist, and the op is an error of the run (degenerate_spectrum).
     """
     if values.size == 0:
         return x / gap
@@ -68,9 +68,9 @@ def gap_quotient(xp, x, gap, values):
     equal = xp.abs(gap) <= unit * xp.max(xp.abs(values), axis=-1)[..., None, None]
     if bool(xp.any(equal & (x != 0))):
         raise ExecutionError(
-            "there is no gradient through vectors of equal eigenvalues or singular values, nor of a singular value 0",
+            "the vectors of equal eigenvalues or singular values, or of a singular value 0, have no gradient",
             "degenerate_spectrum",
-            suggestion="make the loss depend on the values alone, or on vectors of values that differ",
+            suggestion="make the loss depend only on the values, or only on vectors of distinct values",
         )
     return xp.where(equal, x.dtype.type(0), x / xp.where(equal, x.dtype.type(1), gap))
 
@@ -80,7 +80,9 @@ def gap_quotient_infer(x, gap, values):
     if x.dtype not in ("float32", "float64"):
         raise ProgramError(f"gap_quotient takes float32 or float64, not {x}: cast it", "dtype_mismatch")
     if values.rank == 0 or max(x.rank, gap.rank) != values.rank + 1:
-        raise ProgramError(f"needs matrices of quotients and vectors of values, not {x} and {values}", "shape_mismatch")
+        raise ProgramError(
+            f"gap_quotient needs matrices of quotients and vectors of values, not {x} and {values}", "shape_mismatch"
+        )
     return broadcast(x, gap, TensorType((*values.shape[:-1], 1, 1), values.dtype))
 
 
@@ -98,8 +100,8 @@ gap_quotient.example(
 )
 
 
-def _apart(gap):
-    """`gap` between different values only: infinite on the diagonal, whose quotients are then 0."""
+def _off_diagonal(gap):
+    """`gap` with an infinite diagonal, so that the quotient of a value with itself is 0."""
     return where(diagonal_mask_like(gap), full_like(gap, value=math.inf), gap)
 
 
@@ -107,19 +109,20 @@ def _apart(gap):
 
 
 def _signs(xp, vectors):
-    """[..., 1, k]: by what to multiply each column, by the convention of this module."""
+    """The factor 1 or -1 for each column, [..., 1, k], by the sign convention of this module."""
     if 0 in vectors.shape:
         return xp.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
     size = xp.abs(vectors)
-    large = size >= vectors.dtype.type(0.9) * xp.max(size, axis=-2, keepdims=True)
-    first = xp.take_along_axis(vectors, xp.argmax(large, axis=-2)[..., None, :], axis=-2)
+    candidates = size >= vectors.dtype.type(0.9) * xp.max(size, axis=-2, keepdims=True)
+    first = xp.take_along_axis(vectors, xp.argmax(candidates, axis=-2)[..., None, :], axis=-2)
     return xp.where(first < 0, vectors.dtype.type(-1), vectors.dtype.type(1))
 
 
 @op(outputs=("values", "vectors"))
 def eigh_factor(xp, x):
-    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V, of the symmetric x, of which the lower
-    triangle is read: ``V @ diag(w) @ V.T = x``.
+    """Ascending eigenvalues w and orthonormal eigenvectors V (columns) of a symmetric x: ``V @ diag(w) @ V.T = x``.
+
+    The op reads only the lower triangle of x.
     """
     values, vectors = attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigh, x)
     return values, vectors * _signs(xp, vectors)
@@ -135,12 +138,14 @@ def eigh_factor_infer(x):
 def eigh_factor_vjp(ct, out, x):
     values, vectors = out
     inner = multiplied(vectors, ct[1], transpose_x=True)
-    inner = gap_quotient(inner, _apart(row(values) - column(values)), values) + as_diagonal(ct[0], inner)
+    inner = gap_quotient(inner, _off_diagonal(row(values) - column(values)), values) + as_diagonal(ct[0], inner)
     return read_lower(multiplied(multiplied(vectors, inner), vectors, transpose_y=True))
 
 
 def _eigh(x):
-    """By the Schur form, which is diagonal here, and signs by a loop."""
+    """Eigenvalues and vectors from the Schur form, which is diagonal for symmetric matrices, with signs set in a
+    loop.
+    """
     from scipy.linalg import schur
 
     out = []
@@ -161,11 +166,12 @@ eigh_factor.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example(
 
 @composite(outputs=("values", "vectors"))
 def eigh(x):
-    """Ascending eigenvalues w and orthonormal eigenvectors, as columns of V: ``V @ diag(w) @ V.T = (x + x.T) / 2``.
+    """Ascending eigenvalues w and orthonormal eigenvectors V (columns): ``V @ diag(w) @ V.T = (x + x.T) / 2``.
 
-    In each vector, of the components at least 0.9 times as large as the largest, the first is positive. The gradient is
-    symmetric. Vectors of equal eigenvalues (equal up to rounding) are not unique, and a cotangent that reaches them is
-    an error of the run (degenerate_spectrum); the values themselves always have a gradient, see `eigvalsh`.
+    In each vector, the first of the components with at least 0.9 times the largest magnitude is positive. The gradient
+    is symmetric.
+    Eigenvectors of equal eigenvalues (equal up to rounding) are not unique: a nonzero cotangent that reaches them is an
+    error of the run (degenerate_spectrum). The eigenvalues always have a gradient, as in `eigvalsh`.
     """
     return eigh_factor(symmetric_part(x, "eigh"))
 
@@ -175,7 +181,7 @@ eigh.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EI
 
 @op
 def eigvalsh_factor(xp, x):
-    """Ascending eigenvalues w of the symmetric x, ``det(x - w) = 0``; the lower triangle is read."""
+    """Ascending eigenvalues w of a symmetric x: ``det(x - w) = 0``. The op reads only the lower triangle of x."""
     return attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigvalsh, x)
 
 
@@ -195,9 +201,9 @@ eigvalsh_factor.example(
 def eigvalsh(x):
     """Ascending eigenvalues of the symmetric part of x.
 
-    The cotangent of each goes along its eigenvector: ``v @ diag(ct) @ v.T``. Where eigenvalues are equal that is the
-    gradient of a loss that treats them alike; another loss has a kink there, and this is one of its subgradients. The
-    second derivative at equal eigenvalues is an error of the run (degenerate_spectrum).
+    The gradient is ``v @ diag(ct) @ v.T`` with the eigenvectors v. Where eigenvalues are equal, this is exact for a
+    loss that treats them alike; any other loss has a kink there, and this is one of its subgradients. The second
+    derivative at equal eigenvalues is an error of the run (degenerate_spectrum).
     """
     return eigvalsh_factor(symmetric_part(x, "eigvalsh"))
 
@@ -207,15 +213,14 @@ eigvalsh.example(lambda: [*(Example((x,), _eigh(x)[:1]) for x in _EIGH), Example
 
 @op(outputs=("u", "s", "v"))
 def svd(xp, x):
-    """Orthonormal columns U and V and descending s with ``U @ diag(s) @ V.T = x``, as many as the shorter side has.
+    """Singular value decomposition ``U @ diag(s) @ V.T = x`` with orthonormal columns U and V and descending s.
 
-    In each column of U, of the components at least 0.9 times as large as the largest, the first is positive. Note that
-    V is not transposed.
-
-    Vectors of equal singular values (equal up to rounding) are not unique, and on the longer side neither are those of
-    a singular value 0; a cotangent that reaches them is an error of the run (degenerate_spectrum). The values always
-    have a gradient, ``u @ diag(ct) @ v.T``, in which a singular value of 0 counts nothing: it has a kink there, like
-    the absolute value.
+    The number of singular values is the size of the shorter side. V is not transposed. In each column of U, the first
+    of the components with at least 0.9 times the largest magnitude is positive.
+    Vectors of equal singular values (equal up to rounding) are not unique, and neither are vectors of a singular value
+    0 on the longer side: a nonzero cotangent that reaches them is an error of the run (degenerate_spectrum). The values
+    always have a gradient, ``u @ diag(ct) @ v.T``. A singular value of 0 contributes 0 to it, because it has a kink
+    there like the absolute value.
     """
     u, s, vt = attempt(xp, NO_CONVERGENCE, NO_VALUES, lambda: xp.linalg.svd(x, full_matrices=False))
     sign = _signs(xp, u)
@@ -234,36 +239,36 @@ def svd_vjp(ct, out, x):
     (cu, cs, cv), (u, s, v) = ct, out
     uu, vv = multiplied(u, cu, transpose_x=True), multiplied(v, cv, transpose_x=True)
     # With W = u.T du, Z = v.T dv and P = u.T dx v: (W + Z)[i, j] = (P + P.T)[i, j] / (s[j] - s[i]), and
-    # (W - Z)[i, j] = (P - P.T)[i, j] / (s[j] + s[i]). One quotient of s[j]^2 - s[i]^2 would lose digits.
-    gap, sum = _apart(row(s) - column(s)), _apart(row(s) + column(s))
+    # (W - Z)[i, j] = (P - P.T)[i, j] / (s[j] + s[i]). A single quotient by s[j]^2 - s[i]^2 would cancel.
+    gap, sum = _off_diagonal(row(s) - column(s)), _off_diagonal(row(s) + column(s))
     even, odd = gap_quotient(uu, gap, s) + gap_quotient(vv, gap, s), gap_quotient(uu - vv, sum, s)
     inner = (even + transposed(even) + odd - transposed(odd)) * 0.5
-    inner = inner + as_diagonal(where(_counts(s), cs, fill_zeros_like(cs)), inner)
-    back = multiplied(multiplied(u, inner), v, transpose_y=True)
+    inner = inner + as_diagonal(where(_nonzero(s), cs, fill_zeros_like(cs)), inner)
+    cx = multiplied(multiplied(u, inner), v, transpose_y=True)
     m, n = x.shape[-2:]
     if m > n:
-        back = back + multiplied(gap_quotient(cu - multiplied(u, uu), row(s), s), v, transpose_y=True)
+        cx = cx + multiplied(gap_quotient(cu - multiplied(u, uu), row(s), s), v, transpose_y=True)
     if n > m:
-        back = back + multiplied(u, gap_quotient(cv - multiplied(v, vv), row(s), s), transpose_y=True)
-    return back
+        cx = cx + multiplied(u, gap_quotient(cv - multiplied(v, vv), row(s), s), transpose_y=True)
+    return cx
 
 
-def _counts(s):
-    """Whether each singular value is more than the rounding of the first."""
+def _nonzero(s):
+    """Whether each singular value exceeds the rounding error of the largest."""
     first = slice_(s, axes=(s.rank - 1,), starts=(0,), ends=(1,))
     return greater_than(s, first * float(ROUNDING * np.finfo(s.dtype).eps))
 
 
 def _svd(x):
-    """By the eigenvectors of ``x @ x.T`` or ``x.T @ x``, whichever is smaller."""
+    """The decomposition from the eigenvectors of ``x @ x.T`` or ``x.T @ x``, whichever is smaller."""
     t = x.swapaxes(-1, -2)
     wide = x.shape[-2] <= x.shape[-1]
     values, vectors = (v[..., ::-1] for v in _eigh(x @ t if wide else t @ x))
     s = np.sqrt(values)
     other = (t if wide else x) @ vectors / s[..., None, :]
     u, v = (vectors, other) if wide else (other, vectors)
-    large = np.abs(u) >= 0.9 * np.abs(u).max(-2, keepdims=True)
-    sign = np.sign(np.take_along_axis(u, large.argmax(-2)[..., None, :], -2))
+    candidates = np.abs(u) >= 0.9 * np.abs(u).max(-2, keepdims=True)
+    sign = np.sign(np.take_along_axis(u, candidates.argmax(-2)[..., None, :], -2))
     return u * sign, s, v * sign
 
 

@@ -30,15 +30,19 @@ V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
 
 @composite
 def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool = False, scale: float | None = None):
-    """``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
+    """Scaled dot-product attention: ``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
-    query is [..., l, d], key [..., s, d], value [..., s, e], the scale ``1 / sqrt(d)`` unless given. A bool mask says
-    which positions may be seen, any other is added, and -inf hides. With `causal` a position sees itself and those
-    before it, both sequences beginning together. A position that sees nothing gives zeros, with a gradient of zero.
+    query is [..., l, d], key [..., s, d] and value [..., s, e].
+    scale: ``1 / sqrt(d)`` by default.
+    mask: a bool mask is true at visible positions. A mask of another dtype is added to the scores; -inf hides a
+    position.
+    causal: position i sees positions 0 to i of the key. Both sequences start at the same position.
+    A query position without visible keys gives zeros, with gradient 0.
     """
     if query.rank < 2 or key.rank != query.rank or value.rank != query.rank:
         raise ProgramError(
-            f"attention needs equal ranks from 2: {query.type}, {key.type}, {value.type}", "shape_mismatch"
+            f"attention needs equal ranks of at least 2, not {query.type}, {key.type} and {value.type}",
+            "shape_mismatch",
         )
     if scale is None:
         if query.shape[-1] < 1:
@@ -50,14 +54,14 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
     if mask is not None and mask.dtype != "bool":
         scores, mask = scores + mask, None
     if causal:
-        seen = triangle_mask_like(scores)
-        mask = seen if mask is None else logical_and(mask, seen)
+        past = triangle_mask_like(scores)
+        mask = past if mask is None else logical_and(mask, past)
     last = (-1,)
     least = -1e30 if scores.dtype != "float16" else -6e4
-    hidden = scores if mask is None else where(mask, scores, full_like(scores, value=least))
-    top = stop_gradient(reduce_max(hidden, axes=last, keepdims=True))
-    top = maximum(top, full_like(top, value=least))  # of a row of -inf, which less -inf would be NaN
-    weight = exp(hidden - top)
+    masked = scores if mask is None else where(mask, scores, full_like(scores, value=least))
+    top = stop_gradient(reduce_max(masked, axes=last, keepdims=True))
+    top = maximum(top, full_like(top, value=least))  # a finite maximum, because a row of -inf minus -inf would be NaN
+    weight = exp(masked - top)
     if mask is not None:
         weight = where(mask, weight, full_like(scores, value=0.0))
     total = reduce_sum(weight, axes=last, keepdims=True)
@@ -90,10 +94,12 @@ scaled_dot_product_attention.example(
 
 @composite
 def rotary_embedding(x, positions, *, base: float = 10000.0):
-    """x [..., l, d] with each pair (i, i + d / 2) of its last axis turned by ``position * base ** (-2 i / d)``.
+    """Rotary position embedding (Su et al. 2021): each pair (i, i + d / 2) of the last axis of x [..., l, d] is
+    rotated.
 
-    positions: [l] or any shape that broadcasts to [..., l], whole numbers or of the dtype of x; those of half precision
-    are angles of half precision. Su et al. 2021.
+    The angle is ``position * base ** (-2 i / d)``.
+    positions: [l], or any shape that broadcasts to [..., l]; integers, or the dtype of x. Positions in half precision
+    give angles in half precision.
     """
     d = x.shape[-1] if x.rank > 1 else 1
     if d < 2 or d % 2:
@@ -133,23 +139,24 @@ rotary_embedding.example(
 
 @composite
 def row_conv(x, filter):
-    """``out[t] = sum over k of filter[k] * x[t + k]`` for x [batch, time, d], filter [k, d]; beyond the end x is 0.
+    """Lookahead convolution of Deep Speech 2 (Amodei et al. 2016): ``out[t] = sum over k of filter[k] * x[t + k]``.
 
-    The lookahead convolution of Deep Speech 2 (Amodei et al. 2016).
+    x is [batch, time, d] and the filter [k, d]. Beyond the end of the sequence x counts as 0.
     """
     if x.rank != 3 or filter.rank != 2 or filter.shape[0] < 1 or x.shape[1] == -1:
         raise ProgramError(
-            f"row_conv takes [batch, known time, d] and [k, d], not {x.type}, {filter.type}", "shape_mismatch"
+            f"row_conv takes [batch, time, d] of known time, and [k, d], not {x.type} and {filter.type}",
+            "shape_mismatch",
         )
     time = x.shape[1]
-    k = min(filter.shape[0], max(time, 1))  # rows further ahead meet zeros only
+    k = min(filter.shape[0], max(time, 1))  # filter rows beyond the sequence meet only zeros
     if k > 1000:
         raise ProgramError(f"row_conv looks ahead at most 1000 steps, not {k}", "shape_mismatch")
     padded = pad(x, paddings=(0, 0, 0, k - 1, 0, 0))
     parts = []
     for i in range(k):
-        seen = slice_(padded, axes=(1,), starts=(i,), ends=(i + time,))
-        parts.append(seen * slice_(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
+        past = slice_(padded, axes=(1,), starts=(i,), ends=(i + time,))
+        parts.append(past * slice_(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
     return sum_(*parts)
 
 

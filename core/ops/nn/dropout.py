@@ -1,4 +1,4 @@
-"""Layers that are neither a product, a convolution nor a normalisation."""
+"""Dropout, and the shift of channels along time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.types import axes_of
 from core.ops.elementwise.arithmetic import assign, stop_gradient
-from core.ops.elementwise.logic import greater_equal, kept_where, where
+from core.ops.elementwise.logic import greater_equal, where, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import slice_
 from core.ops.random.counter import uniform_random_like
@@ -27,21 +27,23 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 
 
 LEVEL = -1.7580993408473766
-"""What `selu` approaches far below 0: minus its scale times its alpha."""
+"""Limit of `selu` for large negative x: minus its scale times its alpha."""
 
 
-def _kept(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int):
-    """True with probability 1 - p, for each element of x, or for each position along `axes` only."""
+def _keep_mask(x, key, p: float, axes: tuple[int, ...] | None, seed: int, stream: int):
+    """Bool mask, true with probability 1 - p, drawn per element of x, or per position along `axes` if given."""
     if axes is not None:
-        same = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
-        x = reduce_sum(x, axes=same, keepdims=True) if same else x  # only for its shape
-    chance = uniform_random_like(stop_gradient(x), key, seed=seed, stream=stream)
-    return greater_equal(chance, full_like(chance, value=p))
+        shared_axes = tuple(i for i in range(x.rank) if i not in axes_of(axes, x.rank))
+        x = (
+            reduce_sum(x, axes=shared_axes, keepdims=True) if shared_axes else x
+        )  # the values are unused; only the shape matters
+    uniform = uniform_random_like(stop_gradient(x), key, seed=seed, stream=stream)
+    return greater_equal(uniform, full_like(uniform, value=p))
 
 
-def _nothing(x):
-    """Zeros like x, with zeros for its gradient."""
-    return kept_where(full_like(isnan(x), value=0.0), x)
+def _zeros(x):
+    """Zeros like x, with gradient 0."""
+    return where_or_zero(full_like(isnan(x), value=0.0), x)
 
 
 def _check_probability(p: float) -> None:
@@ -63,11 +65,11 @@ def dropout(
 ):
     """Set each element to 0 with probability `p` (Srivastava et al. 2014).
 
-    With `upscale_in_train` the others are divided by ``1 - p`` in training, and a test changes nothing; with
-    `downscale_in_infer` they stay in training, and a test multiplies by ``1 - p``. ``p = 1`` gives zeros. The gradient
-    uses the same mask.
-    axes: where it is decided; along the other axes all elements share their fate. (0, 1) drops whole channels of
-    [n, c, *spatial], which is known as dropout2d. Null stands for all axes.
+    mode: with `upscale_in_train`, training divides the kept elements by ``1 - p`` and a test changes nothing. With
+    `downscale_in_infer`, training leaves the kept elements as they are and a test multiplies by ``1 - p``.
+    axes: axes along which the mask is drawn; it is constant along the others. (0, 1) drops whole channels of [n, c,
+    *spatial], known as dropout2d. Null means all axes.
+    ``p = 1`` gives zeros. The gradient uses the same mask.
     """
     _check_probability(p)
     upscale = mode == "upscale_in_train"
@@ -76,9 +78,9 @@ def dropout(
     if is_test:
         return assign(x) if upscale else x * (1.0 - p)
     if p == 1:
-        return _nothing(x)
-    keep = _kept(x, key, p, axes, seed, stream)
-    return kept_where(keep, x / (1.0 - p) if upscale else x)
+        return _zeros(x)
+    keep = _keep_mask(x, key, p, axes, seed, stream)
+    return where_or_zero(keep, x / (1.0 - p) if upscale else x)
 
 
 dropout.example(
@@ -95,19 +97,19 @@ dropout.example(
 
 @composite
 def alpha_dropout(x, key=None, *, p: float = 0.5, is_test: bool = False, seed: int = 0, stream: int = 0):
-    """Dropout that keeps mean 0 and variance 1, for `selu` (Klambauer et al. 2017).
+    """Dropout that keeps mean 0 and variance 1, for use with `selu` (Klambauer et al. 2017).
 
-    With probability `p` an element becomes -1.7580993, where `selu` levels off; then all are scaled and shifted by the
-    two constants that restore mean and variance. ``p = 1`` gives zeros. A test changes nothing.
+    With probability `p` an element is set to -1.7580993, the limit of `selu` for large negative x. A scale and a shift
+    then restore mean and variance. ``p = 1`` gives zeros. A test changes nothing.
     """
     _check_probability(p)
     if is_test or p == 0:
         return assign(x)
     if p == 1:
-        return _nothing(x)
+        return _zeros(x)
     scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * LEVEL**2))
-    keep = _kept(x, key, p, None, seed, stream)
-    # kept: scale * x + shift, dropped: scale * LEVEL + shift, with shift = -scale * LEVEL * p
+    keep = _keep_mask(x, key, p, None, seed, stream)
+    # kept: scale * x + shift; dropped: scale * LEVEL + shift; with shift = -scale * LEVEL * p
     return where(keep, x, x.builder.constant(LEVEL, x.dtype)) * scale - scale * LEVEL * p
 
 
@@ -123,19 +125,19 @@ alpha_dropout.example(
 
 @composite
 def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
-    """Channels of [n * segments, c, h, w], consecutive frames of n videos, moved along time (Lin et al. 2019).
+    """Temporal shift of channels of [n * segments, c, h, w], the consecutive frames of n videos (Lin et al. 2019).
 
-    The first ``floor(c * shift_ratio)`` channels come from the frame before, as many after them from the frame behind,
-    the others stay. Beyond the first and the last frame there are zeros.
+    The first ``floor(c * shift_ratio)`` channels come from the frame before, the next as many from the frame after, and
+    the others stay. Before the first and after the last frame there are zeros.
     """
     if x.rank != 4 or -1 in x.shape[1:] or not 0 <= shift_ratio <= 0.5:
         raise ProgramError(
-            f"needs [frames, c, h, w] of known sizes and a ratio within 0 and 0.5, not {x.type} and {shift_ratio}",
+            f"needs [frames, c, h, w] of known sizes and shift_ratio in 0 to 0.5, not {x.type} and {shift_ratio}",
             "shape_mismatch",
         )
     frames, c, h, w = x.shape
     if segments < 1 or (frames % segments and frames != -1):
-        raise ProgramError(f"{frames} frames do not divide into videos of {segments}", "bad_attr")
+        raise ProgramError(f"{frames} frames are not a multiple of {segments} segments", "bad_attr")
     moved = int(c * shift_ratio)
     videos = -1 if frames == -1 else frames // segments
     apart = reshape(x, shape=(videos, segments, c, h, w))

@@ -1,4 +1,4 @@
-"""Losses of class numbers: cross-entropies, and what finds the class of a row."""
+"""Losses whose labels are class numbers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ LOG = np.log(P)
 
 @op(outputs=("index", "counted"), no_gradient="its results depend on integers only")
 def class_index(xp, label, x, *, axis: int = -1, ignore_index: int = -100):
-    """Labels as positions along `axis` of x, ready for `take_along_axis`, and whether each counts.
+    """Labels as positions along `axis` of x, ready for `take_along_axis`, and a bool mask of the labels that count.
 
-    A label is shaped like x without `axis`, or with it as 1; the results have it as 1. A label equal to `ignore_index`
-    does not count, and its position is 0. Any other that is no class of x is an error. x gives only its shape.
+    A label has the shape of x without `axis`, or with `axis` of size 1. Both results have `axis` of size 1. A label
+    equal to `ignore_index` does not count, and its position is 0. Any other label outside the classes is an error of
+    the run (index_out_of_range). x gives only its shape.
     """
     at = axis % x.ndim
     wanted = (*x.shape[:at], 1, *x.shape[at + 1 :])
     if label.shape not in (wanted, wanted[:at] + wanted[at + 1 :]):
         raise ExecutionError(
-            f"labels of shape {list(label.shape)} do not fit rows of {list(x.shape)}", "shape_mismatch"
+            f"labels of shape {list(label.shape)} do not match the rows of {list(x.shape)}", "shape_mismatch"
         )
     column = label.reshape(wanted)
     counted = column != ignore_index
@@ -60,7 +61,7 @@ def class_index_infer(label, x, *, axis, ignore_index):
     wanted = (*x.shape[:at], 1, *x.shape[at + 1 :])
     shape = wanted if label.rank == x.rank else wanted[:at] + wanted[at + 1 :]
     if len(shape) != label.rank or any(m != n and -1 not in (m, n) for m, n in zip(shape, label.shape, strict=True)):
-        raise ProgramError(f"labels of {x} along axis {at} cannot be {label}", "shape_mismatch")
+        raise ProgramError(f"labels {label} do not match {x} along axis {at}", "shape_mismatch")
     return TensorType(wanted, label.dtype), TensorType(wanted, "bool")
 
 
@@ -73,48 +74,49 @@ class_index.example(
 )
 
 
-def _nats(x, label, weight, soft_label, ignore_index, axis, reduction, log=None):
-    """``-weight * log(x)`` at the label, or of soft labels the sum; x holds logarithms already if `log` is None.
+def _cross_entropy_terms(x, label, weight, soft_label, ignore_index, axis, reduction, log=None):
+    """The cross-entropy: ``-weight * log(x)`` at the label, or the sum over soft labels.
 
-    `log` is applied to what the labels pick only: elsewhere x may be 0.
+    log: the logarithm, applied only to the selected elements, because other elements of x may be 0. None if x holds
+    logarithms already.
     """
-    certain = full_like(x, value=1.0) if log else fill_zeros_like(x)
+    log_zero = full_like(x, value=1.0) if log else fill_zeros_like(x)
     if soft_label:
         if label.rank != x.rank or label.dtype != x.dtype:
-            raise ProgramError(f"soft labels must be like {x.type}, not {label.type}", "type_mismatch")
+            raise ProgramError(f"soft labels must have rank and dtype of {x.type}, not {label.type}", "type_mismatch")
         zero = fill_zeros_like(label)
         impossible = equal(x, full_like(x, value=0.0 if log else -math.inf))
-        # 0 * log(0) is 0
+        # 0 * log(0) counts as 0
         unused = logical_and(equal(label, zero), impossible)
-        safe = where(unused, certain, x)
+        safe = where(unused, log_zero, x)
         if weight is not None:
             label = label * _along(weight, axis, x)
         terms = label * (log(safe) if log else safe)
         return reduced(-reduce_sum(terms, axes=(axis,), keepdims=True), reduction)
     index, counted = class_index(label, x, axis=axis, ignore_index=ignore_index)
-    picked = take_along_axis(x, index, axis=axis)
-    one, none = full_like(picked, value=1.0), fill_zeros_like(picked)
-    safe = where(counted, picked, one if log else none)
-    share = one if weight is None else gather(_vector(weight, x), index)
-    share = where(counted, share, none)
+    selected = take_along_axis(x, index, axis=axis)
+    one, none = full_like(selected, value=1.0), fill_zeros_like(selected)
+    safe = where(counted, selected, one if log else none)
+    factor = one if weight is None else gather(_vector(weight, x), index)
+    factor = where(counted, factor, none)
     loss = -(log(safe) if log else safe)
-    loss = loss if weight is None else loss * share
+    loss = loss if weight is None else loss * factor
     if reduction == "mean":
-        total = reduce_sum(share)
-        some = not_equal(total, fill_zeros_like(total))
-        return reduce_sum(loss) / where(some, total, full_like(total, value=1.0))
+        total = reduce_sum(factor)
+        nonzero = not_equal(total, fill_zeros_like(total))
+        return reduce_sum(loss) / where(nonzero, total, full_like(total, value=1.0))
     return reduced(loss if label.rank == x.rank else squeeze(loss, axes=(axis,)), reduction)
 
 
 def _vector(weight, x):
     if weight.rank != 1:
-        raise ProgramError(f"weight must be one number a class, not {weight.type}", "shape_mismatch")
+        raise ProgramError(f"weight must be a vector with one element per class, not {weight.type}", "shape_mismatch")
     same_dtype(weight.type, x.type)
     return weight
 
 
 def _along(weight, axis, x):
-    """The weights of the classes along `axis` of x."""
+    """The class weights, shaped to broadcast along `axis` of x."""
     others = tuple(i for i in range(x.rank) if i != axis)
     return unsqueeze(_vector(weight, x), axes=others) if others else weight
 
@@ -130,18 +132,20 @@ def softmax_with_cross_entropy(
     axis: int = -1,
     reduction: Reduction = "none",
 ):
-    """``loss = -sum(label * log_softmax(logits))`` along `axis`, one value for each row.
+    """Cross-entropy of a softmax over logits: ``loss = -sum(label * log_softmax(logits))`` along `axis`, one value per
+    row.
 
-    Hard labels (the default) are int32 or int64 class numbers, shaped like `logits` without `axis`, or with it as 1;
-    the loss has the shape of the label. A label equal to `ignore_index` gives 0 and no gradient; any other outside the
-    classes is an error. Soft labels are shaped like `logits`, and the loss keeps `axis` as 1.
-
-    weight: [classes], a factor for each class. The mean of hard labels is the sum divided by the weights of those that
-    count, 0 if none does; of soft labels it is the mean over the rows.
+    Hard labels (the default) are int32 or int64 class numbers, with the shape of `logits` without `axis`, or with
+    `axis` of size 1. The loss has the shape of the label. A label equal to `ignore_index` gives loss 0 and gradient 0.
+    Any other label outside the classes is an error of the run (index_out_of_range).
+    Soft labels have the shape of `logits`, and the loss keeps `axis` with size 1.
+    weight: [classes], a factor for each class.
+    reduction: with hard labels, `mean` divides the sum by the total weight of the labels that count, and gives 0 if
+    there are none. With soft labels it is the mean over the rows.
     """
     at = axis_of(axis, logits.rank)
     log_p = log_softmax(logits, axis=at)
-    return _nats(log_p, label, weight, soft_label, ignore_index, at, reduction)
+    return _cross_entropy_terms(log_p, label, weight, soft_label, ignore_index, at, reduction)
 
 
 def _log_p(x, axis=-1):
@@ -163,8 +167,8 @@ def _ce_examples():
     yield Example((X, np.array([2, -100])), (rows[0],), {"reduction": "mean"})
     yield Example((X, _SOFT, W), (-(_SOFT * W * log_p).sum(),), {"soft_label": True, "reduction": "sum"})
     deep = _log_p(CUBE, 1)
-    picked = [[deep[0, 2, 0], deep[0, 0, 1]], [deep[1, 1, 0], deep[1, 1, 1]]]
-    yield Example((CUBE, np.array([[2, 0], [1, 1]])), (-np.array(picked),), {"axis": 1})
+    selected = [[deep[0, 2, 0], deep[0, 0, 1]], [deep[1, 1, 0], deep[1, 1, 1]]]
+    yield Example((CUBE, np.array([[2, 0], [1, 1]])), (-np.array(selected),), {"axis": 1})
     yield Example((X[:0], np.zeros(0, int)), (np.zeros(0),))
 
 
@@ -182,13 +186,14 @@ def cross_entropy(
     axis: int = -1,
     reduction: Reduction = "none",
 ):
-    """``-log(p[label])`` for each row of probabilities p, or ``-sum(label * log(p))`` for soft labels.
+    """Cross-entropy of probabilities p: ``-log(p[label])`` for each row, or ``-sum(label * log(p))`` for soft
+    labels.
 
-    Labels, weights and results as with `softmax_with_cross_entropy`, which takes logits and is the better choice for
-    training. A probability of 0 at the label gives inf; one that no label asks for gives nothing.
+    Labels, weights and results are as in `softmax_with_cross_entropy`. For training, prefer that op: it takes logits
+    and is more accurate. A probability of 0 at the label gives inf. A probability of 0 elsewhere has no effect.
     """
     at = axis_of(axis, p.rank)
-    return _nats(p, label, weight, soft_label, ignore_index, at, reduction, log)
+    return _cross_entropy_terms(p, label, weight, soft_label, ignore_index, at, reduction, log)
 
 
 cross_entropy.example(
@@ -205,15 +210,16 @@ cross_entropy.example(
 
 @composite
 def nll_loss(x, label, weight=None, *, ignore_index: int = -100, reduction: Reduction = "mean"):
-    """``-weight[label] * x[label]`` for log-probabilities x [n, classes, ...] or [classes], labels without that axis.
+    """Negative log-likelihood: ``-weight[label] * x[label]`` for log-probabilities x.
 
-    The mean is weighted: the sum divided by the sum of the weights of the labels that are not `ignore_index`, 0 if
-    there are none.
+    x is [n, classes, ...] or [classes]; the labels have that shape without the class axis. A label equal to
+    `ignore_index` gives loss 0 and gradient 0.
+    reduction: `mean` divides the sum by the total weight of the labels that count, and gives 0 if there are none.
     """
     if x.rank == 0 or label.rank != x.rank - 1:
         wanted = "[n, classes, ...] and labels [n, ...]"
         raise ProgramError(f"nll_loss takes {wanted}, not {x.type} and {label.type}", "shape_mismatch")
-    return _nats(x, label, weight, False, ignore_index, min(1, x.rank - 1), reduction)
+    return _cross_entropy_terms(x, label, weight, False, ignore_index, min(1, x.rank - 1), reduction)
 
 
 nll_loss.example(
@@ -230,15 +236,18 @@ nll_loss.example(
 
 @composite
 def bpr_loss(x, label):
-    """For each row the mean over the other classes of ``-log(sigmoid(x[label] - x[other]))`` (Rendle et al. 2009)."""
+    """Bayesian personalised ranking loss (Rendle et al. 2009): the mean of ``-log(sigmoid(x[label] - x[other]))``.
+
+    The mean is over all other classes of a row. x is [n, classes] and label [n].
+    """
     check_index(label.type, "label")
     if x.rank != 2 or x.shape[1] < 2 or label.rank != 1:
         wanted = "[n, a known number of classes] and [n]"
         raise ProgramError(f"bpr_loss takes {wanted}, not {x.type} and {label.type}", "shape_mismatch")
     column = unsqueeze(label, axes=(1,))
-    picked = take_along_axis(x, column, axis=1)
+    selected = take_along_axis(x, column, axis=1)
     others = cast(logical_not(one_hot(label, depth=x.shape[1], dtype="bool")), dtype=x.dtype)
-    each = softplus(x - picked) * others
+    each = softplus(x - selected) * others
     return reduce_sum(each, axes=(1,)) / float(x.shape[1] - 1)
 
 

@@ -1,4 +1,4 @@
-"""Losses of a prediction and a target of its shape."""
+"""Losses between a prediction and a target of the same shape."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _full(x, value: float):
 
 
 def cases(f, *inputs, **attrs):
-    """One value an element, the mean over a row, the sum of nothing."""
+    """Examples of a loss: elementwise, as a mean over one row, and as a sum over nothing."""
     return lambda: [
         Example(inputs, (f(*inputs),), attrs),
         Example(tuple(x[0] for x in inputs), (f(*(x[0] for x in inputs)).mean(),), {**attrs, "reduction": "mean"}),
@@ -46,7 +46,7 @@ def cases(f, *inputs, **attrs):
 
 @composite
 def square_error_cost(x, label):
-    """``(x - label) ** 2``, element by element."""
+    """Squared error of each element: ``(x - label) ** 2``."""
     return square(x - label)
 
 
@@ -61,7 +61,7 @@ square_error_cost.example(
 
 @composite
 def l1_loss(x, label, *, reduction: Reduction = "mean"):
-    """``|x - label|``. Where they are equal the gradient is 0."""
+    """Absolute error: ``|x - label|``. Where x equals label the gradient is 0."""
     return reduced(abs_(x - label), reduction)
 
 
@@ -69,7 +69,7 @@ l1_loss.example(cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
 
 
 def _huber(difference, delta: float):
-    """Half the square within `delta`, a line of slope `delta` beyond."""
+    """Half the square within `delta`, and a line with slope `delta` outside."""
     size = abs_(difference)
     inside = less_equal(size, _full(size, delta))
     return where(inside, square(difference) * 0.5, size * delta - 0.5 * delta * delta)
@@ -83,7 +83,9 @@ def _positive(**values: float) -> None:
 
 @composite
 def huber_loss(x, label, *, delta: float = 1.0, reduction: Reduction = "none"):
-    """``d ** 2 / 2`` for ``|d| <= delta``, else ``delta * (|d| - delta / 2)``, with d = x - label (Huber 1964)."""
+    """Huber loss (Huber 1964) with d = x - label: ``d ** 2 / 2`` for ``|d| <= delta``, else ``delta * (|d| - delta /
+    2)``.
+    """
     _positive(delta=delta)
     return reduced(_huber(x - label, delta), reduction)
 
@@ -95,9 +97,11 @@ huber_loss.example(
 
 @composite
 def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, reduction: Reduction = "mean"):
-    """``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| - delta / 2`` (Girshick 2015): `huber_loss` / delta.
+    """Smooth L1 loss (Girshick 2015) with d = x - label: ``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| -
+    delta / 2``.
 
-    sigma: if it is given, delta is ``1 / sigma ** 2``.
+    It equals `huber_loss` / delta.
+    sigma: if given, delta is ``1 / sigma ** 2``.
     """
     if sigma is not None:
         _positive(sigma=sigma)
@@ -120,7 +124,10 @@ smooth_l1_loss.example(
 
 @composite
 def bce_loss(p, label, weight=None, *, reduction: Reduction = "mean"):
-    """``-weight * (label * log(p) + (1 - label) * log(1 - p))``; log(0) counts as -100, without gradient."""
+    """Binary cross-entropy of probabilities p: ``-weight * (label * log(p) + (1 - label) * log(1 - p))``.
+
+    A logarithm below -100 counts as -100, with gradient 0.
+    """
 
     def bounded_log(x):
         none = less_equal(x, _zero(x))
@@ -136,7 +143,7 @@ bce_loss.example(cases(lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)), 
 
 @composite
 def log_loss(p, label, *, epsilon: float = 1e-4):
-    """``-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)``."""
+    """Binary cross-entropy with an offset: ``-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)``."""
     return -(label * log(p + epsilon)) - (1.0 - label) * log((1.0 + epsilon) - p)
 
 
@@ -149,9 +156,10 @@ log_loss.example(lambda: [Example((p, t), (_log_loss(p, t),)) for p, t in ((P, T
 
 @composite
 def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmean"] = "mean"):
-    """``target * (log(target) - x)`` for log-probabilities x; 0 where target is not above 0.
+    """Kullback-Leibler divergence: ``target * (log(target) - x)`` for log-probabilities x.
 
-    batchmean: the sum divided by the size of the first axis.
+    The loss is 0 where target is not positive.
+    reduction: `batchmean` divides the sum by the size of the first axis.
     """
     none = less_equal(target, _zero(target))
     safe = where(none, _full(target, 1.0), target)
@@ -174,7 +182,7 @@ kldiv_loss.example(
 
 @composite
 def hinge_loss(x, label):
-    """``max(0, 1 - x * (2 * label - 1))`` for labels 0 and 1. On the hinge the gradient is 0."""
+    """Hinge loss for labels 0 and 1: ``max(0, 1 - x * (2 * label - 1))``. At the kink the gradient is 0."""
     return relu(1.0 - x * (label * 2.0 - 1.0))
 
 
@@ -192,7 +200,10 @@ hinge_loss.example(
 
 @composite
 def label_smooth(label, prior=None, *, epsilon: float = 0.1):
-    """``(1 - epsilon) * label + epsilon * prior``, the prior being even over the last axis if it is left out."""
+    """Smoothed labels: ``(1 - epsilon) * label + epsilon * prior``.
+
+    prior: uniform over the last axis by default.
+    """
     if prior is None:
         if label.rank == 0 or label.shape[-1] < 1:
             raise ProgramError(f"the number of classes in {label.type} must be known", "shape_mismatch")
@@ -211,7 +222,9 @@ label_smooth.example(
 
 @composite
 def dice_loss(p, label, *, epsilon: float = 1e-5):
-    """``1 - 2 * sum(p * label) / (sum(p) + sum(label) + epsilon)`` a sample, averaged (Milletari et al. 2016)."""
+    """Dice loss (Milletari et al. 2016): ``1 - 2 * sum(p * label) / (sum(p) + sum(label) + epsilon)`` per sample,
+    averaged.
+    """
     axes = tuple(range(1, p.rank))
     both = reduce_sum(p * label, axes=axes) * 2.0
     return reduce_mean(1.0 - both / (reduce_sum(p, axes=axes) + reduce_sum(label, axes=axes) + epsilon))
@@ -233,11 +246,14 @@ dice_loss.example(
 
 @composite
 def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: float = 2.0, reduction: Reduction = "none"):
-    """Cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma`` (Lin et al. 2017), without overflow."""
+    """Focal loss (Lin et al. 2017): cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma``.
+
+    It does not overflow for large logits.
+    """
     if gamma < 0:
         raise ProgramError(f"gamma must be at least 0, not {gamma}", "bad_attr")
     loss = softplus(x) - x * label
-    # 1 - p_t; above 0 even where p_t is nearly 1
+    # 1 - p_t without cancellation where p_t is nearly 1
     yes, no = (exp(-softplus(v)) for v in (-x, x))
     miss = yes * (1.0 - label) + no * label
     weight = label * alpha + (1.0 - label) * (1.0 - alpha)
@@ -263,10 +279,12 @@ def poisson_nll_loss(
     epsilon: float = 1e-8,
     reduction: Reduction = "mean",
 ):
-    """``exp(x) - label * x``, the negative log-likelihood of counts whose expected value has the logarithm x.
+    """Negative log-likelihood of Poisson counts: ``exp(x) - label * x``, where x is the logarithm of the expected
+    value.
 
-    log_input: false if x is the expected value itself: ``x - label * log(x + epsilon)``.
-    full:      add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's log(label!), where label > 1.
+    log_input: if false, x is the expected value itself, and the loss is ``x - label * log(x + epsilon)``.
+    full: add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's approximation of log(label!), where label
+    > 1.
     """
     each = exp(x) - label * x if log_input else x - label * log(x + epsilon)
     if full:
@@ -298,9 +316,10 @@ poisson_nll_loss.example(
 
 @composite
 def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float = 1e-6, reduction: Reduction = "mean"):
-    """``(log(v) + (x - label) ** 2 / v) / 2`` with v = max(variance, epsilon) (Nix and Weigend 1994).
+    """Negative log-likelihood of a Gaussian (Nix and Weigend 1994): ``(log(v) + (x - label) ** 2 / v) / 2``.
 
-    A variance below `epsilon` gets no gradient. full: add ``log(2 pi) / 2``.
+    v is max(variance, epsilon). A variance below `epsilon` has gradient 0.
+    full: add ``log(2 pi) / 2``.
     """
     _positive(epsilon=epsilon)
     v = clip(variance, min=epsilon)

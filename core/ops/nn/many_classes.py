@@ -1,4 +1,4 @@
-"""Losses over so many classes that not all of them are looked at."""
+"""Losses over very many classes that evaluate only some of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__: list[str] = []
 
 @op(outputs=("table", "code"), no_gradient="its results depend on integers only")
 def tree_path(xp, label, *, num_classes: int):
-    """The way from the root of a complete binary tree to each class: inner nodes, -1 beyond the leaf, and turns.
+    """Path from the root of a complete binary tree to each class: inner nodes (-1 beyond the leaf) and branch bits.
 
-    With c = label + num_classes, node i on the way is ``(c >> (i + 1)) - 1``, and the turn there is bit i of c; both
-    are int64 [n, depth]. The root is the last node.
+    With c = label + num_classes, node i of the path is ``(c >> (i + 1)) - 1``, and its branch bit is bit i of c. Both
+    results are int64 [n, depth]. The root is the last node.
     """
     flat = label.reshape(-1)
     if flat.size and bool(((flat < 0) | (flat >= num_classes)).any()):
@@ -53,11 +53,11 @@ def tree_path_infer(label, *, num_classes):
 
 
 def _rows(label: TensorType, batch: int) -> int:
-    """The number of rows. Raises ProgramError unless the labels are [n] or [n, 1]."""
+    """The number of rows. Raises ProgramError (shape_mismatch) if the labels are not [n] or [n, 1]."""
     if label.rank not in (1, 2) or (label.rank == 2 and label.shape[1] not in (1, -1)):
         raise ProgramError(f"labels must be [n] or [n, 1], not {label}", "shape_mismatch")
     if label.shape[0] != batch and -1 not in (label.shape[0], batch):
-        raise ProgramError(f"{label} are not the labels of {batch} rows", "shape_mismatch")
+        raise ProgramError(f"labels {label} do not match {batch} rows", "shape_mismatch")
     return label.shape[0]
 
 
@@ -80,31 +80,36 @@ def _check_rows(x, label, weight, what: str) -> None:
     _rows(label.type, x.shape[0])
 
 
-def _shaped(loss, label):
+def _like_label(loss, label):
     return unsqueeze(loss, axes=(1,)) if label.rank == 2 else loss
 
 
 @composite(outputs=("loss",))
 def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code=None, *, num_classes: int = 2):
-    """Cross-entropy of the turns on the way through a tree to the label (Morin and Bengio 2005), shaped as the label.
+    """Hierarchical sigmoid loss (Morin and Bengio 2005): cross-entropy of the branch bits on the tree path to the
+    label.
 
-    x [n, size], label [n] or [n, 1], weight [num_classes - 1, size], bias [num_classes - 1]. At a node with the turn c
-    the loss is that of ``sigmoid(weight[node] @ x + bias[node])`` and c. The tree is that of `tree_path`, or any:
-    path_table [n, depth] names the nodes on the way of each row, -1 for none, and path_code [n, depth] the turns; then
-    the weights have as many rows as there are nodes, and label gives only its shape.
+    x is [n, size], label [n] or [n, 1], weight [num_classes - 1, size] and bias [num_classes - 1]. The loss has the
+    shape of the label. A node with branch bit c contributes the cross-entropy of ``sigmoid(weight[node] @ x +
+    bias[node])`` and c.
+    The tree is that of `tree_path`, or a custom one: path_table [n, depth] lists the nodes of each row, -1 for none,
+    and path_code [n, depth] the branch bits. With a custom tree, weight has one row per node, and label gives only its
+    shape.
     """
     _check_rows(x, label, weight, "hierarchical_sigmoid")
     if (path_table is None) != (path_code is None):
-        raise ProgramError("path_table and path_code go together", "bad_slot")
+        raise ProgramError("give both path_table and path_code, or neither", "bad_slot")
     if path_table is None:
         if weight.shape[0] not in (num_classes - 1, -1):
             raise ProgramError(
-                f"{num_classes} classes need {num_classes - 1} rows, not {weight.type}", "shape_mismatch"
+                f"{num_classes} classes need a weight with {num_classes - 1} rows, not {weight.type}", "shape_mismatch"
             )
         path_table, path_code = tree_path(label, num_classes=num_classes)
     check_index(path_table.type, "path_table")
     if path_table.rank != 2 or path_code.rank != 2:
-        raise ProgramError(f"paths are [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch")
+        raise ProgramError(
+            f"path_table and path_code must be [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch"
+        )
     there = greater_equal(path_table, fill_zeros_like(path_table))
     nodes = where(there, path_table, fill_zeros_like(path_table))
     rows = gather(weight, nodes) * unsqueeze(x, axes=(1,))
@@ -112,7 +117,7 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
     if bias is not None:
         score = score + gather(bias, nodes)
     each = softplus(score) - score * cast(path_code, dtype=x.dtype)
-    return _shaped(reduce_sum(where(there, each, fill_zeros_like(each)), axes=(1,)), label)
+    return _like_label(reduce_sum(where(there, each, fill_zeros_like(each)), axes=(1,)), label)
 
 
 def _hsigmoid(x, label, weight, bias=None):
@@ -152,7 +157,10 @@ hierarchical_sigmoid.example(_tree_examples)
 
 @op(no_gradient="its result is an integer")
 def label_rows(xp, label, weight):
-    """Labels [n] or [n, 1] as row numbers of `weight` [classes, ...], int64 [n]. Any that is no row is an error."""
+    """Labels [n] or [n, 1] as int64 row numbers [n] of `weight` [classes, ...].
+
+    A label outside the rows is an error of the run (index_out_of_range).
+    """
     flat = label.reshape(label.shape[0]).astype("int64")
     if flat.size and bool(((flat < 0) | (flat >= weight.shape[0])).any()):
         raise ExecutionError(f"a label is outside 0 to {weight.shape[0] - 1}", "index_out_of_range")
@@ -163,7 +171,7 @@ def label_rows(xp, label, weight):
 def label_rows_infer(label, weight):
     check_index(label, "label")
     if weight.rank == 0:
-        raise ProgramError(f"{weight} has no rows", "shape_mismatch")
+        raise ProgramError(f"weight must have at least one axis, not {weight}", "shape_mismatch")
     return TensorType((_rows(label, -1),), "int64")
 
 
@@ -192,46 +200,45 @@ def nce(
     seed: int = 0,
     stream: int = 0,
 ):
-    """Noise-contrastive estimation (Gutmann and Hyvarinen 2010; Mnih and Teh 2012), shaped as the label: the label
-    against classes drawn at random, in place of all classes.
+    """Noise-contrastive estimation (Gutmann and Hyvarinen 2010; Mnih and Teh 2012): the label against randomly drawn
+    classes.
 
-    x [n, size], label [n] or [n, 1], weight [classes, size], bias [classes]. With
-    ``s(k) = weight[k] @ x + bias[k] - log(m * chance of k)`` for m samples the loss is
-    ``-log(sigmoid(s(label))) - sum(log(1 - sigmoid(s(k))) for k in samples)``. The whole batch shares the samples,
-    which are drawn with replacement and may be the label.
-
-    sampler: uniform, or log_uniform: class k has the chance ``log((k + 2) / (k + 1)) / log(classes + 1)``, as words
-             have that are sorted by how frequent they are.
-    samples: int32 or int64 [m], drawn by the client in the way that `sampler` says.
+    x is [n, size], label [n] or [n, 1], weight [classes, size] and bias [classes]. The loss has the shape of the label.
+    With ``s(k) = weight[k] @ x + bias[k] - log(m * chance of k)`` for m samples the loss is ``-log(sigmoid(s(label))) -
+    sum(log(1 - sigmoid(s(k))) for k in samples)``.
+    The whole batch shares the samples. They are drawn with replacement and may include the label.
+    sampler: `uniform`, or `log_uniform`: class k has probability ``log((k + 2) / (k + 1)) / log(classes + 1)``, which
+    suits classes sorted by decreasing frequency.
+    samples: int32 or int64 [m], drawn by the client from the distribution of `sampler`.
     """
     _check_rows(x, label, weight, "nce")
     classes = weight.shape[0]
     if classes < 1:
         raise ProgramError(f"the number of classes in {weight.type} must be known", "shape_mismatch")
     if samples is None:
-        samples = _drawn(x.builder, key, num_neg_samples, classes, sampler, seed, stream)
+        samples = _draw_classes(x.builder, key, num_neg_samples, classes, sampler, seed, stream)
     elif samples.rank != 1 or samples.shape[0] == -1:
-        raise ProgramError(f"samples must be [m], of known size, not {samples.type}", "shape_mismatch")
-    many = samples.shape[0]
-    if many < 1:
+        raise ProgramError(f"samples must be [m] of known size, not {samples.type}", "shape_mismatch")
+    sample_count = samples.shape[0]
+    if sample_count < 1:
         raise ProgramError("nce needs at least one sample", "bad_attr")
 
-    def less_noise(score, k):
+    def corrected(score, k):
         number = cast(k, dtype=x.dtype)
         score = score if bias is None else score + gather(bias, k)
         if sampler == "uniform":
-            return score - math.log(many / classes)
+            return score - math.log(sample_count / classes)
         chance = log(log1p(1.0 / (number + 1.0)))
-        return score - chance - math.log(many / math.log(classes + 1))
+        return score - chance - math.log(sample_count / math.log(classes + 1))
 
     rows, drawn = label_rows(label, weight), label_rows(samples, weight)
     true = reduce_sum(x * gather(weight, rows), axes=(1,))
     noise = matmul(x, gather(weight, drawn), transpose_y=True)
-    missed = reduce_sum(softplus(less_noise(noise, drawn)), axes=(1,))
-    return _shaped(softplus(-less_noise(true, rows)) + missed, label)
+    noise_loss = reduce_sum(softplus(corrected(noise, drawn)), axes=(1,))
+    return _like_label(softplus(-corrected(true, rows)) + noise_loss, label)
 
 
-def _drawn(builder, key, count: int, classes: int, sampler: Sampler, seed: int, stream: int):
+def _draw_classes(builder, key, count: int, classes: int, sampler: Sampler, seed: int, stream: int):
     options = {"min": 0.0, "max": 1.0, "dtype": "float64", "seed": seed, "stream": stream}
     chance = builder.emit("uniform_random", key, shape=(count,), **options)
     if sampler == "log_uniform":

@@ -1,4 +1,4 @@
-"""What tells how good a model is, and has no gradient."""
+"""Metrics of a model. They have no gradient."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 
 @op(no_gradient="it counts")
 def accuracy(xp, x, label, *, k: int = 1):
-    """``right / n``: the share of rows of scores x [n, classes] whose label [n] or [n, 1] is among the `k` best; 0
-    without rows.
+    """Share of rows whose label is among the `k` highest scores: ``right / n``. Without rows it is 0.
 
-    Of equal scores the first in order are the best.
+    x is [n, classes], label [n] or [n, 1]. Of equal scores, the first ones rank higher.
     """
     best = xp.argsort(-x, axis=1, kind="stable")[:, :k]
-    hit = xp.any(best == label.reshape(-1, 1), axis=1)
-    return xp.asarray(hit.sum() / max(len(hit), 1), dtype=x.dtype)
+    correct = xp.any(best == label.reshape(-1, 1), axis=1)
+    return xp.asarray(correct.sum() / max(len(correct), 1), dtype=x.dtype)
 
 
 @accuracy.infer
@@ -53,10 +52,11 @@ accuracy.example(
 
 @op(no_gradient="it counts")
 def auc(xp, x, label):
-    """The chance that a positive row scores above a negative one, a tie being half: the area under the ROC curve.
+    """Area under the ROC curve: the probability that a positive row scores above a negative row. A tie counts half.
 
-    x [n] holds scores, or x [n, 2] of which the second column counts; label [n] or [n, 1] is 0 or not. 0 if all labels
-    are of one kind. Exact, from ranks (Hanley and McNeil 1982), not from a table of thresholds.
+    x [n] holds the scores; of x [n, 2], the second column. label is [n] or [n, 1], and any nonzero label is positive.
+    If all labels are of one kind, the result is 0. It is exact, computed from ranks (Hanley and McNeil 1982) and not
+    from a table of thresholds.
     """
     score = x if x.ndim == 1 else x[:, 1]
     positive = label.reshape(-1) != 0

@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Layer normalisation and batch normalisation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ LIST = np.arange(1.0, 7.0) / 4
 
 @composite
 def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: float = 1e-5):
-    """``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from `begin_norm_axis` on.
+    """Layer normalisation: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
+    `begin_norm_axis` on.
 
-    The variance is the mean square distance from the mean. `scale` and `bias` broadcast against those axes, or list
-    their elements in row-major order.
+    The variance is the mean squared distance from the mean. `scale` and `bias` broadcast against the normalised axes,
+    or are vectors of all their elements in row-major order.
     """
     begin = begin_norm_axis + x.rank if begin_norm_axis < 0 else begin_norm_axis
     if not 0 <= begin < x.rank:
@@ -39,16 +40,19 @@ def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: f
     variance = reduce_mean(square(centred), axes=axes, keepdims=True)
     out = centred * rsqrt(variance + epsilon)
     if scale is not None:
-        out = out * _fitted(scale, x.shape[begin:])
-    return out if bias is None else out + _fitted(bias, x.shape[begin:])
+        out = out * _reshaped_if_flat(scale, x.shape[begin:])
+    return out if bias is None else out + _reshaped_if_flat(bias, x.shape[begin:])
 
 
-def _fitted(value, shape):
-    """A list of all elements of `shape` under it; anything else as it is."""
+def _reshaped_if_flat(value, shape):
+    """`value` reshaped to `shape` if it is a vector of all its elements; any other value unchanged."""
     if value.rank != 1 or len(shape) == 1 or value.shape[0] in (1, max(shape[-1], 1)):
         return value
     if -1 in (*shape, *value.shape):
-        raise ProgramError(f"whether {value.type} lists all elements is told by known sizes only", "shape_mismatch")
+        raise ProgramError(
+            f"cannot decide whether {value.type} has one element per normalised element: its sizes must be known",
+            "shape_mismatch",
+        )
     return reshape(value, shape=shape) if value.shape[0] == math.prod(shape) else value
 
 
@@ -81,54 +85,56 @@ def batch_norm(
     use_global_stats: bool = False,
     data_layout: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """Normalise each channel over all other axes: ``(x - m) / sqrt(v + epsilon) * scale + bias``.
+    """Batch normalisation: each channel is normalised over all other axes: ``(x - m) / sqrt(v + epsilon) * scale +
+    bias``.
 
-    In training m and v are the batch's own mean and (biased) variance, and the running statistics move towards them:
-    ``mean_out = momentum * mean + (1 - momentum) * m``. In a test, or with `use_global_stats`, m and v are the running
-    statistics, which stay; so they do where there is nothing to take a mean of. Write `mean_out` and `variance_out`
-    over `mean` and `variance` to keep them. The running statistics carry no gradient. `data_layout` says whether
-    channels are axis 1 or the last axis.
+    In training, m and v are the mean and the (biased) variance of the batch, and the running statistics are updated:
+    ``mean_out = momentum * mean + (1 - momentum) * m``, and variance_out likewise. In a test, or with
+    `use_global_stats`, m and v are the running statistics, which stay unchanged. They also stay unchanged for an empty
+    batch. To keep the updates, write `mean_out` and `variance_out` over `mean` and `variance`. No gradient flows
+    through the running statistics.
+    data_layout: channels are axis 1 (NCHW) or the last axis (NHWC).
     """
     if x.rank < 2:
         raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")
     channel = 1 if data_layout == "NCHW" else x.rank - 1
-    others = tuple(i for i in range(x.rank) if i != channel)
+    reduced = tuple(i for i in range(x.rank) if i != channel)
 
-    def wide(value):
-        return unsqueeze(value, axes=others) if others else value
+    def per_channel(value):
+        return unsqueeze(value, axes=reduced) if reduced else value
 
     if is_test or use_global_stats:
-        m, v = wide(stop_gradient(mean)), wide(stop_gradient(variance))
+        m, v = per_channel(stop_gradient(mean)), per_channel(stop_gradient(variance))
         mean_out, variance_out = stop_gradient(mean), stop_gradient(variance)
     else:
-        m = reduce_mean(x, axes=others, keepdims=True)
-        v = reduce_mean(square(x - m), axes=others, keepdims=True)
+        m = reduce_mean(x, axes=reduced, keepdims=True)
+        v = reduce_mean(square(x - m), axes=reduced, keepdims=True)
         mean_out, variance_out = (
-            stop_gradient(_moved(x, running, squeeze(now, axes=others), momentum, others))
+            stop_gradient(_updated(x, running, squeeze(now, axes=reduced), momentum, reduced))
             for running, now in ((mean, m), (variance, v))
         )
-    out = (x - m) * rsqrt(v + epsilon) * wide(scale) + wide(bias)
+    out = (x - m) * rsqrt(v + epsilon) * per_channel(scale) + per_channel(bias)
     return out, mean_out, variance_out
 
 
-def _moved(x, running, now, momentum: float, axes: tuple[int, ...]):
-    """The running statistic after this batch; an empty batch has none of its own, and its 0 must not count."""
+def _updated(x, running, now, momentum: float, axes: tuple[int, ...]):
+    """The running statistic after this batch. An empty batch leaves it unchanged."""
     count = product(x.shape[i] for i in axes)
     if count == 0:
         return running
-    moved = running * momentum + now * (1.0 - momentum)
+    updated = running * momentum + now * (1.0 - momentum)
     if count > 0:
-        return moved
+        return updated
     empty = isinf(inverse_count(x, axes=axes))
-    return where(empty, running, moved)
+    return where(empty, running, updated)
 
 
 def _bn_examples():
     r = np.random.default_rng(1)
     image = r.standard_normal((2, 3, 2, 2))
     running, spread = np.zeros(3), np.ones(3)
-    wide = (slice(None), None, None)
-    out = _normal(image, (0, 2, 3)) * S[wide] + B[wide]
+    per_channel = (slice(None), None, None)
+    out = _normal(image, (0, 2, 3)) * S[per_channel] + B[per_channel]
     m, v = image.mean((0, 2, 3)), image.var((0, 2, 3))
     yield Example((image, S, B, running, spread), (out, 0.1 * m, 0.9 + 0.1 * v))
     yield Example(
@@ -136,19 +142,19 @@ def _bn_examples():
         (out.transpose(0, 2, 3, 1), 0.1 * m, 0.9 + 0.1 * v),
         {"data_layout": "NHWC"},
     )
-    fixed = image / np.sqrt(1 + 1e-5) * S[wide] + B[wide]
+    fixed = image / np.sqrt(1 + 1e-5) * S[per_channel] + B[per_channel]
     yield Example((image, S, B, running, spread), (fixed, running, spread), {"is_test": True})
-    moved, wider = np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5])
+    updated, wider = np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5])
     rows = image[:, :, 0, 0]
-    fixed = (rows - moved) / np.sqrt(wider + 1e-3) * S + B
+    fixed = (rows - updated) / np.sqrt(wider + 1e-3) * S + B
     global_ = {"use_global_stats": True, "epsilon": 1e-3, "data_layout": "NHWC"}
-    yield Example((rows, S, B, moved, wider), (fixed, moved, wider), global_)
-    three = r.standard_normal((3, 2, 1))  # [n, c, length], with another momentum
+    yield Example((rows, S, B, updated, wider), (fixed, updated, wider), global_)
+    three = r.standard_normal((3, 2, 1))  # [n, c, length], with a different momentum
     m, v = three.mean((0, 2)), three.var((0, 2))
     out = _normal(three, (0, 2)) * S[:2, None] + B[:2, None]
-    stats = (out, 0.5 * moved[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
-    yield Example((three, S[:2], B[:2], moved[:2], wider[:2]), stats, {"momentum": 0.5})
-    yield Example((three[:0], S[:2], B[:2], moved[:2], wider[:2]), (three[:0], moved[:2], wider[:2]))
+    stats = (out, 0.5 * updated[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
+    yield Example((three, S[:2], B[:2], updated[:2], wider[:2]), stats, {"momentum": 0.5})
+    yield Example((three[:0], S[:2], B[:2], updated[:2], wider[:2]), (three[:0], updated[:2], wider[:2]))
 
 
 batch_norm.example(_bn_examples)

@@ -1,4 +1,4 @@
-"""More normalisations: by groups of channels, by instances, by root mean square, by neighbours, by spectral norm."""
+"""Normalisation by instance, group, root mean square, neighbouring channels, norm and spectral norm."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ GAIN, SHIFT = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.1, 0.2, 0.3, 0.4])
 
 
 def _channel(value, rank: int):
-    """A vector of channels, ready to broadcast over [n, c, *spatial]."""
+    """A vector of channels, shaped to broadcast over [n, c, *spatial]."""
     return unsqueeze(value, axes=tuple(range(1, rank - 1))) if rank > 2 else value
 
 
-def _standard(x, axes: tuple[int, ...], epsilon: float):
+def _standardised(x, axes: tuple[int, ...], epsilon: float):
     centred = x - reduce_mean(x, axes=axes, keepdims=True)
-    spread = reduce_mean(square(centred), axes=axes, keepdims=True)
-    return centred * rsqrt(spread + epsilon)
+    variance = reduce_mean(square(centred), axes=axes, keepdims=True)
+    return centred * rsqrt(variance + epsilon)
 
 
 def _affine(x, scale, bias):
@@ -50,28 +50,31 @@ def _spatial(x) -> tuple[int, ...]:
 
 @composite
 def instance_norm(x, scale=None, bias=None, *, epsilon: float = 1e-5):
-    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``, each channel of each sample of x [n, c, *spatial]
-    alone.
+    """Instance normalisation (Ulyanov et al. 2016): ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
 
-    The variance is that of all elements (no Bessel correction), and epsilon is added to it. Ulyanov et al. 2016.
+    Mean and variance are taken over the spatial axes, for each channel of each sample of x [n, c, *spatial]. The
+    variance has no Bessel correction.
     """
-    return _affine(_standard(x, _spatial(x), epsilon), scale, bias)
+    return _affine(_standardised(x, _spatial(x), epsilon), scale, bias)
 
 
 @composite
 def group_norm(x, scale=None, bias=None, *, groups: int, epsilon: float = 1e-5):
-    """`instance_norm` over `groups` equal groups of channels instead of single ones (Wu and He 2018)."""
+    """Group normalisation (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
     c = x.shape[1] if x.rank > 1 else 0
     if groups < 1 or c < 1 or c % groups or x.shape.count(-1) > 1:
-        raise ProgramError(f"the channels of {x.type} are not known to divide into {groups} groups", "bad_attr")
+        raise ProgramError(f"the channels of {x.type} must be known and a multiple of {groups} groups", "bad_attr")
     grouped = reshape(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
-    out = _standard(grouped, tuple(range(2, x.rank + 1)), epsilon)
+    out = _standardised(grouped, tuple(range(2, x.rank + 1)), epsilon)
     return _affine(reshape(out, shape=x.shape), scale, bias)
 
 
 @composite
 def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
-    """``x / sqrt(mean(x ** 2) + epsilon) * scale`` over the axes from `begin_axis` on (Zhang and Sennrich 2019)."""
+    """Root mean square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``.
+
+    The mean is over the axes from `begin_axis` on.
+    """
     axes = tuple(range(axis_of(begin_axis, x.rank), x.rank))
     out = x * rsqrt(reduce_mean(square(x), axes=axes, keepdims=True) + epsilon)
     return out if scale is None else out * scale
@@ -79,7 +82,10 @@ def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
 
 @composite
 def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
-    """``x / sqrt(max(sum(x ** 2), epsilon))`` along `axis`; zeros stay zeros, also where x holds no such `epsilon`."""
+    """x divided by its 2-norm along `axis`: ``x / sqrt(max(sum(x ** 2), epsilon))``.
+
+    Zeros stay zeros, even if `epsilon` underflows in the dtype of x.
+    """
     total = reduce_sum(square(x), axes=(axis_of(axis, x.rank),), keepdims=True)
     least = float(finfo(as_dtype(x.dtype)).smallest_normal) if x.type.is_float else 0.0
     return x * rsqrt(clip(total, min=max(epsilon, least)))
@@ -87,17 +93,20 @@ def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
 
 @composite
 def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75):
-    """``x / (k + alpha * sum of squares of n neighbouring channels) ** beta`` for x [n, c, *spatial].
+    """Local response normalisation (Krizhevsky et al. 2012) of x [n, c, *spatial].
 
-    Local response normalisation (Krizhevsky et al. 2012); of an even n the longer side comes first.
+    ``x / (k + alpha * sum of squares of n neighbouring channels) ** beta``. With an even n there is one more neighbour
+    before than after.
     """
     _spatial(x)
     c = x.shape[1]
     if n < 1 or c < 0:
-        raise ProgramError(f"needs n from 1 and a known number of channels, not {n} and {x.type}", "bad_attr")
-    before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # there are no neighbours further off
+        raise ProgramError(
+            f"lrn needs n of at least 1 and a known number of channels, not {n} and {x.type}", "bad_attr"
+        )
+    before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # no more neighbours than channels
     if before + after >= 1000:
-        raise ProgramError(f"{before + after + 1} neighbouring channels are more than 1000", "bad_attr")
+        raise ProgramError(f"n covers {before + after + 1} channels, more than the limit of 1000", "bad_attr")
     borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
     padded = pad(square(x), paddings=borders)
     parts = [slice_(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
@@ -107,15 +116,19 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
 
 @composite(outputs=("out", "u_out", "v_out"))
 def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12):
-    """``weight / (u @ weight @ v)``, its largest singular value by power iteration (Miyato et al. 2018).
+    """Spectral normalisation (Miyato et al. 2018): ``weight / (u @ weight @ v)``, the largest singular value by power
+    iteration.
 
-    The weight is seen as a matrix with `axis` as rows [h] and all else as columns [w]; u [h] and v [w] are kept from
-    step to step, and are constants to the gradient, which flows through the weight and the estimate. There are at most
-    100 `power_iterations`.
+    The weight is used as a matrix with `axis` as rows [h] and all other axes as columns [w]. u [h] and v [w] are state
+    from step to step. The gradient treats them as constants; it flows through the weight and the estimated singular
+    value. `power_iterations` is at most 100.
     """
     at = axis_of(axis, weight.rank)
     if -1 in weight.shape or not 0 <= power_iterations <= 100:
-        raise ProgramError(f"the sizes of {weight.type} must be known, and 0 to 100 iterations", "bad_attr")
+        raise ProgramError(
+            f"spectral_norm needs known sizes and 0 to 100 power_iterations, not {weight.type} and {power_iterations}",
+            "bad_attr",
+        )
     order = (at, *(i for i in range(weight.rank) if i != at))
     rows = weight.shape[at]
     matrix = reshape(transpose(weight, axes=order), shape=(rows, -1) if rows else (0, 0))
@@ -130,7 +143,10 @@ def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, eps
 
 @composite
 def weight_norm(v, g, *, axis: int = 0):
-    """``g * v / norm(v)``, the 2-norm over all axes but `axis`; g has one element for each of its slices."""
+    """Weight normalisation: ``g * v / norm(v)``, with the 2-norm over all axes but `axis`.
+
+    g has one element for each slice along `axis`.
+    """
     at = axis_of(axis, v.rank)
     length = norm(v, axes=tuple(i for i in range(v.rank) if i != at), keepdims=True)
     scale = unsqueeze(g, axes=tuple(range(1, v.rank - at))) if v.rank - at > 1 else g
@@ -218,7 +234,9 @@ def _spectral(w, u, axis):
 _W = X[0]
 spectral_norm.example(
     lambda: [
-        Example((_W, GAIN, SHIFT[:3]), _spectral(_W, GAIN, 0), smooth=False),  # its gradient takes u and v as constants
+        Example(
+            (_W, GAIN, SHIFT[:3]), _spectral(_W, GAIN, 0), smooth=False
+        ),  # the gradient treats u and v as constants
         Example((X, SHIFT[:3], np.ones(8)), _spectral(X, SHIFT[:3], 2), {"axis": 2}, smooth=False),
         *(
             Example((w, u, v), (w / (u @ w.reshape(len(u), -1) @ v), u, v), {"power_iterations": 0})

@@ -1,4 +1,4 @@
-"""Losses of pairs and triples: which of two is better, and which two are alike."""
+"""Losses of pairs and triples: ranking and similarity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def _full(x, value: float):
 
 @composite
 def rank_loss(label, left, right):
-    """``log(1 + exp(left - right)) - label * (left - right)``: RankNet's loss of a pair (Burges et al. 2005)."""
+    """Pairwise ranking loss of RankNet (Burges et al. 2005): ``log(1 + exp(left - right)) - label * (left -
+    right)``.
+    """
     difference = left - right
     return softplus(difference) - label * difference
 
@@ -55,7 +57,11 @@ rank_loss.example(
 
 @composite
 def margin_rank_loss(label, left, right, *, margin: float = 0.0, reduction: Reduction = "none"):
-    """``max(0, -label * (left - right) + margin)`` for labels 1 (left is better) and -1; on the margin gradient 0."""
+    """Ranking loss with a margin: ``max(0, -label * (left - right) + margin)``.
+
+    label: 1 if left ranks higher, -1 if right does.
+    At the kink the gradient is 0.
+    """
     return reduced(relu(margin - label * (left - right)), reduction)
 
 
@@ -64,14 +70,16 @@ margin_rank_loss.example(cases(lambda s, x, y: np.maximum(0, 0.2 - s * (x - y)),
 
 @composite
 def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
-    """``sum(x * y) / (norm(x) * norm(y))`` along `axis` of x. A vector whose norm is not above `epsilon` has the
-    similarity 0 with any other, and no gradient."""
+    """Cosine similarity: ``sum(x * y) / (norm(x) * norm(y))`` along `axis` of x.
+
+    A vector with a norm of at most `epsilon` gives similarity 0 and gradient 0.
+    """
     axes = (axis_of(axis, x.rank) - x.rank,)
 
     def unit(v):
-        # halves squared overflow early; the scale is no part of the result, and so of no gradient
+        # scaled first, because squares overflow in half precision; the scale cancels, so it needs no gradient
         sizes = abs_(stop_gradient(v))
-        if v.shape[axes[0]] == -1:  # it may turn out to be 0
+        if v.shape[axes[0]] == -1:  # the size may be 0 in the run
             sizes = pad_constant(sizes, paddings=(*(0,) * (2 * (v.rank + axes[0])), 1, *(0,) * (-2 * axes[0] - 1)))
         largest = reduce_max(sizes, axes=axes, keepdims=True)
         scaled = v / where(greater_than(largest, _zero(largest)), largest, _full(largest, 1.0))
@@ -106,7 +114,10 @@ cos_sim.example(
 def triplet_margin_loss(
     anchor, positive, negative, *, margin: float = 1.0, p: Extended = 2.0, reduction: Reduction = "mean"
 ):
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` with the p-norm along the last axis as d."""
+    """Triplet loss: ``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
+
+    d is the p-norm of the difference along the last axis.
+    """
 
     def distance(a, b):
         return norm(a - b, p=p, axes=(a.rank - 1,))
@@ -130,11 +141,16 @@ triplet_margin_loss.example(
 
 @composite
 def npair_loss(anchor, positive, label, *, l2_reg: float = 0.002):
-    """Softmax cross-entropy over ``anchor @ positive.T`` with every sample of the same label as a target, averaged,
-    plus ``l2_reg / 4`` times the mean squared norms of both (Sohn 2016). anchor, positive [n, size], label [n]."""
+    """N-pair loss (Sohn 2016): softmax cross-entropy over ``anchor @ positive.T``, averaged, with a norm penalty.
+
+    Every sample with the same label is a target. The penalty is ``l2_reg / 4`` times the mean squared norms of anchor
+    and positive. anchor and positive are [n, size], label [n].
+    """
     if anchor.rank != 2 or positive.rank != 2 or label.rank != 1:
         found = f"{anchor.type}, {positive.type} and {label.type}"
-        raise ProgramError(f"npair_loss takes [n, size] twice and labels [n], not {found}", "shape_mismatch")
+        raise ProgramError(
+            f"npair_loss takes anchor and positive [n, size] and labels [n], not {found}", "shape_mismatch"
+        )
     column = unsqueeze(label, axes=(1,))
     same = cast(equal(column, unsqueeze(label, axes=(0,))), dtype=anchor.dtype)
     target = same / reduce_sum(same, axes=(1,), keepdims=True)

@@ -1,7 +1,7 @@
-"""Softmax, and the losses everybody starts with.
+"""Softmax and the most common losses.
 
-Losses known from PyTorch have `reduction`: one value for each element or row ("none"), or their mean or sum. Each op
-says what it is by default. A mean over nothing is 0.
+Losses with a `reduction` return one value per element or row (`none`), or their mean or sum. The default depends on the
+op. A mean over nothing is 0.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def _np_softmax(x, axis=-1):
 
 
 def _shifted(x, axis):
-    """x minus its largest element along `axis`, which changes no result and keeps exp from overflowing."""
+    """x minus its maximum along `axis`. This leaves softmax unchanged and keeps exp from overflowing."""
     top = reduce_max(stop_gradient(x), axes=(axis,), keepdims=True)
     return x - top
 
 
 @composite
 def softmax(x, *, axis: int = -1):
-    """``out = exp(x) / sum(exp(x))`` along `axis`."""
+    """Softmax along `axis`: ``out = exp(x) / sum(exp(x))``."""
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
         return assign(x)
@@ -71,7 +71,7 @@ softmax.example(
 
 @composite
 def log_softmax(x, *, axis: int = -1):
-    """``out = x - log(sum(exp(x)))`` along `axis`."""
+    """Logarithm of the softmax along `axis`: ``out = x - log(sum(exp(x)))``."""
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
         return assign(x)
@@ -96,7 +96,7 @@ log_softmax.example(
 
 @composite
 def mse_loss(x, y, *, reduction: Reduction = "mean"):
-    """``(x - y) ** 2``, averaged or summed over all elements, or left as it is."""
+    """Squared error: ``(x - y) ** 2``, by default averaged over all elements."""
     return reduced(square(x - y), reduction)
 
 
@@ -115,13 +115,14 @@ mse_loss.example(
 def sigmoid_cross_entropy_with_logits(
     x, label, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
 ):
-    """``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))`` for each element, without overflow.
+    """Binary cross-entropy of logits: ``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))``, without
+    overflow.
 
-    Elements whose label equals `ignore_index` give 0 and no gradient. With `normalize` the result is divided by the
-    number of the others.
+    ignore_index: elements with this label give loss 0 and gradient 0.
+    normalize: divide the result by the number of elements that are not ignored.
     """
     ignored = equal(label, full_like(label, value=ignore_index))
-    # log(1 + exp(-|x|)), and what is left: a sum that would hide the small one is never made
+    # log(1 + exp(-|x|)) plus a rest that is at least 0, so that no small term is lost in a sum
     positive = greater_than(x, fill_zeros_like(x))
     rest = softplus(where(positive, -x, x))
     each = rest + (where(positive, x, fill_zeros_like(x)) - x * where(ignored, fill_zeros_like(label), label))

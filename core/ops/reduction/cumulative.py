@@ -1,7 +1,7 @@
-"""Running sums, products, maxima and recurrences along an axis.
+"""Cumulative sums, products, maxima and linear recurrences along an axis.
 
-What numpy and cupy cannot both accumulate is computed in log2(n) rounds: in round k, each element takes in what the
-rounds before found 2 ** k places in front of it (Hillis and Steele 1986).
+Ops that numpy and cupy cannot both accumulate run in log2(n) rounds. In round k, each element is combined with the
+result of the rounds before, taken 2 ** k positions earlier (Hillis and Steele 1986).
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ def _along(x: TensorType, *, axis: int, **attrs: object) -> TensorType:
     return x
 
 
-def _running(
+def _accumulated(
     xp: Any, x: Any, axis: int, accumulate: Callable[[Any], Any], start: float, exclusive: bool, reverse: bool
 ) -> Any:
-    """`accumulate` along the first axis of x, once `axis` of x is made that and turned round as `reverse` asks."""
-    moved = xp.moveaxis(x, axis, 0)
-    moved = moved[::-1] if reverse else moved
-    out = accumulate(moved).astype(x.dtype, copy=False)
+    """Apply `accumulate` along `axis` of x, from the end if `reverse` is set.
+
+    With `exclusive` the result is moved by one position and begins with `start`.
+    """
+    leading = xp.moveaxis(x, axis, 0)
+    leading = leading[::-1] if reverse else leading
+    out = accumulate(leading).astype(x.dtype, copy=False)
     if exclusive:
-        out = xp.concatenate([xp.full(moved[:1].shape, start, x.dtype), out[:-1]])
+        out = xp.concatenate([xp.full(leading[:1].shape, start, x.dtype), out[:-1]])
     return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
 
 
@@ -52,10 +55,12 @@ def _running(
 
 @op
 def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """``out[i] = x[0] + ... + x[i]`` along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the
-    end.
+    """Cumulative sum along `axis`: ``out[i] = x[0] + ... + x[i]``.
+
+    exclusive: leave out x[i] itself, so the first result is 0.
+    reverse: accumulate from the end.
     """
-    return _running(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
+    return _accumulated(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
 
 
 cumsum.infer(_along)
@@ -75,13 +80,13 @@ cumsum.example(
 
 @op
 def shift(xp, x, *, axis: int = -1, steps: int = 1):
-    """x moved by `steps` places along `axis`, towards the front if negative; zeros fill the places left."""
-    moved = xp.moveaxis(x, axis, 0)
-    out = xp.zeros(moved.shape, x.dtype)
+    """x moved by `steps` positions along `axis`, towards the front if negative. The free positions hold 0."""
+    leading = xp.moveaxis(x, axis, 0)
+    out = xp.zeros(leading.shape, x.dtype)
     if 0 <= steps < len(out):
-        out[steps:] = moved[: len(out) - steps]
+        out[steps:] = leading[: len(out) - steps]
     elif -len(out) < steps < 0:
-        out[:steps] = moved[-steps:]
+        out[:steps] = leading[-steps:]
     return xp.moveaxis(out, 0, axis)
 
 
@@ -104,9 +109,10 @@ shift.example(
 
 @op
 def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
-    """The recurrence ``out[t] = a[t] * out[t - 1] + b[t]`` along `axis`, from 0; with `reverse`, over t + 1 instead.
+    """Linear recurrence along `axis`: ``out[t] = a[t] * out[t - 1] + b[t]``, starting from 0.
 
-    a and b have one shape. Its gradient is a linear scan the other way. Martin and Cundy 2018, section 2.
+    With `reverse` the recurrence reads out[t + 1] instead. a and b have the same shape. The gradient is a linear scan
+    in the opposite direction (Martin and Cundy 2018, section 2).
     """
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
     a, out = ((v[::-1] if reverse else v).copy() for v in (a, b))
@@ -122,7 +128,7 @@ def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
 def linear_scan_infer(a, b, *, axis, reverse):
     same_dtype(a, b)
     if not matches(a, b):
-        raise ProgramError(f"a and b must have one shape: {a} and {b}", "shape_mismatch")
+        raise ProgramError(f"a and b must have the same shape, not {a} and {b}", "shape_mismatch")
     both = tuple(m if n == -1 else n for m, n in zip(a.shape, b.shape, strict=True))
     return _along(TensorType(both, a.dtype), axis=axis)
 
@@ -130,11 +136,11 @@ def linear_scan_infer(a, b, *, axis, reverse):
 @linear_scan.vjp
 def linear_scan_vjp(ct, out, a, b, *, axis, reverse):
     step = -1 if reverse else 1
-    back = linear_scan(shift(a, axis=axis, steps=-step), ct, axis=axis, reverse=not reverse)
-    return back * shift(out, axis=axis, steps=step), back
+    adjoint = linear_scan(shift(a, axis=axis, steps=-step), ct, axis=axis, reverse=not reverse)
+    return adjoint * shift(out, axis=axis, steps=step), adjoint
 
 
-def _scanned(a, b):
+def _scan_by_loop(a, b):
     out = [b[0]]
     for x, y in zip(a[1:], b[1:], strict=True):
         out.append(x * out[-1] + y)
@@ -143,9 +149,9 @@ def _scanned(a, b):
 
 linear_scan.example(
     lambda: [
-        Example((Z, Z + 1), (_scanned(Z, Z + 1),)),
-        Example((X, X[::-1]), (_scanned(X.T[::-1], X[::-1].T[::-1])[::-1].T,), {"reverse": True}),
-        Example((CUBE, CUBE + 1), (np.stack([_scanned(c, c + 1) for c in CUBE]),), {"axis": 1}),
+        Example((Z, Z + 1), (_scan_by_loop(Z, Z + 1),)),
+        Example((X, X[::-1]), (_scan_by_loop(X.T[::-1], X[::-1].T[::-1])[::-1].T,), {"reverse": True}),
+        Example((CUBE, CUBE + 1), (np.stack([_scan_by_loop(c, c + 1) for c in CUBE]),), {"axis": 1}),
         Example((X[:0], X[:0]), (X[:0],), {"axis": 0}),
     ]
 )
@@ -156,11 +162,12 @@ linear_scan.example(
 
 @op
 def cumprod(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
-    """``out[i] = x[0] * ... * x[i]`` along `axis`, `exclusive` and `reverse` as with `cumsum`.
+    """Cumulative product along `axis`: ``out[i] = x[0] * ... * x[i]``.
 
-    Nothing is divided, forwards or backwards: zeros are no exception.
+    `exclusive` and `reverse` work as in `cumsum`; the first exclusive result is 1. The gradient uses no division, so it
+    is exact for zeros.
     """
-    return _running(xp, x, axis, lambda v: xp.cumprod(v, axis=0, dtype=x.dtype), 1, exclusive, reverse)
+    return _accumulated(xp, x, axis, lambda v: xp.cumprod(v, axis=0, dtype=x.dtype), 1, exclusive, reverse)
 
 
 cumprod.infer(_along)
@@ -168,7 +175,7 @@ cumprod.infer(_along)
 
 @cumprod.vjp
 def cumprod_vjp(ct, out, x, *, axis, exclusive, reverse):
-    # of element j: what stands before it, times the sum of ct[t] times all between j and t, over the t it is part of
+    # dx[j] = (product of x before j) * sum over t >= j of ct[t] * (product of x between j and t)
     ahead = 1 if reverse else -1
     before = out if exclusive else cumprod(x, axis=axis, exclusive=True, reverse=reverse)
     factors = x if exclusive else shift(x, axis=axis, steps=ahead)
@@ -193,12 +200,12 @@ cumprod.example(
 
 @op
 def logcumsumexp(xp, x, *, axis: int = -1):
-    """``log(cumsum(exp(x)))`` along `axis`, without overflow.
+    """Logarithm of the cumulative sum of exponentials along `axis`: ``log(cumsum(exp(x)))``, without overflow.
 
-    It is -inf as long as only -inf has come; the gradient of elements that are -inf is 0.
+    The result is -inf while all elements so far are -inf. An element that is -inf has gradient 0.
     """
-    moved = xp.moveaxis(x, axis, 0)
-    out, step = moved.copy(), 1
+    leading = xp.moveaxis(x, axis, 0)
+    out, step = leading.copy(), 1
     while step < len(out):
         out[step:] = xp.logaddexp(out[step:], out[:-step])
         step *= 2
@@ -214,13 +221,13 @@ def logcumsumexp_infer(x, *, axis):
 
 @logcumsumexp.vjp
 def logcumsumexp_vjp(ct, out, x, *, axis):
-    # d out[t] / d x[j] = exp(x[j] - out[t]): share of j when it came, times how all shares shrank since. Each factor
-    # is an exponential of at most 0; where the sum was still 0, which exp would not stand, shares are 0.
+    # d out[t] / d x[j] = exp(x[j] - out[t]) = exp(x[j] - out[j]) * exp(out[j] - out[t]): the share of j at step j,
+    # times the decay of all shares since. Both exponents are at most 0. Where out is still -inf, shares are set to 0.
     zero = fill_zeros_like(out)
-    some = isfinite(out)
-    share = exp(x - where(some, out, zero))
-    following = shift(where(some, out - shift(where(some, out, zero), axis=axis), zero), axis=axis, steps=-1)
-    growth = where(some, following, zero)
+    finite = isfinite(out)
+    share = exp(x - where(finite, out, zero))
+    following = shift(where(finite, out - shift(where(finite, out, zero), axis=axis), zero), axis=axis, steps=-1)
+    growth = where(finite, following, zero)
     return share * linear_scan(exp(-growth), ct, axis=axis, reverse=True)
 
 
@@ -240,9 +247,9 @@ logcumsumexp.example(
 
 @op(no_gradient="its result is an integer")
 def running_argmax(xp, x, *, axis: int = -1, sign: Literal["max", "min"] = "max"):
-    """The position, int64, of the largest (or smallest) element so far along `axis`; of equal ones the first.
+    """Position of the largest (or smallest) element so far along `axis`, as int64. Ties give the first position.
 
-    From the first NaN on it is the position of that.
+    From the first NaN on, the result is the position of that NaN.
     """
     best = xp.moveaxis(x, axis, 0).copy()
     n, step = len(best), 1
@@ -273,14 +280,20 @@ running_argmax.example(
 
 @composite(outputs=("out", "index"))
 def cummax(x, *, axis: int = -1):
-    """``out[i] = max(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
+    """Cumulative maximum along `axis`: ``out[i] = max(x[0], ..., x[i])``, and its position.
+
+    If several elements are equal, the first one gets the gradient.
+    """
     index = running_argmax(x, axis=axis)
     return take_along_axis(x, index, axis=axis), index
 
 
 @composite(outputs=("out", "index"))
 def cummin(x, *, axis: int = -1):
-    """``out[i] = min(x[0], ..., x[i])`` along `axis`, and where it stands. Of equal ones the first has the gradient."""
+    """Cumulative minimum along `axis`: ``out[i] = min(x[0], ..., x[i])``, and its position.
+
+    If several elements are equal, the first one gets the gradient.
+    """
     index = running_argmax(x, axis=axis, sign="min")
     return take_along_axis(x, index, axis=axis), index
 

@@ -1,4 +1,4 @@
-"""Products over axes, with gradients that never divide."""
+"""Products over axes, with gradients that use no division."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
 
 @op
 def reduce_prod(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``x[0] * x[1] * ...``, the product over `axes`. Its gradient multiplies the other elements and never divides:
-    zeros are no exception.
+    """Product over `axes`: ``x[0] * x[1] * ...``.
+
+    The gradient of an element is the product of the others. It uses no division, so it is exact for zeros.
     """
     return xp.prod(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
@@ -46,15 +47,15 @@ reduce_prod.example(
 
 @composite
 def product_of_others(x, *, axes: tuple[int, ...] | None = None):
-    """For each element over `axes` the product of all others, ``prod(x) / x[i]`` without a division."""
-    # along an axis: what stands before, times what stands behind; from one axis to the next: products of whole lines
-    gone = axes_of(axes, x.rank)
+    """For each element, the product of all other elements over `axes`: ``prod(x) / x[i]``, without a division."""
+    # Along one axis: product before the element * product after it. The next axis works on the products of whole lines.
+    reduced = axes_of(axes, x.rank)
     out, lines = None, x
-    for axis in gone:
+    for axis in reduced:
         before = cumprod(lines, axis=axis, exclusive=True)
         after = cumprod(lines, axis=axis, exclusive=True, reverse=True)
         out = before * after if out is None else out * (before * after)
-        if axis != gone[-1]:
+        if axis != reduced[-1]:
             lines = reduce_prod(lines, axes=(axis,), keepdims=True)
     return full_like(x, value=1.0) if out is None else out
 

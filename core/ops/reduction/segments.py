@@ -1,4 +1,4 @@
-"""Reductions over segments: rows with the same id. Ids, int32 or int64, stand in any order."""
+"""Reductions over segments. A segment is the set of rows with the same id; ids are int32 or int64, in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.ops.common.lengths import over_rows
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, working_dtype
 from core.ops.elementwise.arithmetic import cast
-from core.ops.elementwise.logic import equal, kept_where, logical_or
+from core.ops.elementwise.logic import equal, logical_or, where_or_zero
 from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import check_index, gather
@@ -22,8 +22,8 @@ __all__: list[str] = []
 X = np.array([[1.0, -2.0], [3.0, 0.5], [4.0, -1.5], [0.25, 2.0], [1.5, -0.5], [2.5, 0.75]])
 
 
-def _segments(ids, like, num_segments: int) -> int:
-    """How many segments there are. Raises ExecutionError (index_out_of_range) for an id that is none of them."""
+def _segment_count(ids, like, num_segments: int) -> int:
+    """Number of segments. Raises ExecutionError (index_out_of_range) if an id is negative or not below it."""
     count = num_segments if like is None else like.shape[0]
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= count):
         raise ExecutionError(f"a segment id is outside 0 to {count - 1}", "index_out_of_range")
@@ -32,19 +32,23 @@ def _segments(ids, like, num_segments: int) -> int:
 
 @op
 def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
-    """``out[k]`` is the sum of the rows of x with id k, for `num_segments` ids, or as many as `like` has rows."""
-    return scatter_rows(xp, _segments(ids, like, num_segments), ids, x)
+    """Sum of the rows of each segment: ``out[k]`` is the sum of the rows of x with id k.
+
+    The number of segments is `num_segments`, or the number of rows of `like`. A segment without rows gives 0. An id
+    outside the range is an error of the run (index_out_of_range).
+    """
+    return scatter_rows(xp, _segment_count(ids, like, num_segments), ids, x)
 
 
 @segment_sum.infer
 def segment_sum_infer(x, ids, like, *, num_segments):
     check_index(ids, "ids")
     if x.rank == 0 or not matches(ids, TensorType((x.shape[0],), ids.dtype)):
-        raise ProgramError(f"needs one id for each row of {x}, not {ids}", "shape_mismatch")
+        raise ProgramError(f"ids must have one element per row of {x}, not {ids}", "shape_mismatch")
     if x.dtype == "bool":
         raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
     if (num_segments < 0) == (like is None) or (like is not None and like.rank == 0):
-        raise ProgramError("needs either num_segments or an array with that many rows", "bad_attr")
+        raise ProgramError("give either num_segments or an array like with that many rows", "bad_attr")
     return TensorType((num_segments if like is None else like.shape[0], *x.shape[1:]), x.dtype)
 
 
@@ -52,14 +56,14 @@ segment_sum.vjp(lambda ct, out, x, ids, like, *, num_segments: (gather(ct, ids),
 IDS = np.array([0, 2, 2, 0, 3, 2])
 
 
-def _by_id(f, count=4):
+def _per_segment(f, count=4):
     return np.stack([f(X[k == IDS]) if k in IDS else np.zeros(2) for k in range(count)])
 
 
 segment_sum.example(
     lambda: [
-        Example((X, IDS), (_by_id(lambda r: r.sum(0)),), {"num_segments": 4}),
-        Example((X[:, 0], IDS, np.zeros(4)), (_by_id(lambda r: r.sum(0))[:, 0],)),
+        Example((X, IDS), (_per_segment(lambda r: r.sum(0)),), {"num_segments": 4}),
+        Example((X[:, 0], IDS, np.zeros(4)), (_per_segment(lambda r: r.sum(0))[:, 0],)),
         Example((X[:0], IDS[:0]), (np.zeros((2, 2)),), {"num_segments": 2}),
     ]
 )
@@ -72,21 +76,24 @@ def _counts(x, ids, like, num_segments):
 
 @composite
 def segment_mean(x, ids, like=None, *, num_segments: int = -1):
-    """The mean of the rows of each segment; 0 for one without rows. Segments as with `segment_sum`."""
+    """Mean of the rows of each segment, with segments as in `segment_sum`. A segment without rows gives 0."""
     total = segment_sum(x, ids, like, num_segments=num_segments)
     return total / over_rows(clip(_counts(x, ids, like, num_segments), min=1.0), total)
 
 
 @op
 def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
-    """The largest row of each segment, element by element; 0 for one without rows. Ties share the gradient evenly."""
-    count = _segments(ids, like, num_segments)
+    """Maximum of the rows of each segment, element by element, with segments as in `segment_sum`.
+
+    A segment without rows gives 0. Tied rows share the gradient evenly.
+    """
+    count = _segment_count(ids, like, num_segments)
     out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
     if xp.__name__ == "cupy":
         import cupyx
 
         cupyx.scatter_max(out, ids, x.astype(out.dtype, copy=False))
-        nan = xp.zeros(out.shape, "int32")  # which an atomic maximum passes over
+        nan = xp.zeros(out.shape, "int32")  # marks segments with a NaN, which the atomic maximum ignores
         cupyx.scatter_max(nan, ids, xp.isnan(x).astype("int32"))
         out = xp.where(nan > 0, out.dtype.type(np.nan), out)
     elif len(x):
@@ -94,10 +101,10 @@ def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
         ordered = ids[order]
         starts = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), ordered[1:] != ordered[:-1]]))
         out[ordered[starts]] = xp.maximum.reduceat(x[order], starts)
-    present = xp.zeros(count, bool)
-    present[ids] = True
-    present = present.reshape((count,) + (1,) * (x.ndim - 1))
-    return xp.where(present, out, out.dtype.type(0)).astype(x.dtype, copy=False)
+    has_rows = xp.zeros(count, bool)
+    has_rows[ids] = True
+    has_rows = has_rows.reshape((count,) + (1,) * (x.ndim - 1))
+    return xp.where(has_rows, out, out.dtype.type(0)).astype(x.dtype, copy=False)
 
 
 @segment_max.infer
@@ -109,15 +116,18 @@ def segment_max_infer(x, ids, like, *, num_segments):
 
 @segment_max.vjp
 def segment_max_vjp(ct, out, x, ids, like, *, num_segments):
-    # NaN is equal to nothing, but it is what came out
-    hit = logical_or(equal(x, gather(out, ids)), isnan(x))
-    count = segment_sum(cast(hit, dtype=x.dtype), ids, like, num_segments=num_segments)
-    return kept_where(hit, gather(ct, ids) / gather(count, ids)), None, None
+    # a NaN compares unequal to out, but it is the element that was selected
+    selected = logical_or(equal(x, gather(out, ids)), isnan(x))
+    count = segment_sum(cast(selected, dtype=x.dtype), ids, like, num_segments=num_segments)
+    return where_or_zero(selected, gather(ct, ids) / gather(count, ids)), None, None
 
 
 @composite
 def segment_min(x, ids, like=None, *, num_segments: int = -1):
-    """The smallest row of each segment, element by element; 0 for one without rows. Ties as with `segment_max`."""
+    """Minimum of the rows of each segment, element by element, with segments as in `segment_sum`.
+
+    A segment without rows gives 0. Tied rows share the gradient evenly.
+    """
     return -segment_max(-x, ids, like, num_segments=num_segments)
 
 
@@ -128,8 +138,8 @@ for _spec, _f in (
 ):
     _spec.example(
         lambda f=_f: [
-            Example((X, IDS), (_by_id(f),), {"num_segments": 4}),
-            Example((X[:, 0], IDS, np.zeros(5)), (_by_id(f, 5)[:, 0],)),
+            Example((X, IDS), (_per_segment(f),), {"num_segments": 4}),
+            Example((X[:, 0], IDS, np.zeros(5)), (_per_segment(f, 5)[:, 0],)),
             Example((X[:0], IDS[:0]), (np.zeros((2, 2)),), {"num_segments": 2}),
         ]
     )

@@ -1,4 +1,4 @@
-"""Reductions beyond sums: norms, variance, logical reductions, logsumexp."""
+"""Norms, variance, logical reductions, argmin and logsumexp."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 CUBE = np.arange(8.0).reshape(2, 2, 2) / 4 + 0.5
 
 
-def _reduced(x: TensorType, axes, keepdims: bool) -> tuple[int, ...]:
-    gone = axes_of(axes, x.rank)
-    return tuple(1 if i in gone else n for i, n in enumerate(x.shape) if keepdims or i not in gone)
+def _reduced_shape(x: TensorType, axes, keepdims: bool) -> tuple[int, ...]:
+    reduced = axes_of(axes, x.rank)
+    return tuple(1 if i in reduced else n for i, n in enumerate(x.shape) if keepdims or i not in reduced)
 
 
-def _bool(x: TensorType, *, axes, keepdims) -> TensorType:
+def _reduced_bool(x: TensorType, *, axes, keepdims) -> TensorType:
     if x.dtype != "bool":
         raise ProgramError(f"needs bools, not {x}", "dtype_mismatch")
-    return TensorType(_reduced(x, axes, keepdims), "bool")
+    return TensorType(_reduced_shape(x, axes, keepdims), "bool")
 
 
 _BOOL = "its result is bool"
@@ -39,11 +39,11 @@ _BOOL = "its result is bool"
 
 @op(no_gradient=_BOOL)
 def reduce_all(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``x[0] and x[1] and ...``: whether every element over `axes` is true; true where there is none."""
+    """Whether all elements over `axes` are true: ``x[0] and x[1] and ...``. An empty set gives true."""
     return xp.all(x, axis=axes, keepdims=keepdims)
 
 
-reduce_all.infer(_bool)
+reduce_all.infer(_reduced_bool)
 reduce_all.example(
     lambda: [Example((X > -2,), (np.array(False),)), Example((X > -2,), ((X > -2).all(0),), {"axes": (0,)})]
 )
@@ -51,17 +51,17 @@ reduce_all.example(
 
 @op(no_gradient=_BOOL)
 def reduce_any(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``x[0] or x[1] or ...``: whether any element over `axes` is true; false where there is none."""
+    """Whether any element over `axes` is true: ``x[0] or x[1] or ...``. An empty set gives false."""
     return xp.any(x, axis=axes, keepdims=keepdims)
 
 
-reduce_any.infer(_bool)
+reduce_any.infer(_reduced_bool)
 reduce_any.example(lambda: [Example((X > 3,), (np.array(True),)), Example((X > 3,), ((X > 3).any(0),), {"axes": (0,)})])
 
 
 @op(no_gradient="its result is an integer")
 def argmin(xp, x, *, axis: int = -1, keepdims: bool = False):
-    """``x[out] = min(x)``: the position of the smallest element along `axis`, as int64; of several, the first."""
+    """Position of the smallest element along `axis`, as int64: ``x[out] = min(x)``. Ties give the first position."""
     return xp.argmin(x, axis=axis, keepdims=keepdims).astype("int64")
 
 
@@ -69,8 +69,8 @@ def argmin(xp, x, *, axis: int = -1, keepdims: bool = False):
 def argmin_infer(x, *, axis, keepdims):
     at = axis_of(axis, x.rank)
     if x.shape[at] == 0:
-        raise ProgramError(f"there is no smallest element along an empty axis: {x}", "shape_mismatch")
-    return TensorType(_reduced(x, (at,), keepdims), "int64")
+        raise ProgramError(f"argmin needs at least one element along the axis, not {x}", "shape_mismatch")
+    return TensorType(_reduced_shape(x, (at,), keepdims), "int64")
 
 
 argmin.example(lambda: [Example((X,), (X.argmin(-1),)), Example((X,), (X.argmin(0),), {"axis": 0})])
@@ -78,9 +78,9 @@ argmin.example(lambda: [Example((X,), (X.argmin(-1),)), Example((X,), (X.argmin(
 
 @op
 def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``log(sum(exp(x)))`` over `axes`, without overflow.
+    """Logarithm of the sum of exponentials over `axes`: ``log(sum(exp(x)))``, without overflow.
 
-    Where all of x is -inf, or there is nothing to add, it is -inf, with a gradient of 0.
+    If all elements are -inf, or there are none, the result is -inf with gradient 0.
     """
     if product(x.shape[i] for i in axes_of(axes, x.ndim)) == 0:
         return xp.log(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
@@ -93,16 +93,16 @@ def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = Fa
 
 @logsumexp.infer
 def logsumexp_infer(x, *, axes, keepdims):
-    return TensorType(_reduced(floating(x), axes, keepdims), x.dtype)
+    return TensorType(_reduced_shape(floating(x), axes, keepdims), x.dtype)
 
 
 @logsumexp.vjp
 def logsumexp_vjp(ct, out, x, *, axes, keepdims):
     back = {"axes": axes, "keepdims": keepdims}
     out, ct = restored(out, x, **back), restored(ct, x, **back)
-    some = isfinite(out)
-    share = exp(x - where(some, out, fill_zeros_like(out)))
-    return where(some, ct, fill_zeros_like(ct)) * share
+    finite = isfinite(out)
+    share = exp(x - where(finite, out, fill_zeros_like(out)))
+    return where(finite, ct, fill_zeros_like(ct)) * share
 
 
 logsumexp.example(
@@ -121,9 +121,9 @@ logsumexp.example(
 
 @composite
 def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
-    """The variance over `axes`, ``sum((x - mean(x)) ** 2) / (n - ddof)``.
+    """Variance over `axes`: ``sum((x - mean(x)) ** 2) / (n - ddof)``.
 
-    It is NaN where there is nothing to divide by, as of one element with a `ddof` of 1.
+    The result is NaN where ``n - ddof`` is 0 or less, such as for one element with a `ddof` of 1.
     """
     centred = x - reduce_mean(x, axes=axes, keepdims=True)
     out = reduce_mean(square(centred), axes=axes, keepdims=keepdims)
@@ -144,17 +144,18 @@ var.example(
 
 
 def _root(x):
-    """The square root, whose gradient at 0 is 0."""
+    """The square root, with gradient 0 at 0."""
     zero = fill_zeros_like(x)
-    some = not_equal(x, zero)  # so is NaN, which stays
-    safe = where(some, x, full_like(x, value=1.0))
-    return where(some, sqrt(safe), zero)
+    positive = not_equal(x, zero)  # true for NaN as well, so NaN stays NaN
+    safe = where(positive, x, full_like(x, value=1.0))
+    return where(positive, sqrt(safe), zero)
 
 
 @composite
 def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
-    """``sqrt(var(x))``, the standard deviation over `axes`, as of `var`. Where all elements are equal it is 0, with a
-    gradient of 0.
+    """Standard deviation over `axes`: ``sqrt(var(x))``, with `ddof` as in `var`.
+
+    Where all elements are equal, the result is 0 with gradient 0.
     """
     return _root(var(x, axes=axes, ddof=ddof, keepdims=keepdims))
 
@@ -175,12 +176,12 @@ std.example(
 
 @composite
 def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """The p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
+    """p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
 
-    Of p = inf it is the largest ``|x|``, of -inf the smallest, of 0 the number of elements that are not 0, which
-    has no gradient. Below 0 it is 0 as soon as one element is.
-
-    At 0 the gradient is 0. For p = 1 it is the sign; for p = inf ties share it evenly.
+    p = inf gives the largest ``|x|`` and p = -inf the smallest. p = 0 counts the nonzero elements and has no gradient.
+    For p < 0 the result is 0 as soon as one element is 0.
+    Where the norm is 0 its gradient is 0. For p = 1 the gradient is the sign of x. For p = inf and -inf, tied elements
+    share the gradient evenly.
     """
     if math.isnan(p):
         raise ProgramError("p must be a number", "bad_attr")
@@ -194,17 +195,17 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
         return reduce_min(size, **back)
     if p == 1:
         return reduce_sum(size, **back)
-    there = not_equal(size, fill_zeros_like(size))
+    nonzero = not_equal(size, fill_zeros_like(size))
     if p == 0:
-        return reduce_sum(cast(there, dtype=x.dtype), **back)
+        return reduce_sum(cast(nonzero, dtype=x.dtype), **back)
     power = full_like(x, value=p)
-    safe = where(there, size, full_like(x, value=1.0))
-    total = reduce_sum(where(there, pow_(safe, power), fill_zeros_like(x)), **back)
-    some = not_equal(total, fill_zeros_like(total))
+    safe = where(nonzero, size, full_like(x, value=1.0))
+    total = reduce_sum(where(nonzero, pow_(safe, power), fill_zeros_like(x)), **back)
+    positive = not_equal(total, fill_zeros_like(total))
     if p < 0:
-        some = reduce_all(there, **back)  # one 0 is an infinite term, of which the root is 0
+        positive = reduce_all(nonzero, **back)  # for p < 0 a zero element is an infinite term, and the norm is 0
     one = full_like(total, value=1.0)
-    return where(some, pow_(where(some, total, one), one * (1.0 / p)), fill_zeros_like(total))
+    return where(positive, pow_(where(positive, total, one), one * (1.0 / p)), fill_zeros_like(total))
 
 
 norm.example(
@@ -225,7 +226,7 @@ norm.example(
 
 @composite
 def frobenius_norm(x, *, axes: tuple[int, ...] = (-2, -1), keepdims: bool = False):
-    """``sqrt(sum(x ** 2))`` over `axes`, by default those of a matrix."""
+    """Frobenius norm: ``sqrt(sum(x ** 2))`` over `axes`, by default the last two."""
     return norm(x, p=2.0, axes=axes, keepdims=keepdims)
 
 
@@ -241,7 +242,7 @@ frobenius_norm.example(
 
 @composite
 def l1_norm(x):
-    """``sum(|x|)`` over all elements, a 0-d array."""
+    """Sum of absolute values of all elements: ``sum(|x|)``, a 0-d array. The gradient at 0 is 0."""
     return reduce_sum(abs_(x))
 
 
@@ -250,7 +251,7 @@ l1_norm.example(lambda: [Example((x,), (np.abs(x).sum(),)) for x in (X, CUBE, X[
 
 @composite
 def squared_l2_norm(x):
-    """``sum(x ** 2)`` over all elements, a 0-d array."""
+    """Sum of squares of all elements: ``sum(x ** 2)``, a 0-d array."""
     return reduce_sum(square(x))
 
 

@@ -1,6 +1,7 @@
-"""Reductions over axes, and the sums that undo broadcasting.
+"""Sums, means, extremes and related reductions over axes.
 
-`axes` lists the axes to reduce (negative ones count from the end; null means all); with `keepdims` they stay as 1.
+`axes` lists the axes to reduce. A negative axis counts from the end, and null means all axes. With `keepdims` the
+reduced axes stay in the result with size 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
 from core.ops.elementwise.arithmetic import cast
-from core.ops.elementwise.logic import equal, kept_where, logical_or
+from core.ops.elementwise.logic import equal, logical_or, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.reshape import unsqueeze
@@ -27,17 +28,17 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
 
 
-def _reduced(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
-    gone = axes_of(axes, x.rank)
+def _reduced_type(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
+    reduced = axes_of(axes, x.rank)
     if keepdims:
-        return TensorType(tuple(1 if i in gone else n for i, n in enumerate(x.shape)), x.dtype)
-    return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype)
+        return TensorType(tuple(1 if i in reduced else n for i, n in enumerate(x.shape)), x.dtype)
+    return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in reduced), x.dtype)
 
 
 def reduced_number(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
     if x.dtype == "bool":
         raise ProgramError(f"needs numbers, not {x}", "dtype_mismatch")
-    return _reduced(x, axes=axes, keepdims=keepdims)
+    return _reduced_type(x, axes=axes, keepdims=keepdims)
 
 
 def _not_empty(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -> TensorType:
@@ -47,7 +48,7 @@ def _not_empty(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool) -
 
 
 def restored(value, x, *, axes, keepdims):
-    """A symbol for a reduced value with the reduced axes back as 1, so that it broadcasts against x."""
+    """Symbol of a reduced value with the reduced axes inserted again with size 1, so that it broadcasts against x."""
     if keepdims or value.rank == x.rank:
         return value
     return unsqueeze(value, axes=axes_of(axes, x.rank))
@@ -55,7 +56,7 @@ def restored(value, x, *, axes, keepdims):
 
 @op
 def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``x[0] + x[1] + ...``, the sum over `axes`. 16-bit floats are added in float32."""
+    """Sum over `axes`: ``x[0] + x[1] + ...``. 16-bit floats are accumulated in float32."""
     return xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
 
 
@@ -81,7 +82,7 @@ reduce_sum.example(
 
 @op
 def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
-    """``sum(x) / n``, the mean over `axes`; 0 where there is nothing to average. 16-bit floats are added in float32."""
+    """Mean over `axes`: ``sum(x) / n``. An empty set gives 0. 16-bit floats are accumulated in float32."""
     count = product(x.shape[i] for i in axes_of(axes, x.ndim))
     total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x))
     return xp.divide(total, total.dtype.type(max(count, 1))).astype(x.dtype, copy=False)
@@ -91,7 +92,7 @@ def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = 
 def reduce_mean_infer(x, *, axes, keepdims):
     if not x.is_float:
         raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
-    return _reduced(x, axes=axes, keepdims=keepdims)
+    return _reduced_type(x, axes=axes, keepdims=keepdims)
 
 
 @reduce_mean.vjp
@@ -114,7 +115,10 @@ reduce_mean.example(
 
 @op(no_gradient="its result depends on sizes only")
 def inverse_count(xp, x, *, axes: tuple[int, ...] | None = None, ddof: int = 0):
-    """``1 / (n - ddof)``, a 0-d array, for the n elements of x over `axes`; inf where n is no more than `ddof`."""
+    """``1 / (n - ddof)`` as a 0-d array, where n is the number of elements of x over `axes`.
+
+    The result is inf where n is at most `ddof`. x gives only its shape and dtype.
+    """
     count = product(x.shape[i] for i in axes_of(axes, x.ndim)) - ddof
     return xp.asarray(1 / count if count > 0 else np.inf, dtype=x.dtype)
 
@@ -138,7 +142,7 @@ inverse_count.example(
 
 @composite
 def mean(x):
-    """``sum(x) / n``, the mean of all elements, a 0-d array."""
+    """Mean of all elements: ``sum(x) / n``, a 0-d array."""
     return reduce_mean(x)
 
 
@@ -154,22 +158,22 @@ def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie
 
 def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
     back = {"axes": axes, "keepdims": keepdims}
-    # NaN is equal to nothing, but it is what came out
-    hit = logical_or(equal(x, restored(out, x, **back)), isnan(x))
+    # a NaN compares unequal to out, but it is the element that was selected
+    selected = logical_or(equal(x, restored(out, x, **back)), isnan(x))
     ct = restored(ct, x, **back)
     if tie == "first":
-        hit = first_true(hit, axes=axes)
+        selected = first_true(selected, axes=axes)
     if tie == "even":
-        ct = ct / reduce_sum(cast(hit, dtype=x.dtype), axes=axes, keepdims=True)
-    return kept_where(hit, ct)
+        ct = ct / reduce_sum(cast(selected, dtype=x.dtype), axes=axes, keepdims=True)
+    return where_or_zero(selected, ct)
 
 
 @op
 def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
-    """``max(x[0], x[1], ...)``, the largest element over `axes`.
+    """Maximum over `axes`: ``max(x[0], x[1], ...)``.
 
-    tie: where several are largest, they share the gradient evenly, or the first of them in row-major order gets it, or
-    each gets all of it (which then adds up to more than there is).
+    tie: gradient of tied elements. `even`: they share it evenly. `first`: the first in row-major order gets it. `all`:
+    each gets all of it.
     """
     return xp.max(x, axis=axes, keepdims=keepdims)
 
@@ -180,7 +184,7 @@ reduce_max.vjp(_extreme_vjp)
 
 @op
 def reduce_min(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
-    """``min(x[0], x[1], ...)``, the smallest element over `axes`. `tie` as with `reduce_max`."""
+    """Minimum over `axes`: ``min(x[0], x[1], ...)``. `tie` works as in `reduce_max`."""
     return xp.min(x, axis=axes, keepdims=keepdims)
 
 
@@ -204,15 +208,16 @@ reduce_min.example(lambda: _extreme_examples(np.min))
 
 @op(no_gradient="its result is bool")
 def first_true(xp, x, *, axes: tuple[int, ...] | None = None):
-    """True for the first true element of x over `axes`, in row-major order, and false for all others."""
-    gone = axes_of(axes, x.ndim)
-    order = (*(i for i in range(x.ndim) if i not in gone), *gone)
-    turned = xp.transpose(x, order)
-    flat = turned.reshape(*(turned.shape[i] for i in range(x.ndim - len(gone))), math.prod(x.shape[i] for i in gone))
+    """True at the first true element of x over `axes` in row-major order, and false elsewhere."""
+    reduced = axes_of(axes, x.ndim)
+    order = (*(i for i in range(x.ndim) if i not in reduced), *reduced)
+    permuted = xp.transpose(x, order)
+    kept = permuted.shape[: x.ndim - len(reduced)]
+    flat = permuted.reshape(*kept, math.prod(x.shape[i] for i in reduced))
     if not flat.size:
         return x
     out = (xp.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]) & flat
-    return xp.transpose(out.reshape(turned.shape), tuple(order.index(i) for i in range(x.ndim)))
+    return xp.transpose(out.reshape(permuted.shape), tuple(order.index(i) for i in range(x.ndim)))
 
 
 @first_true.infer
@@ -235,7 +240,7 @@ first_true.example(
 
 @op
 def argmax(xp, x, *, axis: int = -1, keepdims: bool = False):
-    """``x[out] = max(x)``: the position of the largest element along `axis`, as int64; of several, the first."""
+    """Position of the largest element along `axis`, as int64: ``x[out] = max(x)``. Ties give the first position."""
     return xp.argmax(x, axis=axis, keepdims=keepdims).astype("int64")
 
 
@@ -256,15 +261,15 @@ argmax.example(lambda: [Example((X,), (X.argmax(-1),)), Example((X,), (X.argmax(
 
 @op(elementwise=True, stacks=True)
 def sum_(xp, *x):
-    """``x[0] + x[1] + ...``: a list of arrays of one dtype, added in the order given. Shapes broadcast. 16-bit floats
-    are added in float32.
+    """Sum of a list of arrays of one dtype, in the order given: ``x[0] + x[1] + ...``. Shapes broadcast.
 
-    Stacks and tensor arrays are added element by element; an element that is missing in one of them counts as zero.
+    16-bit floats are accumulated in float32. Stacks and tensor arrays are added element by element; a missing element
+    counts as zero.
     """
     if isinstance(x[0], list):
         present = ([e for e in each if e is not None] for each in zip_longest(*x))
         return [sum_.body(xp, *each) if each else None for each in present]
-    if len(x) <= 2:  # rounded once as it is
+    if len(x) <= 2:  # two operands are rounded only once
         return x[0] if len(x) == 1 else xp.add(*x)
     total = x[0].astype(working_dtype(x[0]), copy=False)
     for each in x[1:]:
@@ -279,7 +284,7 @@ def sum_infer(*x):
     if isinstance(x[0], StackType):
         out: Type = x[0]
         for each in x[1:]:
-            out = joined_type(out, each, "type_mismatch", "sum adds stacks of one kind")
+            out = joined_type(out, each, "type_mismatch", "sum needs stacks of one type")
         return out
     if any(isinstance(each, StackType) for each in x):
         raise ProgramError("sum cannot add arrays to stacks", "type_mismatch")
@@ -300,7 +305,7 @@ sum_.example(
 
 @op(no_gradient="its result is bool")
 def diagonal_mask_like(xp, x):
-    """True on the diagonal of the last two axes; x gives only its shape."""
+    """True on the diagonal of the last two axes, false elsewhere. x gives only its shape."""
     mask = xp.eye(x.shape[-2], x.shape[-1], dtype=bool)
     return xp.broadcast_to(mask, x.shape)
 
@@ -308,7 +313,7 @@ def diagonal_mask_like(xp, x):
 @diagonal_mask_like.infer
 def diagonal_mask_like_infer(x):
     if x.rank < 2:
-        raise ProgramError(f"a diagonal needs two axes, not {x}", "shape_mismatch")
+        raise ProgramError(f"diagonal_mask_like needs at least two axes, not {x}", "shape_mismatch")
     return TensorType(x.shape, "bool")
 
 

@@ -17,7 +17,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import same_dtype
 from core.ops.elementwise.arithmetic import stop_gradient
-from core.ops.elementwise.logic import kept_where, where
+from core.ops.elementwise.logic import where, where_or_zero
 from core.ops.indexing.gather import check_index, gather, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.statistics import logsumexp, reduce_any
@@ -108,7 +108,7 @@ def crf_score(emission, transition, label, lengths=None):
     columns = unsqueeze(path, axes=(2,))
     emitted = squeeze(take_along_axis(emission, columns, axis=2), axes=(2,))
     moved = gather(reshape(transition, shape=(-1,)), moves)
-    return reduce_sum(kept_where(live, emitted), axes=(1,)) + reduce_sum(kept_where(taken, moved), axes=(1,))
+    return reduce_sum(where_or_zero(live, emitted), axes=(1,)) + reduce_sum(where_or_zero(taken, moved), axes=(1,))
 
 
 @composite
@@ -132,7 +132,7 @@ def crf_partition(emission, transition, lengths=None):
 
     last = over_steps(step, first, (rows(transition, 0, 2),), (later, alive))
     total = logsumexp(last + rows(transition, 0, 1, 2), axes=(1,))
-    return kept_where(reduce_any(live, axes=(1,)), total)
+    return where_or_zero(reduce_any(live, axes=(1,)), total)
 
 
 @composite(outputs=("loss",))

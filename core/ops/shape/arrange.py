@@ -1,4 +1,4 @@
-"""Repeating elements, turning axes round, taking parts, and grids."""
+"""Ops that repeat, flip, roll, crop and slice arrays, and coordinate grids."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EMPTY = X[:0]
 _INTEGER = "its result is an integer"
 
 
-def _known(value: Any, axis: int) -> int:
-    """The size of an axis. Raises ProgramError where only a run can tell it."""
+def _static_size(value: Any, axis: int) -> int:
+    """The size of an axis. Raises ProgramError (shape_mismatch) if it is unknown before the run."""
     n = value.shape[axis]
     if n == -1:
         raise ProgramError(f"the size of axis {axis} must be known, not {value.type}", "shape_mismatch")
@@ -40,7 +40,10 @@ def _known(value: Any, axis: int) -> int:
 
 @op
 def tile(xp, x, *, repeats: tuple[int, ...]):
-    """x repeated `repeats[i]` times along axis i; missing numbers of repeats, or missing axes, count as 1 in front."""
+    """x repeated `repeats[i]` times along axis i.
+
+    If `repeats` and the axes of x differ in number, the shorter list is padded with 1 in front.
+    """
     return xp.tile(x, repeats)
 
 
@@ -49,12 +52,12 @@ def tile_infer(x, *, repeats):
     if any(n < 0 for n in repeats):
         raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
     rank = max(x.rank, len(repeats))
-    shape, counts = _in_front(x.shape, rank), _in_front(repeats, rank)
+    shape, counts = _padded_in_front(x.shape, rank), _padded_in_front(repeats, rank)
     return TensorType(tuple(-1 if n == -1 else n * r for n, r in zip(shape, counts, strict=True)), x.dtype)
 
 
-def _in_front(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """`sizes` with 1 for each axis that is missing in front."""
+def _padded_in_front(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """`sizes` padded with 1 in front, up to `rank` axes."""
     return (1,) * (rank - len(sizes)) + tuple(sizes)
 
 
@@ -77,9 +80,15 @@ tile.example(
 
 @op
 def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
-    """The sum of the copies of `like` that `tile` would put side by side in x: its transpose."""
+    """Sum of the tiles of x, each shaped like `like`: the transpose of `tile` with these `repeats`. `like` gives only
+    its shape.
+    """
     rank = max(like.ndim, len(repeats))
-    split = [n for pair in zip(_in_front(repeats, rank), _in_front(like.shape, rank), strict=True) for n in pair]
+    split = [
+        n
+        for pair in zip(_padded_in_front(repeats, rank), _padded_in_front(like.shape, rank), strict=True)
+        for n in pair
+    ]
     return xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=x.dtype).reshape(like.shape)
 
 
@@ -87,7 +96,7 @@ def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
 def sum_tiles_like_infer(x, like, *, repeats):
     wanted = tile_infer(TensorType(like.shape, x.dtype), repeats=repeats)
     if x.dtype == "bool" or not matches(x, wanted):
-        raise ProgramError(f"{like} repeated {list(repeats)} times is {wanted}, not {x}", "shape_mismatch")
+        raise ProgramError(f"{like} repeated {list(repeats)} times has type {wanted}, not {x}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
 
 
@@ -104,7 +113,7 @@ sum_tiles_like.example(
 
 @composite
 def broadcast_to(x, *, shape: tuple[int, ...]):
-    """x stretched to `shape`, as broadcasting would; another name for `expand`."""
+    """x broadcast to `shape`. Another name for `expand`."""
     return expand(x, shape=shape)
 
 
@@ -120,18 +129,21 @@ broadcast_to.example(
 
 @op(no_gradient=_INTEGER)
 def repeat_positions(xp, counts, x=None, *, axis: int = 0):
-    """0, 1, 2, ..., each as often as `counts` says: int64. x, if given, has a slice along `axis` for each count.
+    """The integers 0, 1, 2, ..., where i occurs `counts[i]` times in a row, as int64.
 
-    Only a run can tell how many there are, so it is the run that refuses what would make too large a result of them.
+    The optional x must have one slice along `axis` per count; it gives only its shape. The run refuses counts that
+    would make the repeated slices too large (too_large).
     """
     n = counts.shape[0]
     each = 1 if x is None else math.prod(x.shape) // max(x.shape[axis], 1)
     if x is not None and x.shape[axis] != n:
-        raise ExecutionError(f"{n} numbers of repeats for {x.shape[axis]} slices", "shape_mismatch")
+        raise ExecutionError(f"{n} counts do not match {x.shape[axis]} slices", "shape_mismatch")
     if n and int(counts.min()) < 0:
-        raise ExecutionError(f"a number of repeats is negative: {int(counts.min())}", "index_out_of_range")
+        raise ExecutionError(f"counts must be at least 0, not {int(counts.min())}", "index_out_of_range")
     if n:
-        check_count(int(counts.max()), "one slice")  # alone first: the sum of such counts may wrap around
+        check_count(
+            int(counts.max()), "one slice"
+        )  # first the largest count alone: the sum of large counts may overflow
     total = int(xp.sum(counts, dtype="int64"))
     check_count(max(total, total * each), "the repeated slices")
     return xp.searchsorted(xp.cumsum(counts), xp.arange(total), side="right").astype("int64")
@@ -142,7 +154,7 @@ def repeat_positions_infer(counts, x, *, axis):
     if counts.rank != 1 or counts.dtype not in ("int32", "int64"):
         raise ProgramError(f"counts must be a vector of int32 or int64, not {counts}", "dtype_mismatch")
     if x is not None:
-        same_size(counts.shape[0], x.shape[axis_of(axis, x.rank)], "counts and slices of different number")
+        same_size(counts.shape[0], x.shape[axis_of(axis, x.rank)], "counts and slices differ in number")
     return TensorType((-1,), "int64")
 
 
@@ -157,14 +169,14 @@ repeat_positions.example(
 
 @composite
 def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
-    """Each slice of x along `axis` `repeats` times in a row, or slice i as often as `counts[i]` says."""
+    """Each slice of x along `axis`, `repeats` times in a row. With `counts`, slice i occurs `counts[i]` times."""
     at = axis_of(axis, x.rank)
     if counts is not None:
         return gather(x, repeat_positions(counts, x, axis=at), axis=at)
     if repeats < 0:
         raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
     if x.shape.count(-1) > 1:
-        raise ProgramError(f"repeat needs all sizes but one known, not {x.type}", "shape_mismatch")
+        raise ProgramError(f"repeat allows at most one unknown size, not {x.type}", "shape_mismatch")
     copies = tile(unsqueeze(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
     n = x.shape[at]
     return reshape(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
@@ -187,7 +199,7 @@ repeat.example(
 
 @composite
 def flip(x, *, axes: tuple[int, ...]):
-    """``out[i] = x[n - 1 - i]`` along each of `axes`."""
+    """x in reverse order along each of `axes`: ``out[i] = x[n - 1 - i]``."""
     count = len(axes)
     return slice_(x, axes=axes, starts=(-1,) * count, ends=(-(2**62),) * count, steps=(-1,) * count)
 
@@ -203,14 +215,12 @@ flip.example(
 
 @composite
 def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
-    """``out[i] = x[(i - shift) mod n]``: x moved by `shifts[i]` along `axes[i]`; what leaves at one end comes in at the
-    other.
-    """
+    """x moved cyclically by `shifts[i]` along `axes[i]`: ``out[i] = x[(i - shift) mod n]``."""
     if len(shifts) != len(axes):
-        raise ProgramError(f"{len(shifts)} shifts for {len(axes)} axes", "bad_attr")
+        raise ProgramError(f"shifts and axes differ in number: {len(shifts)} and {len(axes)}", "bad_attr")
     for shift, axis in zip(shifts, axes, strict=True):
         at = axis_of(axis, x.rank)
-        n = _known(x, at)
+        n = _static_size(x, at)
         by = shift % n if n else 0
         if by:
             tail = slice_(x, axes=(at,), starts=(n - by,), ends=(n,))
@@ -231,7 +241,9 @@ roll.example(
 def strided_slice(
     x, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], strides: tuple[int, ...]
 ):
-    """``x[start:end:stride]`` along each of `axes`, with the rules of Python's slices; strides may be negative."""
+    """Slice of x along each of `axes`: ``x[start:end:stride]``, with the rules of Python slices. A stride may be
+    negative.
+    """
     return slice_(x, axes=axes, starts=starts, ends=ends, steps=strides)
 
 
@@ -246,14 +258,15 @@ strided_slice.example(
 
 @composite
 def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
-    """The part of x of that `shape` that begins at `offsets`; a size of -1 reaches to the end."""
+    """The part of x of size `shape` that begins at `offsets`. A size of -1 reaches to the end of the axis."""
     if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0 or min((*shape, 0)) < -1:
         raise ProgramError(
-            f"crop needs {x.rank} offsets from 0 and sizes, not {list(offsets)}, {list(shape)}", "bad_attr"
+            f"crop needs {x.rank} offsets of at least 0 and {x.rank} sizes, not {list(offsets)} and {list(shape)}",
+            "bad_attr",
         )
     for n, start, size in zip(x.shape, offsets, shape, strict=True):
         if n >= 0 and (start > n or size > n - start):
-            raise ProgramError(f"{x.type} has no part {list(shape)} at {list(offsets)}", "shape_mismatch")
+            raise ProgramError(f"a part of shape {list(shape)} at {list(offsets)} exceeds {x.type}", "shape_mismatch")
     ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
     return slice_(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
 
@@ -269,7 +282,9 @@ crop.example(
 
 @op(outputs="out")
 def meshgrid(xp, *x):
-    """For vectors of sizes n1, n2, ... arrays [n1, n2, ...] that hold vector i along axis i, whatever the others."""
+    """Coordinate grids of vectors of sizes n1, n2, ...: array i has shape [n1, n2, ...] and holds vector i along axis
+    i.
+    """
     shape = tuple(v.shape[0] for v in x)
     grids = (v.reshape(tuple(-1 if i == k else 1 for i in range(len(x)))) for k, v in enumerate(x))
     return tuple(xp.broadcast_to(g, shape) for g in grids)
@@ -278,7 +293,7 @@ def meshgrid(xp, *x):
 @meshgrid.infer
 def meshgrid_infer(*x):
     if not x or any(t.rank != 1 for t in x):
-        raise ProgramError("meshgrid takes vectors", "shape_mismatch")
+        raise ProgramError("meshgrid takes at least one vector, and only vectors", "shape_mismatch")
     return tuple(TensorType(tuple(t.shape[0] for t in x), each.dtype) for each in x)
 
 
@@ -301,9 +316,15 @@ meshgrid.example(
 
 @composite(no_gradient=_INTEGER)
 def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1):
-    """Indices below `index_num` as those of shard `shard_id` of `nshards` equal ones; `ignore_value` for all others."""
+    """Indices local to shard `shard_id`. `index_num` indices are divided into `nshards` equal shards.
+
+    An index outside the shard becomes `ignore_value`.
+    """
     if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
-        raise ProgramError(f"there is no shard {shard_id} of {nshards} of {index_num} indices", "bad_attr")
+        raise ProgramError(
+            f"shard_id must be within 0 to nshards - 1 and index_num positive, not {shard_id}, {nshards}, {index_num}",
+            "bad_attr",
+        )
     size = -(-index_num // nshards)
     at = x - full_like(x, value=shard_id * size)
     inside = logical_and(greater_equal(at, fill_zeros_like(x)), less_than(at, full_like(x, value=size)))

@@ -1,4 +1,4 @@
-"""Broadcasting to a larger shape, and the sums that undo it."""
+"""Broadcasting to a larger shape, and the sums that are its transpose."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
 
 @op
 def expand(xp, x, *, shape: tuple[int, ...]):
-    """x broadcast to `shape`; a size of -1 stays what it is in x."""
-    return xp.broadcast_to(x, _stretched(x.shape, shape))
+    """x broadcast to `shape`. A size of -1 keeps the size of x."""
+    return xp.broadcast_to(x, _resolved(x.shape, shape))
 
 
-def _stretched(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with the size in `sizes` for each -1."""
+def _resolved(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with each -1 replaced by the size in `sizes`."""
     return tuple(sizes[i] if shape[i] == -1 else shape[i] for i in range(-len(shape), 0))
 
 
@@ -33,8 +33,8 @@ def expand_infer(x, *, shape):
     if len(shape) < x.rank:
         raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
     if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
-        raise ProgramError(f"expand needs sizes, or -1 for an axis that {x} has, not {list(shape)}", "bad_attr")
-    out = _stretched(x.shape, shape)
+        raise ProgramError(f"expand needs sizes of at least 0, or -1 for an axis of {x}, not {list(shape)}", "bad_attr")
+    out = _resolved(x.shape, shape)
     if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
         raise ProgramError(f"cannot expand {x} to {list(shape)}", "shape_mismatch")
     return TensorType(out, x.dtype)
@@ -83,7 +83,7 @@ expand_as.example(
 
 
 def expand_to(value, like):
-    """`value` broadcast to the shape of `like`, by a constant shape where it is known."""
+    """`value` broadcast to the shape of `like`, through a constant shape if the shape is static."""
     if like.type.is_static:
         return expand(value, shape=like.shape)
     return expand_as(value, like)
@@ -91,7 +91,7 @@ def expand_to(value, like):
 
 @op
 def sum_to(xp, x, *, shape: tuple[int, ...]):
-    """x summed over the axes along which an array of `shape` would be broadcast to it."""
+    """x summed to `shape`: the transpose of broadcasting an array of `shape` to x."""
     return _sum_to(xp, x, shape)
 
 
@@ -120,9 +120,7 @@ sum_to.example(
 
 @op
 def sum_to_like(xp, x, like):
-    """x summed over the axes along which `like` would be broadcast to it, the transpose of `expand_as`; `like` gives
-    only its shape.
-    """
+    """x summed to the shape of `like`: the transpose of `expand_as`. `like` gives only its shape."""
     return _sum_to(xp, x, like.shape)
 
 

@@ -1,4 +1,4 @@
-"""Arrays put together from pieces, and cut into them."""
+"""Concatenation, stacking, splitting and unstacking."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
 EMPTY = X[:0]
 
 MAX_SECTIONS = 2**16
-"""An array is cut into so many at most: each piece is a variable, however small it is."""
+"""Most sections that one op may split an array into: each is a variable and costs memory however small it is."""
 
 
 @op
 def concat(xp, *x, axis: int = 0):
-    """The arrays one behind another along `axis`; all other sizes must be equal. Empty pieces are legal."""
+    """Arrays concatenated along `axis`. All other sizes must be equal. An array may be empty along `axis`."""
     return xp.concatenate(x, axis=axis)
 
 
@@ -35,10 +35,10 @@ def concat_infer(*x, axis):
     shape = list(x[0].shape)
     for each in x[1:]:
         if each.rank != rank:
-            raise ProgramError(f"ranks differ: {x[0]} and {each}", "shape_mismatch")
+            raise ProgramError(f"concat needs equal ranks, not {x[0]} and {each}", "shape_mismatch")
         for i, n in enumerate(each.shape):
             if i != at:
-                shape[i] = same_size(shape[i], n, f"axis {i} of {x[0]} and {each} differs")
+                shape[i] = same_size(shape[i], n, f"sizes of axis {i} of {x[0]} and {each} differ")
     sizes = [each.shape[at] for each in x]
     shape[at] = -1 if -1 in sizes else sum(sizes)
     return TensorType(tuple(shape), dtype)
@@ -65,7 +65,7 @@ concat.example(
 
 @op(outputs="out")
 def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
-    """x cut along `axis` into `num` equal pieces, or into pieces of the sizes in `sections`."""
+    """x split along `axis` into `num` equal parts, or into parts of the sizes in `sections`."""
     sizes = sections if sections is not None else (x.shape[axis] // num,) * num
     ends = np.cumsum(sizes)[:-1].tolist()
     return tuple(xp.split(x, ends, axis=axis))
@@ -76,11 +76,11 @@ def split_infer(x, *, num, sections, axis):
     at = axis_of(axis, x.rank)
     size = x.shape[at]
     if (num > 0) == (sections is not None) or num < 0:
-        raise ProgramError("split needs either num above 0 or sections", "bad_attr")
+        raise ProgramError("split needs either num above 0 or sections, not both", "bad_attr")
     check_sections(num)
     if sections is None:
         if size >= 0 and size % num:
-            raise ProgramError(f"cannot split axis {at} of {x} into {num} equal pieces", "shape_mismatch")
+            raise ProgramError(f"cannot split axis {at} of {x} into {num} equal parts", "shape_mismatch")
         sections = (size // num if size >= 0 else -1,) * num
     elif not sections or min(sections) < 0 or (size >= 0 and sum(sections) != size):
         raise ProgramError(f"sections {list(sections)} do not add up to axis {at} of {x}", "shape_mismatch")
@@ -90,7 +90,7 @@ def split_infer(x, *, num, sections, axis):
 def check_sections(count: int) -> None:
     """Raises ProgramError (bad_attr) for more than MAX_SECTIONS sections."""
     if count > MAX_SECTIONS:
-        raise ProgramError(f"cannot cut an array into {count} sections: {MAX_SECTIONS} is the limit", "bad_attr")
+        raise ProgramError(f"an array can be split into at most {MAX_SECTIONS} sections, not {count}", "bad_attr")
 
 
 split.vjp(lambda cts, outs, x, *, num, sections, axis: concat(*cts, axis=axis))
@@ -106,7 +106,7 @@ split.example(
 
 @op(outputs="out")
 def split_like(xp, x, *like, axis: int = 0):
-    """x cut along `axis` into pieces as long as those of `like`, which give only their sizes."""
+    """x split along `axis` into parts with the sizes of the arrays in `like`, which give only their shapes."""
     ends = np.cumsum([each.shape[axis] for each in like])[:-1].tolist()
     return tuple(xp.split(x, ends, axis=axis))
 
@@ -115,10 +115,10 @@ def split_like(xp, x, *like, axis: int = 0):
 def split_like_infer(x, *like, axis):
     at = axis_of(axis, x.rank)
     if not like or any(each.rank != x.rank for each in like):
-        raise ProgramError(f"split_like needs pieces of as many axes as {x}", "shape_mismatch")
+        raise ProgramError(f"split_like needs arrays of the rank of {x}", "shape_mismatch")
     sizes = [each.shape[at] for each in like]
     if -1 not in (*sizes, x.shape[at]) and sum(sizes) != x.shape[at]:
-        raise ProgramError(f"pieces of {sizes} do not add up to axis {at} of {x}", "shape_mismatch")
+        raise ProgramError(f"sizes {sizes} do not add up to axis {at} of {x}", "shape_mismatch")
     return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sizes)
 
 
@@ -134,7 +134,7 @@ split_like.example(
 
 @composite
 def stack(*x, axis: int = 0):
-    """Arrays of one shape side by side along a new axis, at the place it has in the result."""
+    """Arrays of one shape stacked along a new axis. `axis` is its position in the result."""
     if not x:
         raise ProgramError("stack needs at least one input", "bad_slot")
     at = axis_of(axis, x[0].rank + 1)

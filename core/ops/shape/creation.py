@@ -1,4 +1,4 @@
-"""Ops that make arrays from constants or from another array's shape."""
+"""Constant arrays, and arrays made from the shape of another array."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from core.ops.common.types import as_dtype, product
 __all__ = ["LARGEST", "check_count", "check_fits"]
 
 LARGEST = 2**31
-"""The most elements of an array whose size only a run can tell."""
+"""Most elements of an array whose size is known only during the run."""
 
 _CONSTANT = "its result is a constant"
 
 
 def check_count(count: int, what: str) -> None:
-    """Raises ExecutionError (too_large) if an array of `count` elements is more than a run may make."""
+    """Raises ExecutionError (too_large) if `what`, an array of `count` elements, exceeds LARGEST."""
     if count > LARGEST:
-        raise ExecutionError(f"{what} would give {count} elements, more than {LARGEST}", "too_large")
+        raise ExecutionError(f"{what} would have {count} elements, more than the limit of {LARGEST}", "too_large")
 
 
 @op(no_gradient=_CONSTANT)
 def fill_constant(xp, *, shape: tuple[int, ...] = (), value: Extended = 0.0, dtype: Dtype = "float32"):
-    """``out[...] = value``: an array of `shape` holding it everywhere."""
+    """Array of `shape` with `value` in every element: ``out[...] = value``."""
     return xp.full(shape, value, dtype=as_dtype(dtype))
 
 
 @fill_constant.infer
 def fill_constant_infer(*, shape, value, dtype):
     if any(n < 0 for n in shape):
-        raise ProgramError(f"a constant needs known sizes, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"a constant needs known sizes of at least 0, not {list(shape)}", "bad_attr")
     check_fits(value, dtype)
     return TensorType(shape, dtype)
 
 
 def check_fits(value: float, dtype: str) -> None:
-    """Raises ProgramError (bad_attr) if `value` is no number of that dtype."""
+    """Raises ProgramError (bad_attr) if `value` is not a value of `dtype`."""
     kind = as_dtype(dtype).kind
     if kind in "iu":
         info = np.iinfo(dtype)
         if not (float(value).is_integer() and info.min <= value <= info.max):
-            raise ProgramError(f"{value} is no {dtype}", "bad_attr")
+            raise ProgramError(f"{value} is not a value of dtype {dtype}", "bad_attr")
     elif kind == "b" and value not in (0, 1):
-        raise ProgramError(f"{value} is no bool: use 0 or 1", "bad_attr")
+        raise ProgramError(f"{value} is not a bool: use 0 or 1", "bad_attr")
 
 
 fill_constant.example(
@@ -57,7 +57,7 @@ fill_constant.example(
 
 @op(stacks=True, no_gradient=_CONSTANT)
 def fill_zeros_like(xp, x):
-    """``out[...] = 0``, in the shape and dtype of x (of what a loop recorded: of each element)."""
+    """Zeros with the shape and dtype of x: ``out[...] = 0``. For a stack, zeros for each of its elements."""
     if isinstance(x, list):
         return [None if each is None else fill_zeros_like.body(xp, each) for each in x]
     return xp.zeros(x.shape, x.dtype)
@@ -69,7 +69,7 @@ fill_zeros_like.example(lambda: [Example((np.ones((2, 3)),), (np.zeros((2, 3)),)
 
 @op(no_gradient=_CONSTANT)
 def full_like(xp, x, *, value: Extended):
-    """``out[...] = value``, in the shape and dtype of x."""
+    """`value` in every element, with the shape and dtype of x: ``out[...] = value``."""
     return xp.full(x.shape, value, dtype=x.dtype)
 
 
@@ -84,7 +84,7 @@ full_like.example(lambda: [Example((np.ones((2, 3)),), (np.full((2, 3), 7.0),), 
 
 @op(no_gradient=_CONSTANT)
 def empty_stack(xp, *, depth: int = 1, shape: tuple[int, ...] = (), dtype: Dtype = "float32"):
-    """What a loop that never ran recorded: a stack (`depth` times nested) of no arrays of that shape."""
+    """Empty stack, nested `depth` times, of arrays of `shape`: the record of a loop that never ran."""
     return []
 
 
@@ -106,13 +106,13 @@ empty_stack.example(lambda: [Example((), ([],), {"shape": (2,)})])
 
 @composite(no_gradient=_CONSTANT)
 def zeros_like(x):
-    """Zeros of the shape and dtype of x; another name for `fill_zeros_like`."""
+    """Zeros with the shape and dtype of x. Another name for `fill_zeros_like`."""
     return fill_zeros_like(x)
 
 
 @composite(no_gradient=_CONSTANT)
 def ones_like(x):
-    """``out[...] = 1``, in the shape and dtype of x."""
+    """Ones with the shape and dtype of x: ``out[...] = 1``."""
     return full_like(x, value=1.0)
 
 
@@ -122,14 +122,14 @@ ones_like.example(lambda: [Example((np.zeros((2, 3)),), (np.ones((2, 3)),))])
 
 @op(no_gradient=_CONSTANT)
 def assign_value(xp, *, values: tuple[float, ...], shape: tuple[int, ...], dtype: Dtype = "float32"):
-    """A constant array that holds `values` in row-major order."""
+    """Constant array of `shape` with the elements `values` in row-major order."""
     return xp.asarray(np.asarray(values).astype(as_dtype(dtype)).reshape(shape))
 
 
 @assign_value.infer
 def assign_value_infer(*, values, shape, dtype):
     if any(n < 0 for n in shape) or product(shape) != len(values):
-        raise ProgramError(f"{len(values)} values do not fill {list(shape)}", "shape_mismatch")
+        raise ProgramError(f"{len(values)} values do not fill the shape {list(shape)}", "shape_mismatch")
     for value in values:
         check_fits(value, dtype)
     return TensorType(shape, dtype)
@@ -145,7 +145,7 @@ assign_value.example(
 
 @op(no_gradient=_CONSTANT)
 def eye(xp, *, num_rows: int, num_columns: int | None = None, dtype: Dtype = "float32"):
-    """``out[i, j] = 1`` where ``i == j``, else 0: a matrix, square if `num_columns` is left out."""
+    """Identity matrix: ``out[i, j] = 1`` where ``i == j``, else 0. Without `num_columns` the matrix is square."""
     return xp.eye(num_rows, num_columns, dtype=as_dtype(dtype))
 
 
@@ -153,7 +153,7 @@ def eye(xp, *, num_rows: int, num_columns: int | None = None, dtype: Dtype = "fl
 def eye_infer(*, num_rows, num_columns, dtype):
     shape = (num_rows, num_rows if num_columns is None else num_columns)
     if min(shape) < 0:
-        raise ProgramError(f"sizes are at least 0, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"sizes must be at least 0, not {list(shape)}", "bad_attr")
     return TensorType(shape, dtype)
 
 
@@ -167,14 +167,16 @@ eye.example(
 
 def _range_length(start: float, end: float, step: float) -> int:
     if step == 0 or not all(map(math.isfinite, (start, end, step))):
-        raise ProgramError(f"there is no range from {start} to {end} by {step}", "bad_attr")
+        raise ProgramError(
+            f"range needs finite bounds and a nonzero step, not start {start}, end {end}, step {step}", "bad_attr"
+        )
     length = math.ceil((end - start) / step) if abs((end - start) / step) < 2**62 else 2**62
     return max(length, 0)
 
 
 @op(no_gradient=_CONSTANT)
 def range_(xp, *, start: float = 0.0, end: float, step: float = 1.0, dtype: Dtype = "int64"):
-    """``start, start + step, start + 2 step, ...`` up to but without `end`."""
+    """Vector of equally spaced numbers ``start, start + step, start + 2 step, ...``, excluding `end`."""
     return (start + xp.arange(_range_length(start, end, step)) * step).astype(as_dtype(dtype))
 
 
@@ -197,14 +199,14 @@ range_.example(
 
 @op(no_gradient=_CONSTANT)
 def linspace(xp, *, start: float, stop: float, num: int, dtype: Dtype = "float32"):
-    """``out[i] = start + i * (stop - start) / (num - 1)``: `num` numbers, both ends included."""
+    """`num` equally spaced numbers, both ends included: ``out[i] = start + i * (stop - start) / (num - 1)``."""
     return xp.linspace(start, stop, num).astype(as_dtype(dtype))
 
 
 @linspace.infer
 def linspace_infer(*, start, stop, num, dtype):
     if num < 0 or dtype not in FLOATS or not (math.isfinite(start) and math.isfinite(stop)):
-        raise ProgramError("linspace takes finite ends, at least 0 numbers, and a float dtype", "bad_attr")
+        raise ProgramError("linspace needs finite start and stop, num of at least 0, and a float dtype", "bad_attr")
     return TensorType((num,), dtype)
 
 
@@ -220,7 +222,7 @@ _SHAPE = "its result is an integer"
 
 @op(no_gradient=_SHAPE)
 def shape(xp, x):
-    """The sizes of the axes of x, as int64 [rank]."""
+    """Sizes of the axes of x, as int64 [rank]."""
     return xp.asarray(x.shape, dtype="int64")
 
 
@@ -230,7 +232,7 @@ shape.example(lambda: [Example((np.ones((2, 3)),), (np.array([2, 3]),)), Example
 
 @op(no_gradient=_SHAPE)
 def size(xp, x):
-    """The number of elements of x, as int64."""
+    """Number of elements of x, as a 0-d int64 array."""
     return xp.asarray(x.size, dtype="int64")
 
 
@@ -240,7 +242,7 @@ size.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.o
 
 @composite(no_gradient=_SHAPE)
 def numel(x):
-    """The number of elements of x, as int64; another name for `size`."""
+    """Number of elements of x, as a 0-d int64 array. Another name for `size`."""
     return size(x)
 
 
@@ -249,7 +251,7 @@ numel.example(lambda: [Example((np.ones((2, 3)),), (np.array(6),)), Example((np.
 
 @op(no_gradient=_SHAPE)
 def rank(xp, x):
-    """The number of axes of x, as int64."""
+    """Number of axes of x, as a 0-d int64 array."""
     return xp.asarray(x.ndim, dtype="int64")
 
 
@@ -268,7 +270,7 @@ def fill_constant_batch_size_like(
     input_dim: int = 0,
     output_dim: int = 0,
 ):
-    """An array of `shape` holding `value`, but with the size of axis `input_dim` of x as its axis `output_dim`."""
+    """Array filled with `value`, whose shape is `shape` with the size of axis `input_dim` of x at axis `output_dim`."""
     sizes = list(shape)
     sizes[output_dim] = x.shape[input_dim]
     check_count(math.prod(sizes), f"the shape {sizes}")
@@ -278,10 +280,10 @@ def fill_constant_batch_size_like(
 @fill_constant_batch_size_like.infer
 def fill_constant_batch_size_like_infer(x, *, shape, value, dtype, input_dim, output_dim):
     if not (0 <= output_dim < len(shape) and 0 <= input_dim < x.rank):
-        raise ProgramError(f"there is no axis {input_dim} of {x}, or {output_dim} of {list(shape)}", "bad_attr")
+        raise ProgramError(f"axis {input_dim} of {x} or axis {output_dim} of {list(shape)} does not exist", "bad_attr")
     sizes = (*shape[:output_dim], x.shape[input_dim], *shape[output_dim + 1 :])
     if any(n < 0 for i, n in enumerate(sizes) if i != output_dim):
-        raise ProgramError(f"all other sizes must be known, not {list(shape)}", "bad_attr")
+        raise ProgramError(f"all sizes but axis {output_dim} must be known, not {list(shape)}", "bad_attr")
     check_fits(value, dtype)
     return TensorType(sizes, dtype)
 

@@ -1,4 +1,4 @@
-"""Diagonals and triangles of matrices, and of stacks of them."""
+"""Diagonals and triangles of matrices, and of batches of matrices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 
 @op
 def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """``out[..., i] = x[i, i + offset]``, the diagonal of two axes; their axis becomes the last."""
+    """Diagonal of two axes of x: ``out[..., i] = x[i, i + offset]``. The diagonal becomes the last axis."""
     return xp.diagonal(x, offset, axis1, axis2)
 
 
@@ -55,11 +55,11 @@ diagonal.example(
 
 @op
 def diagonal_into(xp, x, like, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
-    """Zeros shaped like `like`, with x where `diagonal(like)` reads."""
+    """Zeros shaped like `like`, with x at the positions that `diagonal(like)` reads: the transpose of `diagonal`."""
     out = xp.zeros(like.shape, x.dtype)
-    turned = xp.moveaxis(out, (axis1, axis2), (-2, -1))
+    last = xp.moveaxis(out, (axis1, axis2), (-2, -1))
     at = xp.arange(x.shape[-1])
-    turned[..., at + max(-offset, 0), at + max(offset, 0)] = x
+    last[..., at + max(-offset, 0), at + max(offset, 0)] = x
     return out
 
 
@@ -67,7 +67,7 @@ def diagonal_into(xp, x, like, *, offset: int = 0, axis1: int = 0, axis2: int = 
 def diagonal_into_infer(x, like, *, offset, axis1, axis2):
     wanted = diagonal_infer(TensorType(like.shape, x.dtype), offset=offset, axis1=axis1, axis2=axis2)
     if not matches(x, wanted):
-        raise ProgramError(f"the diagonal of {like} is {wanted}, not {x}", "shape_mismatch")
+        raise ProgramError(f"the diagonal of {like} has type {wanted}, not {x}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
 
 
@@ -87,8 +87,9 @@ diagonal_into.example(
 
 @composite
 def diag(x, *, offset: int = 0):
-    """``out[i, i + offset] = x[i]``: a vector as the diagonal, `offset` above the main one, of a square matrix of
-    zeros; of a matrix the diagonal.
+    """Square matrix with the vector x on a diagonal: ``out[i, i + offset] = x[i]``. For a matrix x, its diagonal.
+
+    offset: 0 is the main diagonal; positive numbers are above it.
     """
     if x.rank == 2:
         return diagonal(x, offset=offset)
@@ -112,16 +113,19 @@ diag.example(
 
 @op(no_gradient="its result is bool")
 def triangle_mask_like(xp, x, *, diagonal: int = 0):
-    """True on and below the diagonal number `diagonal` of the last two axes; x gives only its shape."""
+    """True on and below a diagonal of the last two axes, false above. x gives only its shape.
+
+    diagonal: 0 is the main diagonal; positive numbers are above it.
+    """
     if x.size == 0:
-        return xp.zeros(x.shape, bool)  # however long its other axes are
+        return xp.zeros(x.shape, bool)  # np.tri would allocate the last two axes even where a batch axis has size 0
     return xp.broadcast_to(xp.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool), x.shape)
 
 
 @triangle_mask_like.infer
 def triangle_mask_like_infer(x, *, diagonal):
     if x.rank < 2:
-        raise ProgramError(f"a triangle needs two axes, not {x}", "shape_mismatch")
+        raise ProgramError(f"a triangle needs at least two axes, not {x}", "shape_mismatch")
     return TensorType(x.shape, "bool")
 
 
@@ -130,14 +134,14 @@ triangle_mask_like.example(lambda: [Example((X,), (np.tri(2, 3, 1, dtype=bool),)
 
 @composite
 def tril(x, *, diagonal: int = 0):
-    """``out[i, j] = x[i, j]`` where ``j <= i + diagonal``, else 0; over the last two axes."""
+    """Lower triangle of the last two axes: ``out[i, j] = x[i, j]`` where ``j <= i + diagonal``, else 0."""
     mask = triangle_mask_like(x, diagonal=diagonal)
     return where(mask, x, fill_zeros_like(x))
 
 
 @composite
 def triu(x, *, diagonal: int = 0):
-    """``out[i, j] = x[i, j]`` where ``j >= i + diagonal``, else 0; over the last two axes."""
+    """Upper triangle of the last two axes: ``out[i, j] = x[i, j]`` where ``j >= i + diagonal``, else 0."""
     mask = triangle_mask_like(x, diagonal=diagonal - 1)
     return where(mask, fill_zeros_like(x), x)
 

@@ -1,4 +1,4 @@
-"""Arrays with a border around them: constant, mirrored, copied, or of the array again."""
+"""Padding: constant, reflected, replicated or circular."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ EMPTY = X[:0]
 
 @op
 def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
-    """``out[before + i] = x[i]`` along each axis, and `value` around it. `paddings` lists, for each axis, how many
-    elements go before and after.
+    """x with a border of `value`: ``out[before + i] = x[i]`` along each axis.
+
+    paddings: for each axis the number of elements before and after it.
     """
     pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
     return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
@@ -38,7 +39,9 @@ def pad_constant_infer(x, *, paddings, value):
 
 def _check_paddings(x: TensorType, paddings: tuple[int, ...]) -> None:
     if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
-        raise ProgramError(f"paddings must be {2 * x.rank} sizes from 0 for {x}, not {list(paddings)}", "bad_attr")
+        raise ProgramError(
+            f"paddings of {x} must be {2 * x.rank} sizes of at least 0, not {list(paddings)}", "bad_attr"
+        )
 
 
 @pad_constant.vjp
@@ -59,7 +62,7 @@ pad_constant.example(
 
 @op(no_gradient="its result is an integer")
 def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal["reflect", "replicate", "circular"]):
-    """Where along `axis` of x each element of the padded axis comes from; x gives only its shape."""
+    """Position along `axis` of x of each element of the padded axis, as int64. x gives only its shape."""
     n = x.shape[axis]
     _check_border(n, before, after, mode, f"axis {axis}")
     at = xp.arange(-before, n + after, dtype="int64")
@@ -67,21 +70,21 @@ def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal
         return xp.clip(at, 0, n - 1)
     if mode == "circular":
         return at % n if n else at
-    there_and_back = max(2 * n - 2, 1)
-    return n - 1 - abs(n - 1 - at % there_and_back)
+    period = max(2 * n - 2, 1)
+    return n - 1 - abs(n - 1 - at % period)
 
 
 def _check_border(n: int, before: int, after: int, mode: str, what: str) -> None:
-    """Raises ProgramError (shape_mismatch) where there is nothing to pad an axis of `n` elements with."""
+    """Raises ProgramError (shape_mismatch) if an axis of `n` elements is too short for this padding mode."""
     if max(before, after) > 0 and (n == 0 or (mode == "reflect" and n == 1)):
-        raise ProgramError(f"there is nothing to pad {what} of size {n} with", "shape_mismatch")
+        raise ProgramError(f"{what} of size {n} is too short to pad in mode {mode}", "shape_mismatch")
 
 
 @border_positions.infer
 def border_positions_infer(x, *, axis, before, after, mode):
     n = x.shape[axis_of(axis, x.rank)]
     if min(before, after) < 0:
-        raise ProgramError(f"paddings are sizes from 0, not {before} and {after}", "bad_attr")
+        raise ProgramError(f"paddings must be at least 0, not {before} and {after}", "bad_attr")
     _check_border(n, before, after, mode, f"axis {axis} of {x}")
     return TensorType((-1 if n == -1 else n + before + after,), "int64")
 
@@ -107,11 +110,12 @@ def pad(
     value: Extended = 0.0,
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
 ):
-    """``out[before + i] = x[i]`` along each axis, and a border around it. `paddings` lists, for each axis, how many
-    elements go before and after.
+    """x with a border around it: ``out[before + i] = x[i]`` along each axis.
 
-    mode: what the border holds: `value`; x mirrored at its first and last element; copies of these; or x again.
-    The gradient of what is copied into the border is added to where it came from.
+    paddings: for each axis the number of elements before and after it.
+    mode: content of the border. `constant`: `value`. `reflect`: x mirrored at its first and last element. `replicate`:
+    copies of the first and last element. `circular`: x repeated.
+    The gradient of a border element is added to the gradient of the element it copies.
     """
     if mode == "constant":
         return pad_constant(x, paddings=paddings, value=value)

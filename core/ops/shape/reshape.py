@@ -1,4 +1,4 @@
-"""The same elements under other shapes: reshapes, expansion, and axes that come and go."""
+"""Ops that change the shape of an array and keep its elements."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ EMPTY = X[:0]
 
 @op
 def reshape(xp, x, *, shape: tuple[int, ...]):
-    """The same elements in row-major order under another shape. One size may be -1: it follows from the others."""
+    """x with another shape; the elements keep their row-major order. One size may be -1 and is computed from the
+    others.
+    """
     return x.reshape(shape)
 
 
 @reshape.infer
 def reshape_infer(x, *, shape):
     if shape.count(-1) > 1 or any(n < -1 for n in shape):
-        raise ProgramError(f"at most one size of {list(shape)} may be -1, and none below", "bad_attr")
+        raise ProgramError(
+            f"at most one size of {list(shape)} may be -1, and the others must be at least 0", "bad_attr"
+        )
     total, rest = product(x.shape), product(n for n in shape if n != -1)
     if total == -1:
         return TensorType(shape, x.dtype)
@@ -39,7 +43,7 @@ def reshape_infer(x, *, shape):
 
 
 def reshape_to(value, like):
-    """`value` under the shape of `like`, by a constant shape where it is known."""
+    """`value` reshaped to the shape of `like`, through a constant shape if the shape is static."""
     if like.type.is_static:
         return reshape(value, shape=like.shape)
     return reshape_as(value, like)
@@ -58,7 +62,7 @@ reshape.example(
 
 @op
 def reshape_as(xp, x, like):
-    """The elements of x under the shape of `like`, which gives only its shape."""
+    """x reshaped to the shape of `like`, which gives only its shape."""
     return x.reshape(like.shape)
 
 
@@ -82,7 +86,7 @@ reshape_as.example(
 
 @op
 def unsqueeze(xp, x, *, axes: tuple[int, ...]):
-    """x with new axes of size 1, at the places they have in the result."""
+    """x with new axes of size 1. `axes` are their positions in the result."""
     return xp.expand_dims(x, axes)
 
 
@@ -106,7 +110,7 @@ unsqueeze.example(
 
 @op
 def squeeze(xp, x, *, axes: tuple[int, ...] | None = None):
-    """x without the given axes, which must have size 1; null drops every axis of size 1."""
+    """x without the given axes, which must have size 1. With null, all axes of size 1 are removed."""
     return xp.squeeze(x, axis=axes)
 
 
@@ -114,18 +118,18 @@ def squeeze(xp, x, *, axes: tuple[int, ...] | None = None):
 def squeeze_infer(x, *, axes):
     if axes is None:
         if -1 in x.shape:
-            raise ProgramError(f"squeeze must name its axes: not all sizes of {x} are known", "bad_attr")
+            raise ProgramError(f"squeeze needs axes, because {x} has unknown sizes", "bad_attr")
         return TensorType(tuple(n for n in x.shape if n != 1), x.dtype)
-    gone = axes_of(axes, x.rank)
-    if any(x.shape[i] not in (1, -1) for i in gone):
-        raise ProgramError(f"cannot squeeze axes {list(gone)} of {x}: their size is not 1", "shape_mismatch")
-    return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype)
+    squeezed = axes_of(axes, x.rank)
+    if any(x.shape[i] not in (1, -1) for i in squeezed):
+        raise ProgramError(f"cannot squeeze axes {list(squeezed)} of {x}: not all have size 1", "shape_mismatch")
+    return TensorType(tuple(n for i, n in enumerate(x.shape) if i not in squeezed), x.dtype)
 
 
 @squeeze.vjp
 def squeeze_vjp(ct, out, x, *, axes):
-    gone = axes_of(axes, x.rank) if axes is not None else tuple(i for i, n in enumerate(x.shape) if n == 1)
-    return unsqueeze(ct, axes=gone)
+    squeezed = axes_of(axes, x.rank) if axes is not None else tuple(i for i, n in enumerate(x.shape) if n == 1)
+    return unsqueeze(ct, axes=squeezed)
 
 
 squeeze.example(
@@ -140,7 +144,7 @@ squeeze.example(
 
 @op
 def transpose(xp, x, *, axes: tuple[int, ...] | None = None):
-    """The axes of x in another order: axis i of the result is ``axes[i]`` of x. Null reverses them."""
+    """x with its axes permuted: axis i of the result is axis ``axes[i]`` of x. With null, the axes are reversed."""
     return xp.transpose(x, axes)
 
 
@@ -149,7 +153,7 @@ def _permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
         return tuple(reversed(range(rank)))
     order = tuple(axis_of(a, rank) for a in axes)
     if sorted(order) != list(range(rank)):
-        raise ProgramError(f"{list(axes)} does not name each of {rank} axes once", "bad_attr")
+        raise ProgramError(f"axes {list(axes)} must name each of the {rank} axes once", "bad_attr")
     return order
 
 
@@ -174,7 +178,7 @@ transpose.example(
 
 @composite
 def flatten(x, *, axis: int = 1):
-    """x as a matrix: the axes before `axis` become its rows, the others its columns."""
+    """x as a matrix: the axes before `axis` become the rows, the other axes the columns."""
     if not 0 <= axis <= x.rank:
         raise ProgramError(f"axis {axis} is not within 0 to {x.rank}", "bad_attr")
     rows, columns = product(x.shape[:axis]), product(x.shape[axis:])
@@ -195,16 +199,19 @@ flatten.example(
 
 @composite
 def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
-    """x with the axes from `start_axis` to `stop_axis`, both included, made one. A 0-d array becomes a vector."""
+    """x with the axes from `start_axis` to `stop_axis`, both included, merged into one.
+
+    A 0-d array becomes a vector.
+    """
     if x.rank == 0:
         return reshape(x, shape=(1,))
     first, last = axis_of(start_axis, x.rank, "start_axis"), axis_of(stop_axis, x.rank, "stop_axis")
     if first > last:
-        raise ProgramError(f"start_axis {start_axis} lies behind stop_axis {stop_axis} in {x.type}", "bad_attr")
+        raise ProgramError(f"start_axis {start_axis} is after stop_axis {stop_axis} in {x.type}", "bad_attr")
     size = product(x.shape[first : last + 1])
     shape = (*x.shape[:first], size, *x.shape[last + 1 :])
     if shape.count(-1) > 1:
-        raise ProgramError(f"cannot flatten {x.type}: too few of its sizes are known", "shape_mismatch")
+        raise ProgramError(f"cannot flatten {x.type}: more than one size of the result is unknown", "shape_mismatch")
     return reshape(x, shape=shape)
 
 

@@ -1,4 +1,4 @@
-"""Pooling over windows chosen so that a given number of them covers each spatial axis, or one covers all."""
+"""Global pooling, and adaptive pooling with a given number of windows per spatial axis."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ __all__: list[str] = []
 
 @composite
 def global_avg_pool(x):
-    """``out[n, c] = mean(x[n, c])`` over all axes behind batch and channels, which stay as 1."""
+    """Mean over all spatial axes: ``out[n, c] = mean(x[n, c])``. The spatial axes stay in the result with size 1."""
     _check_spatial(x)
     return reduce_mean(x, axes=tuple(range(2, x.rank)), keepdims=True)
 
 
 @composite
 def global_max_pool(x):
-    """``out[n, c] = max(x[n, c])`` over all axes behind batch and channels, which stay as 1; of several the first."""
+    """Maximum over all spatial axes: ``out[n, c] = max(x[n, c])``. The spatial axes stay in the result with size 1.
+
+    If several elements are equal, the first one gets the gradient.
+    """
     _check_spatial(x)
     for axis in reversed(range(2, x.rank)):
         x = take_along_axis(x, argmax(x, axis=axis, keepdims=True), axis=axis)
@@ -40,22 +43,24 @@ def global_max_pool(x):
 
 def _check_spatial(x) -> None:
     if x.rank < 3:
-        raise ProgramError(f"needs spatial axes behind batch and channels, not {x.type}", "shape_mismatch")
+        raise ProgramError(f"needs at least one spatial axis after batch and channels, not {x.type}", "shape_mismatch")
 
 
 # --- adaptive windows ------------------------------------------------------------------------------------------
 
 
-def _adaptive(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of the `count` windows of an axis: ``floor(i n / count)``, ``ceil((i + 1) n / count)``."""
+def _window_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of each of the `count` windows of an axis: ``floor(i n / count)`` and ``ceil((i + 1) n /
+    count)``.
+    """
     i = np.arange(count)
     return i * size // count, -(-(i + 1) * size // count)
 
 
 @op(no_gradient="it is a constant")
 def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
-    """The matrix [size, count] that averages an axis of `size` elements over `count` adaptive windows."""
-    starts, ends = _adaptive(size, count)
+    """Matrix [size, count] that averages an axis of `size` elements over `count` adaptive windows."""
+    starts, ends = _window_bounds(size, count)
     at = np.arange(size)[:, None]
     inside = (at >= starts) & (at < ends)
     return xp.asarray((inside / np.maximum(ends - starts, 1)).astype(as_dtype(dtype)))
@@ -64,7 +69,7 @@ def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
 @adaptive_weights.infer
 def adaptive_weights_infer(*, size, count, dtype):
     if size < 0 or count < 1 or dtype not in FLOATS:
-        raise ProgramError(f"there are no {count} windows of {size} elements", "bad_attr")
+        raise ProgramError(f"cannot divide {size} elements of dtype {dtype} into {count} windows", "bad_attr")
     return TensorType((size, count), dtype)
 
 
@@ -79,21 +84,21 @@ adaptive_weights.example(
 
 @op(no_gradient="its result is an integer")
 def adaptive_positions(xp, *, sizes: tuple[int, ...], counts: tuple[int, ...]):
-    """For each adaptive window the positions, in row-major order, of its elements: int64 [windows, largest window].
+    """Row-major positions of the elements of each adaptive window, as int64 [windows, largest window].
 
-    A smaller window repeats elements that came before.
+    A window smaller than the largest repeats its last elements.
     """
     flat = np.zeros((1, 1), "int64")
     for n, count in zip(sizes, counts, strict=True):
-        starts, ends = _adaptive(n, count)
-        along = np.minimum(starts[:, None] + np.arange(_widest(n, count)), ends[:, None] - 1)
+        starts, ends = _window_bounds(n, count)
+        along = np.minimum(starts[:, None] + np.arange(_largest_window(n, count)), ends[:, None] - 1)
         each = flat[:, None, :, None] * n + along[:, None, :]  # [windows so far, count, elements so far, width]
         flat = each.reshape(flat.shape[0] * count, flat.shape[1] * along.shape[1])
     return xp.asarray(flat)
 
 
-def _widest(size: int, count: int) -> int:
-    """The largest adaptive window. Where windows share elements it has up to two more than size // count."""
+def _largest_window(size: int, count: int) -> int:
+    """The size of the largest adaptive window. Windows that overlap have up to two elements more than size // count."""
     rest = size % count
     if rest == 0:
         return size // count
@@ -103,8 +108,8 @@ def _widest(size: int, count: int) -> int:
 @adaptive_positions.infer
 def adaptive_positions_infer(*, sizes, counts):
     if not sizes or len(sizes) != len(counts) or min(*sizes, *counts) < 1:
-        raise ProgramError(f"there are no windows {list(counts)} of {list(sizes)}", "bad_attr")
-    widths = [_widest(n, count) for n, count in zip(sizes, counts, strict=True)]
+        raise ProgramError(f"cannot divide {list(sizes)} elements into {list(counts)} windows", "bad_attr")
+    widths = [_largest_window(n, count) for n, count in zip(sizes, counts, strict=True)]
     return TensorType((math.prod(counts), math.prod(widths)), "int64")
 
 
@@ -123,7 +128,7 @@ def _check_adaptive(x, n: int, output_size: tuple[int, ...]) -> tuple[int, ...]:
         raise ProgramError(f"the spatial sizes of {x.type} must be known and above 0", "shape_mismatch")
     counts = sizes(output_size, n, "output_size", 1)
     if math.prod(counts) >= 2**62:
-        raise ProgramError(f"{math.prod(counts)} windows are more than can be counted", "bad_attr")
+        raise ProgramError(f"{math.prod(counts)} windows are too many", "bad_attr")
     return counts
 
 
@@ -152,42 +157,50 @@ def _adaptive_maximum(x, n, output_size):
 
 @composite
 def adaptive_avg_pool1d(x, *, output_size: tuple[int, ...]):
-    """`adaptive_avg_pool2d` over one spatial axis."""
+    """Mean over adaptive windows of one spatial axis: see `adaptive_avg_pool2d`."""
     return _adaptive_average(x, 1, output_size)
 
 
 @composite
 def adaptive_avg_pool2d(x, *, output_size: tuple[int, ...]):
-    """``out[i] = mean(x[floor(i n / m) : ceil((i + 1) n / m)])`` on each axis, from n elements to m = `output_size`."""
+    """Mean over adaptive windows: ``out[i] = mean(x[floor(i n / m) : ceil((i + 1) n / m)])`` along each spatial
+    axis.
+
+    An axis of n elements is divided into m windows, where m is its size in `output_size`.
+    """
     return _adaptive_average(x, 2, output_size)
 
 
 @composite
 def adaptive_avg_pool3d(x, *, output_size: tuple[int, ...]):
-    """`adaptive_avg_pool2d` over three spatial axes."""
+    """Mean over adaptive windows of three spatial axes: see `adaptive_avg_pool2d`."""
     return _adaptive_average(x, 3, output_size)
 
 
 @composite(outputs=("out", "index"))
 def adaptive_max_pool1d(x, *, output_size: tuple[int, ...]):
-    """`adaptive_max_pool2d` over one spatial axis."""
+    """Maximum over adaptive windows of one spatial axis: see `adaptive_max_pool2d`."""
     return _adaptive_maximum(x, 1, output_size)
 
 
 @composite(outputs=("out", "index"))
 def adaptive_max_pool2d(x, *, output_size: tuple[int, ...]):
-    """``out[i] = max(window i)`` and its position, windows as in `adaptive_avg_pool2d`; of several the first."""
+    """Maximum over adaptive windows and its position: ``out[i] = max(window i)``, with windows as in
+    `adaptive_avg_pool2d`.
+
+    If several elements are equal, the first one gets the gradient.
+    """
     return _adaptive_maximum(x, 2, output_size)
 
 
 @composite(outputs=("out", "index"))
 def adaptive_max_pool3d(x, *, output_size: tuple[int, ...]):
-    """`adaptive_max_pool2d` over three spatial axes."""
+    """Maximum over adaptive windows of three spatial axes: see `adaptive_max_pool2d`."""
     return _adaptive_maximum(x, 3, output_size)
 
 
-def _each(x, output_size):
-    """(values, positions) of each adaptive window, by the definition."""
+def _window_elements(x, output_size):
+    """(values, positions) of each adaptive window, computed by its definition."""
     spatial = x.shape[2:]
     for channel in np.ndindex(*x.shape[:2]):
         for at in np.ndindex(*output_size):
@@ -204,7 +217,7 @@ def _each(x, output_size):
 
 def _adapted(x, output_size):
     mean, best, index = (np.zeros((*x.shape[:2], *output_size)) for _ in range(3))
-    for at, found in _each(x, output_size):
+    for at, found in _window_elements(x, output_size):
         mean[at] = np.mean([v for v, _ in found])
         best[at], index[at] = max(found)
     return mean, best, index.astype(int)

@@ -1,6 +1,6 @@
-"""Sums over windows, and what follows from them: means and p-norms.
+"""Sums over windows, and the means and p-norms computed from them.
 
-The sum over windows and its transpose are each other's gradients.
+`window_sum` and its transpose are the gradients of each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from core.ops.elementwise.logic import equal, where
 from core.ops.elementwise.math import square
 from core.ops.indexing.gather import slice_
 from core.ops.shape.creation import fill_zeros_like, full_like
-from core.ops.vision.max_pool import BOXES, IMAGES, LINES, cases, check_rank, pool_shape, seen, slow, windows
+from core.ops.vision.max_pool import (
+    BOXES,
+    IMAGES,
+    LINES,
+    by_window_elements,
+    cases,
+    check_rank,
+    pool_shape,
+    window_elements,
+    windows,
+)
 
 __all__: list[str] = []
 
@@ -34,8 +44,9 @@ def window_sum(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]`` for each window of x [n, c, *spatial]; outside it there
-    are zeros.
+    """Sum over each window of x [n, c, *spatial]: ``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]``.
+
+    s is the stride and k the size of the window. Elements outside x count as 0.
     """
     shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
     source = wide(x)
@@ -61,7 +72,7 @@ def window_sum_adjoint(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """The cotangent of the input of `window_sum`; `like` gives the input's shape."""
+    """Cotangent of the input of `window_sum`. `like` gives the shape of the input."""
     given = wide(ct)
     out = xp.zeros(like.shape, given.dtype)
     for _, at, inside in windows(like.shape[2:], ct.shape[2:], kernel_size, strides, paddings):
@@ -74,7 +85,7 @@ def window_sum_adjoint(
 def window_sum_adjoint_infer(ct, like, **attrs):
     wanted = pool_shape(TensorType(like.shape, ct.dtype), **attrs)
     if not matches(ct, wanted):
-        raise ProgramError(f"the windows of {like} give {wanted}, not {ct}", "shape_mismatch")
+        raise ProgramError(f"the windows of {like} have type {wanted}, not {ct}", "shape_mismatch")
     return TensorType(like.shape, ct.dtype)
 
 
@@ -87,8 +98,10 @@ window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (window_sum(ct, **a
 def _average(x, n, exclusive, **attrs):
     check_rank(x, n)
     total = window_sum(x, **attrs)
-    if exclusive and (any(attrs["paddings"]) or attrs["ceil_mode"]):  # else each window lies within x
-        one = slice_(x, axes=(0, 1), starts=(0, 0), ends=(1, 1))  # batch and channels have the same windows
+    if exclusive and (any(attrs["paddings"]) or attrs["ceil_mode"]):  # otherwise every window lies inside x
+        one = slice_(
+            x, axes=(0, 1), starts=(0, 0), ends=(1, 1)
+        )  # the windows are the same for all samples and channels
         return total / window_sum(full_like(one, value=1.0), **attrs)
     return total / math.prod(sizes(attrs["kernel_size"], n, "kernel_size", 1))
 
@@ -103,7 +116,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
-    """`avg_pool2d` over one spatial axis: x [n, c, length]."""
+    """Mean over windows of one spatial axis, x [n, c, length]: see `avg_pool2d`."""
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
     return _average(x, 1, exclusive, **attrs)
 
@@ -118,10 +131,11 @@ def avg_pool2d(
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
-    """``out[..., i, j] = mean(x[..., i s : i s + k, j s : j s + k])``, stride s and size k: the mean of each window of
-    x [n, c, h, w].
+    """Mean over each window of x [n, c, h, w]: ``out[..., i, j] = mean(x[..., i s : i s + k, j s : j s + k])``.
 
-    With `exclusive` a window is averaged over the elements of x in it; else over its whole size, padding included.
+    s is the stride and k the size of the window.
+    exclusive: divide by the number of elements of x in the window; otherwise by the window size, including padding.
+    `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end.
     """
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
     return _average(x, 2, exclusive, **attrs)
@@ -137,7 +151,7 @@ def avg_pool3d(
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
-    """`avg_pool2d` over three spatial axes: x [n, c, depth, h, w]."""
+    """Mean over windows of three spatial axes, x [n, c, depth, h, w]: see `avg_pool2d`."""
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
     return _average(x, 3, exclusive, **attrs)
 
@@ -152,28 +166,28 @@ def lp_pool(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """``sum(|x| ** p) ** (1 / p)`` of each window of x [n, c, *spatial]. Of a window of zeros the gradient is 0."""
+    """p-norm of each window of x [n, c, *spatial]: ``sum(|x| ** p) ** (1 / p)``. A window of zeros has gradient 0."""
     if not 0 < p < math.inf:
-        raise ProgramError(f"p must be above 0 and finite, not {p}", "bad_attr")
+        raise ProgramError(f"p must be positive and finite, not {p}", "bad_attr")
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
 
-    def raised(base, exponent):
-        """base ** exponent, of 0 with a gradient of 0."""
+    def safe_power(base, exponent):
+        """base ** exponent, with gradient 0 where base is 0."""
         zero, one = fill_zeros_like(base), full_like(base, value=1.0)
         nothing = equal(base, zero)
         return where(nothing, zero, pow_(where(nothing, one, base), one * exponent))
 
     if p == 1:
         return window_sum(abs_(x), **attrs)
-    each = square(x) if p == 2 else raised(abs_(x), p)
-    return raised(window_sum(each, **attrs), 1.0 / p)
+    each = square(x) if p == 2 else safe_power(abs_(x), p)
+    return safe_power(window_sum(each, **attrs), 1.0 / p)
 
 
 # --- examples --------------------------------------------------------------------------------------------------
 
 
-_totals = slow(lambda found: sum(value for value, _ in found))
-_means = slow(lambda found: np.mean([value for value, _ in found]))
+_totals = by_window_elements(lambda found: sum(value for value, _ in found))
+_means = by_window_elements(lambda found: np.mean([value for value, _ in found]))
 
 
 window_sum.example(cases((*LINES[:3], IMAGES[2], BOXES[2], IMAGES[4]), _totals))
@@ -192,7 +206,7 @@ avg_pool3d.example(lambda: cases(BOXES, _means)())
 
 def _lp_examples():
     for p, (x, attrs) in ((2.0, LINES[1]), (1.0, IMAGES[3]), (3.0, BOXES[1]), (1.5, LINES[2]), (2.0, LINES[3])):
-        wanted = slow(lambda found, p=p: sum(abs(value) ** p for value, _ in found) ** (1 / p))
+        wanted = by_window_elements(lambda found, p=p: sum(abs(value) ** p for value, _ in found) ** (1 / p))
         yield Example((x - 0.55,), (wanted(x - 0.55, **attrs),), {**attrs, "p": p})
     yield Example((np.zeros((1, 1, 4)),), (np.zeros((1, 1, 2)),), {"kernel_size": (2,)}, smooth=False)
 
@@ -202,10 +216,10 @@ lp_pool.example(_lp_examples)
 
 def _adjoint_examples():
     for x, attrs in (LINES[1], IMAGES[2], IMAGES[3], LINES[3]):
-        windows_seen, shape = seen(x, **attrs)
+        elements_of, shape = window_elements(x, **attrs)
         ct = np.random.default_rng(7).standard_normal(shape)
         out = np.zeros((*x.shape[:2], math.prod(x.shape[2:])))
-        for at, found in windows_seen.items():
+        for at, found in elements_of.items():
             for _, position in found:
                 out[(*at[:2], position)] += ct[at]
         yield Example((ct, x), (out.reshape(x.shape),), attrs)

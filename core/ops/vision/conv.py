@@ -1,4 +1,4 @@
-"""The convolutions that programs name, and their transposes."""
+"""Convolutions over one, two or three spatial axes, and their transposes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from core.ops.vision.correlate import (
     F,
     X,
     adjoint,
+    conv_by_definition,
     correlate,
     correlate_input_adjoint,
     data,
-    slow_conv,
 )
 
 __all__: list[str] = []
@@ -34,7 +34,7 @@ Padding = Literal["explicit", "same", "valid"]
 
 def _check_rank(x, n: int) -> None:
     if x.rank != n + 2:
-        raise ProgramError(f"needs {n + 2} axes, batch and channels among them, not {x.type}", "shape_mismatch")
+        raise ProgramError(f"needs {n + 2} axes including batch and channels, not {x.type}", "shape_mismatch")
 
 
 def _channels_first(x, last: bool):
@@ -46,9 +46,11 @@ def _channels_last(x, last: bool):
 
 
 def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """The padding with which there are size / stride outputs, rounded up; an odd one goes behind."""
+    """The padding (before, after) with which there are ceil(size / stride) outputs. An odd total puts the extra element
+    after.
+    """
     if size == -1:
-        raise ProgramError('padding "same" needs the sizes of x known', "shape_mismatch")
+        raise ProgramError('padding "same" needs known sizes of x', "shape_mismatch")
     total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2
 
@@ -80,7 +82,10 @@ def conv1d(
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
-    """`conv2d` over one spatial axis: x [batch, channels, length], filter [out channels, channels / groups, kernel]."""
+    """Convolution over one spatial axis: see `conv2d`.
+
+    x is [batch, channels, length], the filter [out channels, channels / groups, kernel].
+    """
     return _convolve(x, filter, bias, 1, conv, padding, data_format == "NLC")
 
 
@@ -94,12 +99,14 @@ def conv2d(
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """``out[n, o, y, x] = bias[o] + sum over c, i, j of x[n, c, y * stride + i * dilation, ...] * filter[o, c, i, j]``.
+    """Convolution: ``out[n, o, y, x] = bias[o] + sum over c, i, j of x[n, c, y * stride + i * dilation, ...] *
+    filter[o, c, i, j]``.
 
-    x is [batch, channels, height, width], or with NHWC the channels come last; the filter is always
-    [out channels, channels / groups, kernel height, kernel width]. `paddings` are zeros around x: one size, (height,
-    width) or (top, bottom, left, right); `padding` "same" and "valid" stand for those that keep the size, divided by
-    the stride and rounded up, and for none. With `groups`, each group of channels sees its own share of the filters.
+    x is [batch, channels, height, width]; with NHWC the channels are the last axis. The filter is always [out channels,
+    channels / groups, kernel height, kernel width].
+    paddings: zeros around x, as one size, (height, width) or (top, bottom, left, right).
+    padding: `same` chooses paddings with ceil(size / stride) outputs; `valid` means no padding.
+    groups: output channels are divided into groups, and each group reads its own group of input channels.
     """
     return _convolve(x, filter, bias, 2, conv, padding, data_format == "NHWC")
 
@@ -114,7 +121,7 @@ def conv3d(
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):
-    """`conv2d` over three spatial axes: x [batch, channels, depth, height, width]."""
+    """Convolution over three spatial axes, x [batch, channels, depth, height, width]: see `conv2d`."""
     return _convolve(x, filter, bias, 3, conv, padding, data_format == "NDHWC")
 
 
@@ -128,7 +135,10 @@ def depthwise_conv2d(
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """`conv2d` in as many groups as x has channels: filter [channels * multiplier, 1, kernel height, kernel width]."""
+    """Depthwise convolution: `conv2d` with one group per channel of x.
+
+    The filter is [channels * multiplier, 1, kernel height, kernel width].
+    """
     _check_rank(x, 2)
     last = data_format == "NHWC"
     channels = x.shape[3 if last else 1]
@@ -146,16 +156,16 @@ def _transposed_conv(x, filter, bias, n, conv, output_padding, padding, last):
     steps, spread = sizes(conv.strides, n, "strides", 1), sizes(conv.dilations, n, "dilations", 1)
     more = sizes(output_padding, n, "output_padding", 0)
     if any(m >= max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
-        raise ProgramError("output_padding must be smaller than stride or dilation", "bad_attr")
+        raise ProgramError("output_padding must be smaller than the stride or the dilation", "bad_attr")
     paddings = conv.paddings if padding == "explicit" else (0,)
-    if padding == "same":  # what a convolution that keeps n * stride, divided by the stride, would pad
+    if padding == "same":  # the padding of a convolution from n * stride elements to n
         kept = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
         paddings = tuple(p for m, k, s, d in kept for p in _same(m * s, k, s, d))
         more = tuple(max(s - d * (k - 1) - 1, 0) for k, s, d in zip(filter.shape[2:], steps, spread, strict=True))
     axes = zip(x.shape[2:], filter.shape[2:], steps, pads_of(paddings, n), spread, more, strict=True)
     spatial = tuple((m - 1) * s - sum(p) + d * (k - 1) + 1 + extra for m, k, s, p, d, extra in axes)
     if min(spatial) < 0:
-        raise ProgramError(f"the paddings {list(paddings)} leave nothing of {x.type}", "shape_mismatch")
+        raise ProgramError(f"the paddings {list(paddings)} leave no output for {x.type}", "shape_mismatch")
     shape = (x.shape[0], filter.shape[1] * conv.groups, *spatial)
     like = fill_constant_batch_size_like(x, shape=shape, dtype=x.dtype)
     out = correlate_input_adjoint(x, filter, like, **asdict(Convolution(steps, paddings, spread, conv.groups)))
@@ -173,7 +183,10 @@ def conv1d_transpose(
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
-    """The transpose of `conv1d`: x [batch, channels, length], filter [channels, out channels / groups, kernel]."""
+    """Transpose of `conv1d`: see `conv2d_transpose`.
+
+    x is [batch, channels, length], the filter [channels, out channels / groups, kernel].
+    """
     last = data_format == "NLC"
     return _transposed_conv(x, filter, bias, 1, conv, output_padding, padding, last)
 
@@ -189,11 +202,13 @@ def conv2d_transpose(
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """The transpose of `conv2d`: what that does to cotangents, with filter [channels, out channels / groups, kh, kw].
+    """Transpose of `conv2d`, the map that `conv2d` applies to cotangents of its output.
 
-    The output has (n - 1) * stride - paddings + dilation * (kernel - 1) + 1 + output_padding elements an axis: several
-    sizes of input give one size of output when the stride is above 1, and `output_padding` chooses among them.
-    With `padding` "same" it has n * stride; "valid" is a padding of 0.
+    x is [batch, channels, height, width], the filter [channels, out channels / groups, kernel height, kernel width].
+    Along each axis the output has (n - 1) * stride - paddings + dilation * (kernel - 1) + 1 + output_padding elements.
+    output_padding: with a stride above 1, `conv2d` maps several input sizes to one output size; this chooses among
+    them.
+    padding: with `same` the output has n * stride elements along each axis; `valid` means no padding.
     """
     last = data_format == "NHWC"
     return _transposed_conv(x, filter, bias, 2, conv, output_padding, padding, last)
@@ -210,30 +225,35 @@ def conv3d_transpose(
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):
-    """The transpose of `conv3d`: filter [channels, out channels / groups, kd, kh, kw]."""
+    """Transpose of `conv3d`: see `conv2d_transpose`.
+
+    The filter is [channels, out channels / groups, kernel depth, kernel height, kernel width].
+    """
     last = data_format == "NDHWC"
     return _transposed_conv(x, filter, bias, 3, conv, output_padding, padding, last)
 
 
 def _conv_examples():
-    plain = slow_conv(X, F)
+    plain = conv_by_definition(X, F)
     yield Example((X, F), (plain,))
-    yield Example((X, F, BIAS), (slow_conv(X, F, 2, 1) + BIAS[:, None, None],), {"strides": (2, 2), "paddings": (1, 1)})
-    yield Example((X, F[:, :1]), (slow_conv(X, F[:, :1], groups=2),), {"groups": 2})
-    yield Example((X, F), (slow_conv(X, F, pad=1, dilation=2),), {"dilations": (2,), "paddings": (1, 1, 1, 1)})
+    yield Example(
+        (X, F, BIAS), (conv_by_definition(X, F, 2, 1) + BIAS[:, None, None],), {"strides": (2, 2), "paddings": (1, 1)}
+    )
+    yield Example((X, F[:, :1]), (conv_by_definition(X, F[:, :1], groups=2),), {"groups": 2})
+    yield Example((X, F), (conv_by_definition(X, F, pad=1, dilation=2),), {"dilations": (2,), "paddings": (1, 1, 1, 1)})
     yield Example((X.transpose(0, 2, 3, 1), F), (plain.transpose(0, 2, 3, 1),), {"data_format": "NHWC"})
     padded = np.pad(X, ((0, 0), (0, 0), (1, 1), (0, 1)))
-    yield Example((X, F), (slow_conv(padded, F),), {"padding": "same"})
+    yield Example((X, F), (conv_by_definition(padded, F),), {"padding": "same"})
     yield Example((X[:0], F), (plain[:0],), {"padding": "valid"})
 
 
 conv2d.example(_conv_examples)
 conv1d.example(
     lambda: [
-        Example((LINE, LINE_F), (slow_conv(LINE, LINE_F),)),
+        Example((LINE, LINE_F), (conv_by_definition(LINE, LINE_F),)),
         Example(
             (LINE, LINE_F, BIAS[:2]),
-            (slow_conv(LINE, LINE_F, 2, 1) + BIAS[:2, None],),
+            (conv_by_definition(LINE, LINE_F, 2, 1) + BIAS[:2, None],),
             {"strides": (2,), "paddings": (1,)},
         ),
         Example((LINE[:0], LINE_F), (np.zeros((0, 2, 4)),)),
@@ -241,19 +261,25 @@ conv1d.example(
 )
 conv3d.example(
     lambda: [
-        Example((BOX, BOX_F), (slow_conv(BOX, BOX_F),)),
-        Example((BOX, BOX_F[:, :1]), (slow_conv(BOX, BOX_F[:, :1], 2, 1, groups=2),),
+        Example((BOX, BOX_F), (conv_by_definition(BOX, BOX_F),)),
+        Example((BOX, BOX_F[:, :1]), (conv_by_definition(BOX, BOX_F[:, :1], 2, 1, groups=2),),
                 {"strides": (2,), "paddings": (1,), "groups": 2}),
         Example((BOX[:0], BOX_F), (np.zeros((0, 2, 2, 2, 2)),)),
     ]
 )  # fmt: skip
 depthwise_conv2d.example(
     lambda: [
-        Example((X, F[:, :1]), (slow_conv(X, F[:, :1], groups=2),)),
-        Example((X, F[:2, :1]), (slow_conv(X, F[:2, :1], 2, 1, groups=2),), {"strides": (2,), "paddings": (1,)}),
+        Example((X, F[:, :1]), (conv_by_definition(X, F[:, :1], groups=2),)),
+        Example(
+            (X, F[:2, :1]), (conv_by_definition(X, F[:2, :1], 2, 1, groups=2),), {"strides": (2,), "paddings": (1,)}
+        ),
         Example(
             (X.transpose(0, 2, 3, 1), F[:, :1]),
-            (slow_conv(np.pad(X, ((0, 0), (0, 0), (1, 1), (0, 1))), F[:, :1], groups=2).transpose(0, 2, 3, 1),),
+            (
+                conv_by_definition(np.pad(X, ((0, 0), (0, 0), (1, 1), (0, 1))), F[:, :1], groups=2).transpose(
+                    0, 2, 3, 1
+                ),
+            ),
             {"padding": "same", "data_format": "NHWC"},
         ),
         Example((X[:0], F[:, :1]), (np.zeros((0, 4, 3, 3)),)),
@@ -262,12 +288,12 @@ depthwise_conv2d.example(
 
 
 def _transposed(x, f, size, **attrs):
-    """By the definition: the adjoint of the convolution from `size` to the size of x."""
+    """The transpose by its definition: the adjoint of the convolution from `size` to the spatial size of x."""
     return adjoint(x, np.zeros((x.shape[0], f.shape[1], *size)), f, "input", **attrs)
 
 
 def _by_channel(x, f, size, **attrs):
-    """As many groups as x has channels."""
+    """The same for a filter with one group per channel of x."""
     every = range(x.shape[1])
     return np.concatenate([_transposed(x[:, [i]], f[[i]], size, **attrs) for i in every], axis=1)
 

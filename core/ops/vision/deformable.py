@@ -1,4 +1,4 @@
-"""Convolution whose taps are moved by offsets that the network computes."""
+"""Deformable convolution: the network computes offsets that move each tap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.shape.broadcast import expand
 from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
-from core.ops.vision.grid import read_between, rows_of
+from core.ops.vision.grid import channel_rows, interpolate_rows
 
 __all__: list[str] = []
 
@@ -30,23 +30,24 @@ def deformable_conv2d(
     conv: Convolution = PLANE,
     deformable_groups: int = 1,
 ):
-    """`conv2d` that reads x between its elements, where `offset` moves each tap (Dai et al. 2017).
+    """Deformable convolution (Dai et al. 2017): `conv2d` whose taps are moved by `offset` and read x bilinearly.
 
-    x is [n, c, h, w], the filter [o, c / groups, i, j]. The offset [n, 2 * d * i * j, height, width] of the output has,
-    for each of the d `deformable_groups` of channels and each tap in row-major order, how far down and how far right it
-    is read. The optional mask [n, d * i * j, height, width] multiplies what is read (Zhu et al. 2019). Between elements
-    it is bilinear, beyond the image there are zeros. Everything gets a gradient; where a tap meets an element exactly,
-    that of the offset is one-sided.
+    x is [n, c, h, w], the filter [o, c / groups, i, j], and the output [n, o, height, width].
+    offset: [n, 2 * d * i * j, height, width]. For each of the d `deformable_groups` of channels, and each tap in
+    row-major order, it holds the distance down and the distance right.
+    mask: optional [n, d * i * j, height, width]; it multiplies the elements read (Zhu et al. 2019).
+    Outside the image x counts as 0. All inputs get gradients. Where a tap falls exactly on an element, the gradient of
+    the offset is one-sided.
     """
     if any(v.rank != 4 or -1 in v.shape for v in (x, offset, filter)):
         raise ProgramError(
-            f"needs four axes of known sizes, not {x.type}, {offset.type}, {filter.type}", "shape_mismatch"
+            f"needs four axes of known sizes, not {x.type}, {offset.type} and {filter.type}", "shape_mismatch"
         )
     (n, c, *spatial), (o, each, *kernel) = x.shape, filter.shape
     d, groups, taps = deformable_groups, conv.groups, math.prod(kernel)
     if groups < 1 or d < 1 or c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
         raise ProgramError(
-            f"{groups} groups and {d} of offsets do not fit {x.type} and {filter.type}", "shape_mismatch"
+            f"{groups} groups and {d} deformable_groups do not fit {x.type} and {filter.type}", "shape_mismatch"
         )
     strides, dilations = sizes(conv.strides, 2, "strides", 1), sizes(conv.dilations, 2, "dilations", 1)
     pads = pads_of(conv.paddings, 2)
@@ -57,25 +58,25 @@ def deformable_conv2d(
         raise ProgramError(f"the mask must be {[n, d * taps, *counts]}, not {mask.type}", "shape_mismatch")
 
     points = taps * math.prod(counts)
-    moved = reshape(offset, shape=(n * d, taps, 2, *counts))
-    places = []
+    offset_parts = reshape(offset, shape=(n * d, taps, 2, *counts))
+    positions = []
     for axis in (0, 1):
-        where = _starts(x, axis, kernel, counts, strides[axis], dilations[axis], pads[axis][0])
-        moves = squeeze(slice_(moved, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
-        places.append(reshape(moves + where, shape=(n * d, points)))
-    rows, first = rows_of(reshape(x, shape=(n * d, c // d, *spatial)))
-    found = read_between(rows, first, places, spatial)  # [n * d, points, c / d]
+        where = _tap_positions(x, axis, kernel, counts, strides[axis], dilations[axis], pads[axis][0])
+        offsets = squeeze(slice_(offset_parts, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
+        positions.append(reshape(offsets + where, shape=(n * d, points)))
+    rows, first = channel_rows(reshape(x, shape=(n * d, c // d, *spatial)))
+    taps_read = interpolate_rows(rows, first, positions, spatial)  # [n * d, points, c / d]
     if mask is not None:
-        found = found * reshape(mask, shape=(n * d, points, 1))
-    found = transpose(reshape(found, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
-    found = reshape(found, shape=(n, groups, each * taps, math.prod(counts)))
-    out = matmul(reshape(filter, shape=(groups, o // groups, each * taps)), found)
+        taps_read = taps_read * reshape(mask, shape=(n * d, points, 1))
+    taps_read = transpose(reshape(taps_read, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
+    taps_read = reshape(taps_read, shape=(n, groups, each * taps, math.prod(counts)))
+    out = matmul(reshape(filter, shape=(groups, o // groups, each * taps)), taps_read)
     out = reshape(out, shape=(n, o, *counts))
     return out if bias is None else out + unsqueeze(bias, axes=(1, 2))
 
 
-def _starts(x, axis: int, kernel, counts, stride: int, dilation: int, before: int):
-    """Where the taps [taps, height, width] stand along `axis` before they are moved."""
+def _tap_positions(x, axis: int, kernel, counts, stride: int, dilation: int, before: int):
+    """Positions of the taps along `axis` before the offsets, [taps, height, width]."""
     emit, at = x.builder.emit, kernel[axis]
     tap = emit("range", start=0.0, end=float(at * dilation), step=float(dilation), dtype="float64")
     tap = unsqueeze(tap, axes=(1,) if axis == 0 else (0,))
@@ -86,8 +87,8 @@ def _starts(x, axis: int, kernel, counts, stride: int, dilation: int, before: in
     return cast(tap + window, dtype=x.dtype)
 
 
-def _slow(x, offset, filter, mask=None, bias=None, stride=1, pad=0, dilation=1, groups=1, d=1):
-    """Output by output, by the definition."""
+def _by_definition(x, offset, filter, mask=None, bias=None, stride=1, pad=0, dilation=1, groups=1, d=1):
+    """The op by its definition, one output at a time."""
     (n, c, h, w), (o, each, ki, kj) = x.shape, filter.shape
     height, width = offset.shape[2:]
     out = np.zeros((n, o, height, width))
@@ -117,10 +118,10 @@ _O2, _M2 = 1.7 * _numbers(1, 8, 3, 3, factor=7.0), _numbers(1, 4, 3, 3, factor=2
 _FAR = {"strides": (2,), "paddings": (1,), "dilations": (2,), "groups": 2, "deformable_groups": 2}
 deformable_conv2d.example(
     lambda: [
-        Example((_X, _O, _F), (_slow(_X, _O, _F),)),
-        Example((_X, _O, _F, _M), (_slow(_X, _O, _F, _M),)),
+        Example((_X, _O, _F), (_by_definition(_X, _O, _F),)),
+        Example((_X, _O, _F, _M), (_by_definition(_X, _O, _F, _M),)),
         Example((_X, _O2[:, :, :, :2], _F1, _M2[:, :, :, :2], _B),
-                (_slow(_X, _O2[:, :, :, :2], _F1, _M2[:, :, :, :2], _B, 2, 1, 2, 2, 2),), _FAR),
+                (_by_definition(_X, _O2[:, :, :, :2], _F1, _M2[:, :, :, :2], _B, 2, 1, 2, 2, 2),), _FAR),
         Example((_X[:0], _O[:0], _F), (np.zeros((0, 2, 2, 3)),)),
     ]
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reading of images and volumes at positions that other arrays hold."""
+"""Sampling of images and volumes at given positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, stop_gradient
-from core.ops.elementwise.logic import equal, kept_where, where
+from core.ops.elementwise.logic import equal, where, where_or_zero
 from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import floor, mod, round_
 from core.ops.indexing.gather import gather, slice_
@@ -23,38 +23,39 @@ from core.ops.shape.creation import full_like
 from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
 from core.ops.vision.resample import cubic_weights
 
-__all__ = ["read_between", "rows_of"]
+__all__ = ["channel_rows", "interpolate_rows"]
 
 IMAGE = np.sin(np.arange(12.0) * 4).reshape(1, 2, 2, 3)
 
 
-def _line(b, count: int, align_corners: bool):
-    """The positions of `count` elements from -1 to 1."""
+def _coordinates(b, count: int, align_corners: bool):
+    """Coordinates of `count` elements from -1 to 1."""
     end = 1.0 if align_corners else 1.0 - 1.0 / count
     return b.emit("linspace", start=-end if count > 1 else 0.0, stop=end, num=count, dtype="float64")
 
 
 @composite
 def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
-    """The positions at which the affine map `theta` reads an image, for `grid_sample` (Jaderberg et al. 2015).
+    """Sampling grid of an affine map, for `grid_sample` (Jaderberg et al. 2015): ``out[n, i, j] = theta[n] @ (x[j],
+    y[i], 1)``.
 
-    theta [n, 2, 3] and `size` (h, w) give ``out[n, i, j] = theta[n] @ (x[j], y[i], 1)``, [n, h, w, 2]; theta [n, 3, 4]
-    and (d, h, w) give [n, d, h, w, 3] likewise. x and y go from -1 to 1 over the output: at the centres of the corner
-    elements, or, without `align_corners`, at the outer edges.
+    theta [n, 2, 3] and `size` (h, w) give a grid [n, h, w, 2]. theta [n, 3, 4] and (d, h, w) give [n, d, h, w, 3].
+    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
+    image.
     """
     k = len(size)
     fits = theta.rank == 3 and all(m in (n, -1) for m, n in zip(theta.shape[1:], (k, k + 1), strict=True))
     if k not in (2, 3) or not fits:
         raise ProgramError(
-            f"affine_grid takes [n, 2, 3] and two sizes or [n, 3, 4] and three, not {theta.type}, {list(size)}",
+            f"affine_grid takes [n, 2, 3] with two sizes, or [n, 3, 4] with three, not {theta.type}, {list(size)}",
             "shape_mismatch",
         )
     if min(size) < 1:
-        raise ProgramError(f"sizes are at least 1, not {list(size)}", "bad_attr")
+        raise ProgramError(f"sizes must be at least 1, not {list(size)}", "bad_attr")
     parts = []
-    for axis in reversed(range(k)):  # x comes first, and runs along the last axis of an image
+    for axis in reversed(range(k)):  # coordinate x comes first, and belongs to the last axis of an image
         others = tuple(i for i in range(k + 1) if i != axis)
-        line = unsqueeze(_line(theta.builder, size[axis], align_corners), axes=others)
+        line = unsqueeze(_coordinates(theta.builder, size[axis], align_corners), axes=others)
         parts.append(expand(line, shape=(*size, 1)))
     points = concat(*parts, full_like(parts[0], value=1.0), axis=k)
     points = cast(reshape(points, shape=(math.prod(size), k + 1)), dtype=theta.dtype)
@@ -89,17 +90,17 @@ affine_grid.example(
 )
 
 
-def _folded(at, low: float, high: float):
-    """Positions beyond [low, high] mirrored back into it."""
+def _reflected(at, low: float, high: float):
+    """Positions outside [low, high], reflected into it."""
     span = high - low
     if span <= 0:
         return full_like(at, value=low)
-    away = mod(at - low, full_like(at, value=2 * span))
-    return minimum(away, 2 * span - away) + low
+    distance = mod(at - low, full_like(at, value=2 * span))
+    return minimum(distance, 2 * span - distance) + low
 
 
-def rows_of(x):
-    """The elements of x [n, c, *spatial] as rows of all channels, and the number of the first row of each n."""
+def channel_rows(x):
+    """The elements of x [n, c, *spatial] as rows of all channels, and the index of the first row of each sample."""
     n, c, *spatial = x.shape
     volume = math.prod(spatial)
     rows = transpose(reshape(x, shape=(n, c, volume)), axes=(0, 2, 1))
@@ -107,26 +108,28 @@ def rows_of(x):
     return reshape(rows, shape=(n * volume, c)), first
 
 
-def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True):
-    """Rows read between the elements that they are: [m, points, c].
+def interpolate_rows(
+    rows, first, positions, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True
+):
+    """Rows interpolated at fractional positions: [m, points, c].
 
-    first:  [m], where in `rows` the image begins that each reads.
-    places: for each axis of `spatial`, in its order, positions [m, points] in units of elements.
+    first: [m], the index in `rows` of the first row of each image.
+    positions: one array [m, points] per axis of `spatial`, in its order, with positions in units of elements.
     """
     axes, step = [], 1
-    for at, size in zip(reversed(places), reversed(spatial), strict=True):
-        taps = _on_axis(at, size, mode, padding_mode, align_corners)
-        axes.append([(held * float(step), inside, weight) for held, inside, weight in taps])
+    for at, size in zip(reversed(positions), reversed(spatial), strict=True):
+        taps = _axis_taps(at, size, mode, padding_mode, align_corners)
+        axes.append([(clamped * float(step), inside, weight) for clamped, inside, weight in taps])
         step *= size
 
     def read(corner):
         index = unsqueeze(first, axes=(1,))
-        for held, _, _ in corner:
-            index = index + held
+        for clamped, _, _ in corner:
+            index = index + clamped
         found = gather(rows, index, axis=0)  # [m, points, c]
         for _, inside, _ in corner:
             if inside is not None:
-                found = kept_where(unsqueeze(inside, axes=(2,)), found)
+                found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
         for _, _, weight in corner:
             if weight is not None:
                 found = found * unsqueeze(weight, axes=(2,))
@@ -136,39 +139,39 @@ def read_between(rows, first, places, spatial, mode="bilinear", padding_mode="ze
     return sum_(*parts) if len(parts) > 1 else parts[0]
 
 
-def _on_axis(at, size: int, mode, padding_mode, align_corners: bool):
-    """What is read along one axis at the positions `at` [n, points], in units of elements.
+def _axis_taps(at, size: int, mode, padding_mode, align_corners: bool):
+    """The taps along one axis for the positions `at` [n, points], which are in units of elements.
 
-    For each tap its index, whether there is an element (None: always), and its weight (None: 1).
+    Each tap has an index, a mask of positions inside the axis (None: all are inside), and a weight (None: 1).
     """
 
-    def folded(v):
-        return _folded(v, 0.0, size - 1.0) if align_corners else _folded(v, -0.5, size - 0.5)
+    def reflected(v):
+        return _reflected(v, 0.0, size - 1.0) if align_corners else _reflected(v, -0.5, size - 0.5)
 
-    mirrored = padding_mode == "reflection"
+    reflect = padding_mode == "reflection"
     if mode == "bicubic":
-        if not mirrored:  # further out everything read is border, or nothing
+        if not reflect:  # clipping changes nothing: further outside, all four taps read border or zeros
             at = clip(at, min=-3.0, max=size + 2.0)
         low = floor(at)
         weights = cubic_weights(at - low)
-        places = [low + float(i) for i in (-1, 0, 1, 2)]
-        places = [folded(each) for each in places] if mirrored else places
+        positions = [low + float(i) for i in (-1, 0, 1, 2)]
+        positions = [reflected(each) for each in positions] if reflect else positions
     else:
-        at = folded(at) if mirrored else at
+        at = reflected(at) if reflect else at
         zeros = padding_mode == "zeros"
         at = clip(at, min=-1.0 if zeros else 0.0, max=float(size) if zeros else size - 1.0)
         if mode == "nearest":
-            places, weights = [round_(at)], (None,)
+            positions, weights = [round_(at)], (None,)
         else:
             low = floor(at)
-            places, weights = [low, low + 1.0], (1.0 - (at - low), at - low)
+            positions, weights = [low, low + 1.0], (1.0 - (at - low), at - low)
     taps = []
-    for place, weight in zip(places, weights, strict=True):
+    for place, weight in zip(positions, weights, strict=True):
         place = stop_gradient(place)
-        number = where(equal(place, place), place, full_like(place, value=-1.0))  # NaN is no index
-        whole = cast(number, dtype="int64")  # from here on whole numbers: half precision does not hold large ones
-        held = minimum(maximum(whole, full_like(whole, value=0.0)), full_like(whole, value=size - 1.0))
-        taps.append((held, equal(held, whole) if padding_mode == "zeros" else None, weight))
+        number = where(equal(place, place), place, full_like(place, value=-1.0))  # a NaN counts as a position outside
+        index = cast(number, dtype="int64")  # integers from here on: half precision cannot represent large positions
+        clamped = minimum(maximum(index, full_like(index, value=0.0)), full_like(index, value=size - 1.0))
+        taps.append((clamped, equal(clamped, index) if padding_mode == "zeros" else None, weight))
     return taps
 
 
@@ -181,37 +184,40 @@ def grid_sample(
     padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
     align_corners: bool = True,
 ):
-    """``out[n, c, i, j]``: image c of x [n, c, h, w] read at (x, y) = grid[n, i, j] (Jaderberg et al. 2015).
+    """x sampled at the positions in `grid` (Jaderberg et al. 2015): ``out[n, c, i, j]`` is x[n, c] at (x, y) = grid[n,
+    i, j].
 
-    A volume [n, c, d, h, w] is read at (x, y, z) = grid[n, i, j, k], where "bilinear" is trilinear; "bicubic"
-    (a = -0.75) is for images only. Positions go from -1 to 1 between the centres of the corner elements, or, without
-    `align_corners`, between the outer edges. Beyond them there are zeros, the nearest border element, or the image
-    mirrored. x gets a gradient, and so does the grid except with "nearest"; where a position meets an element exactly,
-    that of the grid is one-sided. NaN in the grid gives NaN, with "nearest" a place outside.
+    An image is [n, c, h, w]. A volume [n, c, d, h, w] is sampled at (x, y, z) = grid[n, i, j, k].
+    mode: `bilinear` is trilinear for volumes; `bicubic` (a = -0.75) is for images only.
+    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
+    image.
+    padding_mode: positions outside read zeros, the nearest border element, or the reflected image.
+    x gets a gradient; grid gets one unless the mode is `nearest`. Where a position falls exactly on an element, the
+    gradient of the grid is one-sided. A NaN in the grid gives NaN; with `nearest` it counts as a position outside.
     """
     k = x.rank - 2
     if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape or -1 in grid.shape or grid.shape[-1] != k:
         raise ProgramError(
-            f"needs [n, c, h, w] and [n, i, j, 2], or one axis more and 3, of known sizes, not {x.type}, {grid.type}",
+            f"needs [n, c, h, w] and [n, i, j, 2], or [n, c, d, h, w] and [n, i, j, k, 3], not {x.type}, {grid.type}",
             "shape_mismatch",
         )
     if mode == "bicubic" and k == 3:
-        raise ProgramError("bicubic reads images, not volumes", "bad_attr")
+        raise ProgramError("mode bicubic is for images, not volumes", "bad_attr")
     n, c, *spatial = x.shape
     if grid.shape[0] != n or 0 in spatial:
-        raise ProgramError(f"cannot read {x.type} at {grid.type}", "shape_mismatch")
+        raise ProgramError(f"cannot sample {x.type} at {grid.type}", "shape_mismatch")
     flat = reshape(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
-    rows, first = rows_of(x)
-    places: list[Any] = []
+    rows, first = channel_rows(x)
+    positions: list[Any] = []
     for i, size in enumerate(reversed(spatial)):
         at = squeeze(slice_(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
-        places.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
-    out = read_between(rows, first, places, spatial, mode, padding_mode, align_corners)
+        positions.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
+    out = interpolate_rows(rows, first, positions, spatial, mode, padding_mode, align_corners)
     return reshape(transpose(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
 
 
 def _tap_weights(t, mode):
-    """Offsets and weights of the elements around a place `t` behind one, by the definitions."""
+    """Offsets and weights of the elements around a position `t` after an element, by definition."""
     if mode == "bicubic":
         distances = [(i, abs(t - i)) for i in (-1, 0, 1, 2)]
         return [
@@ -222,7 +228,7 @@ def _tap_weights(t, mode):
 
 
 def _sampled(x, grid, mode="bilinear", padding="zeros", align=True):
-    """Position by position, by the definition."""
+    """The op by its definition, one position at a time."""
     n, c, *spatial = x.shape
     k = len(spatial)
     out = np.zeros((n, c, *grid.shape[1:-1]))
@@ -247,9 +253,9 @@ def _sampled(x, grid, mode="bilinear", padding="zeros", align=True):
             if mode == "bicubic":
                 taps[-1] = [(inside(i, size), w) for i, w in taps[-1]]
         for corner in product(*taps):
-            places = [round(i) for i, _ in corner]
-            if all(0 <= i < size for i, size in zip(places, spatial, strict=True)):
-                out[(b, slice(None), *point)] += x[(b, slice(None), *places)] * math.prod(w for _, w in corner)
+            positions = [round(i) for i, _ in corner]
+            if all(0 <= i < size for i, size in zip(positions, spatial, strict=True)):
+                out[(b, slice(None), *point)] += x[(b, slice(None), *positions)] * math.prod(w for _, w in corner)
     assert k == grid.shape[-1]
     return out
 
@@ -260,8 +266,8 @@ _VOLUME, _PLACES = IMAGE[:, :, None].repeat(2, 2) * [[[[1.0]], [[-0.4]]]], np.ar
 
 def _grid_examples():
     yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID),))
-    mirrored = {"padding_mode": "reflection", "align_corners": False}
-    yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID, "bilinear", "reflection", False),), mirrored)
+    reflect = {"padding_mode": "reflection", "align_corners": False}
+    yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID, "bilinear", "reflection", False),), reflect)
     yield Example((IMAGE, _GRID), (_sampled(IMAGE, _GRID, "bilinear", "border"),), {"padding_mode": "border"})
     yield Example((IMAGE, _GRID[:, :1]), (_sampled(IMAGE, _GRID[:, :1], "nearest"),), {"mode": "nearest"})
     for padding in ("zeros", "border", "reflection"):

@@ -1,4 +1,4 @@
-"""Between channels and space, and between images and columns of windows."""
+"""Ops that move elements between channels and space, and between images and columns of windows."""
 
 from __future__ import annotations
 
@@ -32,50 +32,56 @@ def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int
 
 @composite
 def pixel_shuffle(x, *, factor: int):
-    """[n, c f f, h, w] to [n, c, h f, w f]: channel c f f + i f + j goes to row i, column j of each f by f square."""
+    """[n, c f f, h, w] rearranged to [n, c, h f, w f], where f is `factor`.
+
+    Channel c f f + i f + j becomes row i, column j of each f by f square.
+    """
     n, c, h, w = _image(x, "pixel_shuffle")
     if factor < 1 or c % factor**2:
-        raise ProgramError(f"{c} channels do not divide into squares of {factor}", "bad_attr")
+        raise ProgramError(f"{c} channels are not a multiple of the square of factor {factor}", "bad_attr")
     f, k = factor, c // factor**2
     return _regroup(x, (n, k, f, f, h, w), (0, 1, 4, 2, 5, 3), (n, k, h * f, w * f))
 
 
 @composite
 def pixel_unshuffle(x, *, factor: int):
-    """The inverse of `pixel_shuffle`: [n, c, h f, w f] to [n, c f f, h, w]."""
+    """[n, c, h f, w f] rearranged to [n, c f f, h, w]: the inverse of `pixel_shuffle`."""
     n, c, h, w = _image(x, "pixel_unshuffle")
     if factor < 1 or h % factor or w % factor:
-        raise ProgramError(f"{h} by {w} does not divide into squares of {factor}", "bad_attr")
+        raise ProgramError(f"{h} by {w} is not a multiple of factor {factor}", "bad_attr")
     f = factor
     return _regroup(x, (n, c, h // f, f, w // f, f), (0, 1, 3, 5, 2, 4), (n, c * f * f, h // f, w // f))
 
 
 @composite
 def space_to_depth(x, *, block_size: int):
-    """[n, c, h b, w b] to [n, b b c, h, w]: the place in the b by b square becomes the slower part of the channel."""
+    """[n, c, h b, w b] rearranged to [n, b b c, h, w], where b is `block_size`.
+
+    The position inside each b by b square becomes the slower-varying part of the channel index.
+    """
     n, c, h, w = _image(x, "space_to_depth")
     if block_size < 1 or h % block_size or w % block_size:
-        raise ProgramError(f"{h} by {w} does not divide into squares of {block_size}", "bad_attr")
+        raise ProgramError(f"{h} by {w} is not a multiple of block_size {block_size}", "bad_attr")
     b = block_size
     return _regroup(x, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
 
 
 @composite
 def depth_to_space(x, *, block_size: int):
-    """The inverse of `space_to_depth`: [n, b b c, h, w] to [n, c, h b, w b]."""
+    """[n, b b c, h, w] rearranged to [n, c, h b, w b]: the inverse of `space_to_depth`."""
     n, c, h, w = _image(x, "depth_to_space")
     if block_size < 1 or c % block_size**2:
-        raise ProgramError(f"{c} channels do not divide into squares of {block_size}", "bad_attr")
+        raise ProgramError(f"{c} channels are not a multiple of the square of block_size {block_size}", "bad_attr")
     b, k = block_size, c // block_size**2
     return _regroup(x, (n, b, b, k, h, w), (0, 3, 4, 1, 5, 2), (n, k, h * b, w * b))
 
 
 @composite
 def channel_shuffle(x, *, groups: int):
-    """The channels of [n, c, h, w], seen as [groups, c / groups], in the order of the transpose (Zhang et al. 2018)."""
+    """Channels of [n, c, h, w] shuffled (Zhang et al. 2018): viewed as [groups, c / groups] and transposed."""
     n, c, h, w = _image(x, "channel_shuffle")
     if groups < 1 or c % groups:
-        raise ProgramError(f"{c} channels do not divide into {groups} groups", "bad_attr")
+        raise ProgramError(f"{c} channels are not a multiple of {groups} groups", "bad_attr")
     return _regroup(x, (n, groups, c // groups, h, w), (0, 2, 1, 3, 4), (n, c, h, w))
 
 
@@ -125,7 +131,7 @@ channel_shuffle.example(_image_cases(lambda x: x[:, [0, 2, 1, 3]], "groups", dee
 def window_positions(
     xp, *, height: int, width: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
 ):
-    """Where, in row-major order, each element of each window stands: int64 [kernel h * kernel w, windows]."""
+    """Row-major position of each element of each window, as int64 [kernel h * kernel w, windows]."""
     rows, columns = (
         _starts(n, k, s, d) for n, k, s, d in zip((height, width), kernel, strides, dilations, strict=True)
     )
@@ -143,7 +149,7 @@ def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
 def window_positions_infer(*, height, width, kernel, strides, dilations):
     for what, values in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
         if len(values) != 2 or min(values) < 1:
-            raise ProgramError(f"{what} must be two sizes from 1, not {list(values)}", "bad_attr")
+            raise ProgramError(f"{what} must be two sizes of at least 1, not {list(values)}", "bad_attr")
     counts = [len(_starts(*each)) for each in zip((height, width), kernel, strides, dilations, strict=True)]
     if min(counts) < 1:
         raise ProgramError(f"a window of {list(kernel)} does not fit into {height} by {width}", "shape_mismatch")
@@ -170,7 +176,7 @@ def unfold(
     paddings: tuple[int, ...] = (0, 0),
     dilations: tuple[int, ...] = (1, 1),
 ):
-    """The windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], windows in row-major order."""
+    """Windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], with windows in row-major order."""
     n, c, h, w = _image(x, "unfold")
     _pairs(paddings)
     ph, pw = paddings
@@ -191,7 +197,7 @@ def fold(
     paddings: tuple[int, ...] = (0, 0),
     dilations: tuple[int, ...] = (1, 1),
 ):
-    """Columns [n, c * kernel h * kernel w, windows] added into an image [n, c, h, w]: the transpose of `unfold`."""
+    """Columns [n, c * kernel h * kernel w, windows] summed into an image [n, c, h, w]: the transpose of `unfold`."""
     _pairs(paddings)
     _pairs(output_size)
     if x.rank != 3 or -1 in x.shape:
@@ -202,7 +208,7 @@ def fold(
     n, deep, count = x.shape
     if deep % at.shape[0] or count != at.shape[1]:
         raise ProgramError(
-            f"{x.type} is not {at.shape[1]} windows of {at.shape[0]} elements a channel", "shape_mismatch"
+            f"fold needs {at.shape[1]} windows of {at.shape[0]} elements per channel, not {x.type}", "shape_mismatch"
         )
     c = deep // at.shape[0]
     like = x.builder.constant(0.0, x.dtype, (n, c, h * w))
@@ -213,7 +219,7 @@ def fold(
 
 def _pairs(values: tuple[int, ...]) -> None:
     if len(values) != 2 or min(values) < 0:
-        raise ProgramError(f"needs two sizes from 0, not {list(values)}", "bad_attr")
+        raise ProgramError(f"needs two sizes of at least 0, not {list(values)}", "bad_attr")
 
 
 def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):

@@ -1,4 +1,4 @@
-"""Maximum pooling over one, two or three spatial axes. Its gradient follows the positions that it found."""
+"""Maximum pooling over one, two or three spatial axes. The gradient follows the positions of the maxima."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = [
     "IMAGES",
     "LINE",
     "LINES",
+    "by_window_elements",
     "cases",
     "check_rank",
     "pool_shape",
-    "seen",
-    "slow",
+    "window_elements",
     "windows",
 ]
 
@@ -33,12 +33,12 @@ __all__ = [
 def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> TensorType:
     n = x.rank - 2
     if not 1 <= n <= 3 or not x.is_float:
-        raise ProgramError(f"pooling needs 3 to 5 axes of floats, not {x}", "shape_mismatch")
+        raise ProgramError(f"pooling needs floats with 3 to 5 axes, not {x}", "shape_mismatch")
     kernel, stride, pads = _geometry(n, kernel_size, strides, paddings)
     if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
         raise ProgramError(f"paddings {list(paddings)} must be smaller than the window {list(kernel)}", "bad_attr")
     if 0 in x.shape[2:]:
-        raise ProgramError(f"there is nothing in {x} that a window could hold", "shape_mismatch")
+        raise ProgramError(f"pooling needs nonempty spatial axes, not {x}", "shape_mismatch")
     axes = zip(x.shape[2:], kernel, stride, pads, strict=True)
     return TensorType((*x.shape[:2], *(reach(m, k, s, p, 1, ceil_mode) for m, k, s, p in axes)), x.dtype)
 
@@ -49,14 +49,14 @@ def _geometry(n: int, kernel_size, strides, paddings):
 
 
 def windows(size, counts, kernel_size, strides, paddings):
-    """What `meetings` gives for the windows of axes of `size`."""
+    """The overlaps of the windows with x, as `meetings` yields them, for spatial axes of `size`."""
     kernel, stride, pads = _geometry(len(size), kernel_size, strides, paddings)
     starts = tuple(-before for before, _ in pads)
     return meetings(size, kernel, counts, stride, (1,) * len(size), starts)
 
 
-def _over_axes(values):
-    """The values of each axis, as arrays that broadcast with each other."""
+def _broadcastable(values):
+    """One array per axis, reshaped so that they broadcast against each other."""
     return [each.reshape(-1, *(1,) * (len(values) - 1 - axis)) for axis, each in enumerate(values)]
 
 
@@ -70,18 +70,18 @@ def max_pool(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """`max_pool2d` over the axes of x behind batch and channels."""
+    """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
     shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
     geometry = _geometry(x.ndim - 2, kernel_size, strides, paddings)
     by = _by_window if few_windows(geometry[0], shape[2:]) else _by_element
     return by(xp, x, shape, geometry, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
 
 
-def _by_window(xp, x, shape, geometry, met):
-    """The largest element of one window after the other, and its position."""
+def _by_window(xp, x, shape, geometry, overlaps):
+    """The maximum and its position, one window at a time."""
     out, index = xp.empty(shape, x.dtype), xp.empty(shape, "int64")
     positions = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
-    for _, at, inside in met:
+    for _, at, inside in overlaps:
         places = positions[inside].ravel()
         block = x[(..., *inside)].reshape(*shape[:2], places.size)
         best = xp.argmax(block, axis=2)
@@ -90,23 +90,27 @@ def _by_window(xp, x, shape, geometry, met):
     return out, index
 
 
-def _by_element(xp, x, shape, geometry, met):
-    """The same for all windows at once, one element of them after the other, keeping the number of the largest."""
+def _by_element(xp, x, shape, geometry, overlaps):
+    """The maximum and its position for all windows at once, one window element at a time."""
     kernel, stride, pads = geometry
     size = x.shape[2:]
     starts = [xp.arange(n) * s - before for n, s, (before, _) in zip(shape[2:], stride, pads, strict=True)]
     number = xp.arange(math.prod(kernel), dtype=np.min_scalar_type(math.prod(kernel))).reshape(kernel)
     best = xp.empty(shape, number.dtype)
-    best[...] = number[tuple(_over_axes([xp.maximum(-start, 0) for start in starts]))]  # the first that is not padding
+    best[...] = number[
+        tuple(_broadcastable([xp.maximum(-start, 0) for start in starts]))
+    ]  # the first element that is not padding
     out = xp.full(shape, -xp.inf, x.dtype)
-    for element, at, inside in met:
-        block, held, found = x[(..., *inside)], out[(..., *at)], best[(..., *at)]
-        better = (block > held) | (block != block)  # NaN is above all
-        xp.maximum(found, better * number[element], out=found)  # numbers only grow
-        xp.maximum(held, block, out=held)
+    for element, at, inside in overlaps:
+        block, largest, found = x[(..., *inside)], out[(..., *at)], best[(..., *at)]
+        better = (block > largest) | (block != block)  # a NaN counts as the largest value
+        xp.maximum(
+            found, better * number[element], out=found
+        )  # elements come in increasing order, so the maximum is the newest
+        xp.maximum(largest, block, out=largest)
     steps = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
-    corners = sum(_over_axes([start * step for start, step in zip(starts, steps, strict=True)]))
-    offsets = sum(_over_axes([xp.arange(k) * step for k, step in zip(kernel, steps, strict=True)]))
+    corners = sum(_broadcastable([start * step for start, step in zip(starts, steps, strict=True)]))
+    offsets = sum(_broadcastable([xp.arange(k) * step for k, step in zip(kernel, steps, strict=True)]))
     return out, xp.take(offsets.ravel(), best) + corners
 
 
@@ -123,7 +127,7 @@ def max_pool_vjp(cts, outs, x, **attrs):
 
 @op
 def unpool_like(xp, x, index, like):
-    """Zeros shaped like `like` [n, c, *spatial], with x added at the positions that `index` gives in each image."""
+    """Zeros shaped like `like` [n, c, *spatial], with x added at the row-major positions in `index` of each image."""
     n, c, *spatial = like.shape
     size = math.prod(spatial)
     plane = xp.arange(n * c).reshape(n, c, *(1 for _ in index.shape[2:])) * size
@@ -147,7 +151,7 @@ unpool_like.vjp(lambda ct, out, x, index, like: (pick(ct, index), None, None))
 
 @op
 def pick(xp, x, index):
-    """The elements of each image of x [n, c, *spatial] at the positions, in row-major order, in `index`."""
+    """Elements of each image of x [n, c, *spatial] at the row-major positions in `index`."""
     n, c, *spatial = x.shape
     size = math.prod(spatial)
     at = in_range(xp, index, size).reshape(n, c, math.prod(index.shape[2:]))
@@ -172,7 +176,7 @@ pick.vjp(lambda ct, out, x, index: (unpool_like(ct, index, x), None))
 
 def check_rank(x, n: int) -> None:
     if x.rank != n + 2:
-        raise ProgramError(f"needs {n + 2} axes, batch and channels among them, not {x.type}", "shape_mismatch")
+        raise ProgramError(f"needs {n + 2} axes including batch and channels, not {x.type}", "shape_mismatch")
 
 
 @composite(outputs=("out", "index"))
@@ -184,7 +188,7 @@ def max_pool1d(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """`max_pool2d` over one spatial axis: x [n, c, length]."""
+    """Maximum over windows of one spatial axis, x [n, c, length]: see `max_pool2d`."""
     check_rank(x, 1)
     return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
 
@@ -198,11 +202,12 @@ def max_pool2d(
     paddings: tuple[int, ...] = (0, 0),
     ceil_mode: bool = False,
 ):
-    """``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``, the largest element of each window of
-    x [n, c, h, w], and its position ``row * w + column`` in the image.
+    """Maximum over each window of x [n, c, h, w]: ``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``.
 
-    Of several largest the first, row by row, is taken, and it alone gets the gradient. Padding is never taken.
-    `strides` are the window's size unless given; with `ceil_mode` a last window may hang over the end.
+    s is the stride and k the size of the window. The second result is the position ``row * w + column`` in the image.
+    `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end. Padding is
+    never selected.
+    If several elements are equal, the first one in row-major order is selected and gets the gradient.
     """
     check_rank(x, 2)
     return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
@@ -217,16 +222,16 @@ def max_pool3d(
     paddings: tuple[int, ...] = (0,),
     ceil_mode: bool = False,
 ):
-    """`max_pool2d` over three spatial axes: x [n, c, depth, h, w]."""
+    """Maximum over windows of three spatial axes, x [n, c, depth, h, w]: see `max_pool2d`."""
     check_rank(x, 3)
     return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
 
 
 @composite
 def max_unpool(x, index, *, output_size: tuple[int, ...]):
-    """Zeros [n, c, *output_size] with x at the positions in `index`, which a maximum pooling gave.
+    """Zeros [n, c, *output_size] with x at the positions in `index`, which come from a maximum pooling.
 
-    What falls on one position is added.
+    Elements with the same position are added.
     """
     if any(n < 0 for n in output_size) or len(output_size) != x.rank - 2:
         raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
@@ -239,14 +244,14 @@ def max_unpool(x, index, *, output_size: tuple[int, ...]):
 # --- examples --------------------------------------------------------------------------------------------------
 
 
-# distinct values, far enough apart that differences never change which is largest
+# distinct values, so far apart that finite differences never change the maximum
 IMAGE = np.random.default_rng(4).permutation(np.arange(40.0) / 10).reshape(1, 2, 5, 4)
 LINE = np.random.default_rng(5).permutation(np.arange(12.0) / 3).reshape(1, 2, 6)
 BOX = np.random.default_rng(6).permutation(np.arange(16.0) / 3).reshape(1, 1, 2, 2, 4)
 
 
-def seen(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, **attrs):
-    """{place in the result: [(value, position in the image), ...]}, window by window."""
+def window_elements(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, **attrs):
+    """{position in the result: [(value, position in the image), ...]}, window by window."""
     k = x.ndim - 2
     kernel, steps = kernel_size * (k // len(kernel_size)), strides or kernel_size
     steps = steps * (k // len(steps))
@@ -267,11 +272,11 @@ def seen(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, **attrs):
     return out, (*x.shape[:2], *map(len, starts))
 
 
-def slow(function, dtype=float):
-    """`function` of what each window sees, one window at a time."""
+def by_window_elements(function, dtype=float):
+    """A reference that applies `function` to the elements of each window, one window at a time."""
 
     def apply(x, **attrs):
-        every, shape = seen(x, **attrs)
+        every, shape = window_elements(x, **attrs)
         out = np.zeros(shape, dtype)
         for at, found in every.items():
             out[at] = function(found)
@@ -281,11 +286,14 @@ def slow(function, dtype=float):
 
 
 def _largest(found):
-    """Of several largest the one of the lowest position."""
+    """The largest (value, position); of equal values the one with the lowest position."""
     return max(found, key=lambda pair: (pair[0], -pair[1]))
 
 
-_maxima, _positions = slow(lambda found: _largest(found)[0]), slow(lambda found: _largest(found)[1], int)
+_maxima, _positions = (
+    by_window_elements(lambda found: _largest(found)[0]),
+    by_window_elements(lambda found: _largest(found)[1], int),
+)
 LINES = (
     (LINE, {"kernel_size": (2,)}),
     (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (0, 1)}),

@@ -1,4 +1,4 @@
-"""What boxes in images hold, brought to one size: the heads of detectors."""
+"""Region pooling: boxes in images pooled to a fixed size, for detectors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from core.ir.registry import Example, composite, lookup, op
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
-from core.ops.elementwise.logic import greater_equal, kept_where, logical_not, logical_or, where
+from core.ops.elementwise.logic import greater_equal, logical_not, logical_or, where, where_or_zero
 from core.ops.indexing.gather import check_index, gather, in_range, slice_
 from core.ops.reduction.sums import reduce_mean
 from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import reshape, transpose, unsqueeze
-from core.ops.vision.grid import read_between, rows_of
+from core.ops.vision.grid import channel_rows, interpolate_rows
 
 __all__: list[str] = []
 
 MOST_BINS = 2**20
-"""Bins are pooled one by one, some microseconds each."""
+"""Most bins of one op: they are pooled one at a time, at some microseconds each."""
 
 
 def _check(x, boxes, image, output_size: tuple[int, ...], scale: float) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def _check(x, boxes, image, output_size: tuple[int, ...], scale: float) -> tuple
     if x.rank != 4 or -1 in x.shape or 0 in x.shape[2:] or boxes.rank != 2 or -1 in boxes.shape:
         raise ProgramError(f"needs [n, c, h, w] and boxes [r, 4] of known sizes, not {x}, {boxes}", "shape_mismatch")
     if boxes.shape[1] != 4 or boxes.dtype != x.dtype or not matches(image, TensorType(boxes.shape[:1], image.dtype)):
-        raise ProgramError(f"needs {x.dtype} boxes [r, 4] and images [r], not {boxes} and {image}", "shape_mismatch")
+        raise ProgramError(f"needs {x.dtype} boxes [r, 4] and image [r], not {boxes} and {image}", "shape_mismatch")
     if not 0 < scale < math.inf:
         raise ProgramError(f"spatial_scale must be a positive number, not {scale}", "bad_attr")
     height, width = sizes(output_size, 2, "output_size", 1)
@@ -50,14 +50,18 @@ def roi_align(
     sampling_ratio: int = 2,
     aligned: bool = True,
 ):
-    """Each box cut into `output_size` (height, width) bins, the mean of what x is at points in each (He et al. 2017).
+    """Region pooling with bilinear sampling (He et al. 2017): each box is divided into bins, and each bin is a mean of
+    samples.
 
-    x is [n, c, h, w]; a row of boxes [r, 4] is (left, top, right, bottom), times `spatial_scale` in elements of x, and
-    `image` [r] says which of the n it is in. The result is [r, c, height, width]. A bin has `sampling_ratio` x
-    `sampling_ratio` points, at ``top + (bottom - top) * (k + 0.5) / (height * sampling_ratio)`` for k = 0, 1, ... down
-    the box and likewise across, read bilinearly; up to one element beyond the border x is as on it, further out 0. With
-    `aligned` the centre of the first element is at 0.5; without, it is at 0, and a box is at least 1 wide and high.
-    x and the boxes get gradients, one-sided for a box where a point meets an element exactly.
+    x is [n, c, h, w]. A row of boxes [r, 4] is (left, top, right, bottom); times `spatial_scale` it is in elements of
+    x. `image` [r] is the index of the image of each box. The result is [r, c, height, width], where `output_size` is
+    (height, width).
+    A bin has `sampling_ratio` x `sampling_ratio` points, at ``top + (bottom - top) * (k + 0.5) / (height *
+    sampling_ratio)`` for k = 0, 1, ... along the height, and likewise along the width. Up to one element outside the
+    border, a point reads the border; further outside it reads 0.
+    aligned: if true, the centre of the first element is at 0.5; otherwise it is at 0, and a box is at least 1 wide and
+    high.
+    x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
     if not 1 <= sampling_ratio <= 64:
@@ -68,44 +72,44 @@ def roi_align(
     def column(i):
         return slice_(scaled, axes=(1,), starts=(i,), ends=(i + 1,))
 
-    places = []
+    positions = []
     for axis, count in enumerate((height, width)):
         start = column(1 - axis)
         extent = column(3 - axis) - start
         if not aligned:
             extent = maximum(extent, full_like(extent, value=1.0))
-        shares = x.builder.emit("range", start=0.5, end=float(count * sampling_ratio), dtype="float64")
-        shares = cast(shares * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
-        places.append(start + extent * shares)  # [r, count * sampling_ratio]
-    rows, first = rows_of(x)
-    tall, broad = (v.shape[1] for v in places)
+        fractions = x.builder.emit("range", start=0.5, end=float(count * sampling_ratio), dtype="float64")
+        fractions = cast(fractions * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
+        positions.append(start + extent * fractions)  # [r, count * sampling_ratio]
+    rows, first = channel_rows(x)
+    rows_down, columns_across = (v.shape[1] for v in positions)
     each = [
-        reshape(expand(unsqueeze(v, axes=(2 - i,)), shape=(r, tall, broad)),
-                          shape=(r, tall * broad))
-        for i, v in enumerate(places)
+        reshape(expand(unsqueeze(v, axes=(2 - i,)), shape=(r, rows_down, columns_across)),
+                          shape=(r, rows_down * columns_across))
+        for i, v in enumerate(positions)
     ]  # fmt: skip
     outside = [
         lookup(test)(at, full_like(at, value=bound))
         for at, size in zip(each, spatial, strict=True)
-        for test, bound in (("less_than", -1.0), ("greater_than", float(size)))  # of which NaN is neither
+        for test, bound in (("less_than", -1.0), ("greater_than", float(size)))  # both are false for NaN
     ]
     inside = logical_not(reduce(logical_or, outside))
-    found = read_between(rows, gather(first, image), each, spatial, padding_mode="border")
-    found = kept_where(unsqueeze(inside, axes=(2,)), found)
+    found = interpolate_rows(rows, gather(first, image), each, spatial, padding_mode="border")
+    found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
     found = reshape(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
     return transpose(reduce_mean(found, axes=(2, 4)), axes=(0, 3, 1, 2))
 
 
 @op(no_gradient="its result is an integer")
 def roi_positions(xp, x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
-    """For `roi_pool`: where, in row-major order of x, the largest element of each bin stands; -1 for an empty bin."""
+    """For `roi_pool`: row-major position in x of the largest element of each bin, or -1 for an empty bin."""
     height, width = sizes(output_size, 2, "output_size", 1)
     n, c, h, w = x.shape
     out = xp.full((len(boxes), c, height, width), -1, "int64")
     corners = np.asarray(boxes.tolist(), "float64").reshape(-1, 4) * spatial_scale
     if not np.isfinite(corners).all():
-        raise ExecutionError("a box is not finite", "not_finite")
-    edges = np.sign(corners) * np.floor(np.abs(corners) + 0.5)  # halves go away from 0, as in C
+        raise ExecutionError("boxes must be finite", "not_finite")
+    edges = np.sign(corners) * np.floor(np.abs(corners) + 0.5)  # halves are rounded away from 0, as in C
     which = in_range(np, np.asarray(image.tolist(), "int64").reshape(-1), n)
     for k, (left, top, right, bottom) in enumerate(edges):
         downs, rights = _bins(top, bottom, height, h), _bins(left, right, width, w)
@@ -119,7 +123,7 @@ def roi_positions(xp, x, boxes, image, *, output_size: tuple[int, ...], spatial_
 
 
 def _bins(start: float, end: float, count: int, size: int) -> list[tuple[int, int]]:
-    """Where the `count` bins of an axis begin and end; both edges of a box belong to it."""
+    """Start and end of each of the `count` bins of an axis. Both edges of a box belong to it."""
     extent = max(end - start + 1, 1.0) / count
     return [
         (
@@ -136,17 +140,20 @@ def roi_positions_infer(x, boxes, image, *, output_size, spatial_scale):
         raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
     counts = _check(x, boxes, image, output_size, spatial_scale)
     if boxes.shape[0] * math.prod(counts) > MOST_BINS:
-        raise ProgramError(f"{boxes.shape[0]} boxes of {list(counts)} are more than {MOST_BINS} bins", "bad_attr")
+        raise ProgramError(
+            f"{boxes.shape[0]} boxes of {list(counts)} bins exceed the limit of {MOST_BINS} bins", "bad_attr"
+        )
     return TensorType((boxes.shape[0], x.shape[1], *counts), "int64")
 
 
 @composite
 def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
-    """Each box cut into `output_size` (height, width) bins, the largest element of x in each (Girshick 2015).
+    """Region pooling by maximum (Girshick 2015): each box is divided into bins, and each bin gives its largest
+    element.
 
-    x [n, c, h, w], boxes [r, 4] and image [r] as with `roi_align`, but corners are rounded to elements, and both of
-    them belong to the box. Neighbouring bins may share elements; an empty one gives 0. Of several largest the first
-    gets the gradient; boxes get none.
+    x [n, c, h, w], boxes [r, 4], image [r] and `output_size` are as in `roi_align`, but corners are rounded to
+    elements, and both corner elements belong to the box. Neighbouring bins may share elements. An empty bin gives 0.
+    If several elements are equal, the first one gets the gradient. boxes get none.
     """
     at = roi_positions(stop_gradient(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale)
     zero = fill_zeros_like(at)
@@ -154,11 +161,11 @@ def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: fl
     flat = reshape(x, shape=(math.prod(x.shape),))
     if flat.shape[0] == 0:
         return cast(zero, dtype=x.dtype)
-    return kept_where(some, gather(flat, where(some, at, zero)))
+    return where_or_zero(some, gather(flat, where(some, at, zero)))
 
 
-def _align_slow(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):
-    """Point by point, by the definition."""
+def _align_points(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):
+    """`roi_align` by its definition, one point at a time."""
     h, w = x.shape[2:]
     out = np.zeros((len(boxes), x.shape[1], height, width))
 
@@ -171,27 +178,27 @@ def _align_slow(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True
         return sum(plane[a, b] * (1 - abs(v - a)) * (1 - abs(u - b)) for a, b in corners)
 
     for k, (left, top, right, bottom) in enumerate(np.asarray(boxes) * scale - (0.5 if aligned else 0)):
-        tall, broad = bottom - top, right - left
+        rows_down, columns_across = bottom - top, right - left
         if not aligned:
-            tall, broad = max(tall, 1), max(broad, 1)
+            rows_down, columns_across = max(rows_down, 1), max(columns_across, 1)
         for c, i, j, a, b in np.ndindex(x.shape[1], height, width, ratio, ratio):
-            v = top + (i + (a + 0.5) / ratio) * tall / height
-            u = left + (j + (b + 0.5) / ratio) * broad / width
+            v = top + (i + (a + 0.5) / ratio) * rows_down / height
+            u = left + (j + (b + 0.5) / ratio) * columns_across / width
             out[k, c, i, j] += read(x[image[k], c], v, u) / ratio**2
     return out
 
 
-def _pool_slow(x, boxes, image, height, width, scale=1.0):
+def _pool_bins(x, boxes, image, height, width, scale=1.0):
     out = np.zeros((len(boxes), x.shape[1], height, width))
     for k, box in enumerate(boxes):
         left, top, right, bottom = (math.floor(v * scale + 0.5) for v in box)
-        tall, broad = max(bottom - top + 1, 1) / height, max(right - left + 1, 1) / width
+        rows_down, columns_across = max(bottom - top + 1, 1) / height, max(right - left + 1, 1) / width
         for c, i, j in np.ndindex(out.shape[1:]):
             members = [
                 x[image[k], c, v, u]
                 for v, u in np.ndindex(x.shape[2:])
-                if top + math.floor(i * tall) <= v < top + math.ceil((i + 1) * tall)
-                and left + math.floor(j * broad) <= u < left + math.ceil((j + 1) * broad)
+                if top + math.floor(i * rows_down) <= v < top + math.ceil((i + 1) * rows_down)
+                and left + math.floor(j * columns_across) <= u < left + math.ceil((j + 1) * columns_across)
             ]
             out[k, c, i, j] = max(members, default=0.0)
     return out
@@ -203,10 +210,10 @@ _IMAGE = np.array([1, 0, 1])
 _SMALL = np.array([[0.7, 0.9, 1.13, 1.21]])
 roi_align.example(
     lambda: [
-        Example((_X, _BOXES, _IMAGE), (_align_slow(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
-        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_align_slow(_X, 2 * _BOXES[:2], _IMAGE[:2], 1, 2, 0.5, 3, False),),
+        Example((_X, _BOXES, _IMAGE), (_align_points(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
+        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_align_points(_X, 2 * _BOXES[:2], _IMAGE[:2], 1, 2, 0.5, 3, False),),
                 {"output_size": (1, 2), "spatial_scale": 0.5, "sampling_ratio": 3, "aligned": False}),
-        Example((_X, _SMALL, _IMAGE[:1]), (_align_slow(_X, _SMALL, _IMAGE[:1], 2, 2, 1.0, 1, False),),
+        Example((_X, _SMALL, _IMAGE[:1]), (_align_points(_X, _SMALL, _IMAGE[:1], 2, 2, 1.0, 1, False),),
                 {"output_size": (2,), "sampling_ratio": 1, "aligned": False}),
         Example((_X, _BOXES[:0], _IMAGE[:0]), (np.zeros((0, 2, 2, 2)),), {"output_size": (2,)}),
     ]
@@ -220,8 +227,8 @@ roi_positions.example(
 )  # fmt: skip
 roi_pool.example(
     lambda: [
-        Example((_X, _BOXES, _IMAGE), (_pool_slow(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
-        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_pool_slow(_X, 2 * _BOXES[:2], _IMAGE[:2], 3, 2, 0.5),),
+        Example((_X, _BOXES, _IMAGE), (_pool_bins(_X, _BOXES, _IMAGE, 2, 3),), {"output_size": (2, 3)}),
+        Example((_X, 2 * _BOXES[:2], _IMAGE[:2]), (_pool_bins(_X, 2 * _BOXES[:2], _IMAGE[:2], 3, 2, 0.5),),
                 {"output_size": (3, 2), "spatial_scale": 0.5}),
         Example((_X, _BOXES[:0], _IMAGE[:0]), (np.zeros((0, 2, 2, 2)),), {"output_size": (2,)}),
     ]

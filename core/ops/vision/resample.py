@@ -1,4 +1,4 @@
-"""Resizing of lines, images and volumes."""
+"""Resizing of signals, images and volumes by interpolation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["cubic_weights"]
 
 Mode = Literal["nearest", "linear", "cubic"]
 CUBIC = -0.75
-"""The parameter of Keys' kernel (1981) that PyTorch, OpenCV and Paddle use."""
+"""Parameter of Keys' kernel (1981), the value that PyTorch, OpenCV and Paddle use."""
 
 
 def cubic_weights(t):
-    """Keys' weights of the four elements around a place `t` behind the second of them; t an array or a symbol."""
+    """Keys' weights of the four elements around a position `t` after the second element. t is an array or a symbol."""
 
     def near(d):
         return ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
@@ -37,7 +37,7 @@ def cubic_weights(t):
 
 
 def _source(size: int, out: int, align_corners: bool, from_first: bool) -> np.ndarray:
-    """Where in the input each output element lies, in units of input elements."""
+    """Position in the input of each output element, in units of input elements."""
     at = np.arange(out, dtype=np.float64)
     if align_corners:
         return at * ((size - 1) / max(out - 1, 1))
@@ -45,12 +45,12 @@ def _source(size: int, out: int, align_corners: bool, from_first: bool) -> np.nd
 
 
 def _taps(size: int, out: int, mode: Mode, align_corners: bool, align_mode: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What each output element is the weighted sum of: (positions, weights), both [out], one pair for each tap.
+    """The taps of each output element: one (positions, weights) pair per tap, both arrays [out].
 
-    What falls beyond the border takes the border's element.
+    An output element is the weighted sum of its taps. A position outside the axis is clamped to the border.
     """
     at = np.arange(out)
-    if mode == "nearest":  # in whole numbers: a rounded quotient may fall on the wrong side
+    if mode == "nearest":  # in integers: a rounded quotient could select the wrong element
         span = max(out - 1, 1)
         first = (2 * at * (size - 1) + span) // (2 * span) if align_corners else at * size // out
         return [(np.minimum(first, size - 1), np.ones(out))]
@@ -71,7 +71,7 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 def resize_weights(
     xp, *, size: int, out: int, mode: Mode, align_corners: bool = False, align_mode: int = 0, dtype: Dtype = "float32"
 ):
-    """The matrix [size, out] by which an axis of `size` elements is resized to `out`; see `interpolate`."""
+    """Matrix [size, out] that resizes an axis of `size` elements to `out` elements: see `interpolate`."""
     matrix = np.zeros((size, out))
     for at, weight in _taps(size, out, mode, align_corners, align_mode):
         np.add.at(matrix, (at, np.arange(out)), weight)
@@ -80,7 +80,9 @@ def resize_weights(
 
 def _check_resize(size: int, out: int, align_mode: int, dtype: str) -> None:
     if size < 1 or out < 1 or align_mode not in (0, 1) or dtype not in FLOATS:
-        raise ProgramError(f"cannot resize {size} elements to {out}", "bad_attr")
+        raise ProgramError(
+            f"cannot resize {size} elements to {out} of dtype {dtype} with align_mode {align_mode}", "bad_attr"
+        )
 
 
 @resize_weights.infer
@@ -112,7 +114,7 @@ def resize_tap(
     align_mode: int = 0,
     dtype: Dtype = "float32",
 ):
-    """Element number `tap` of those that each of `out` elements is a weighted sum of: its position and its weight."""
+    """Position and weight of tap number `tap` of each of `out` output elements: see `interpolate`."""
     at, weight = _taps(size, out, mode, align_corners, align_mode)[tap]
     return xp.asarray(at.astype("int64")), xp.asarray(weight.astype(as_dtype(dtype)))
 
@@ -136,20 +138,20 @@ resize_tap.example(
 
 
 DENSE = 2**20
-"""The most elements of a matrix that resizes an axis; on long lines, unlike images, it would grow too large."""
+"""Most elements of a matrix that resizes an axis. A longer axis is resized by gathering its taps."""
 
 
-def _resized(x, axis: int, out: int, how):
-    """x with one axis resized; how: mode, align_corners, align_mode."""
+def _resized(x, axis: int, out: int, options):
+    """x with one axis resized. `options` holds mode, align_corners and align_mode."""
     size = x.shape[axis]
     order = (*(i for i in range(x.rank) if i != axis), axis)
     if size * out <= DENSE:
-        weights = cast(x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **how), dtype=x.dtype)
+        weights = cast(x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **options), dtype=x.dtype)
         turned = matmul(transpose(x, axes=order), weights)
         return transpose(turned, axes=tuple(order.index(i) for i in range(x.rank)))
     parts = []
-    for tap in range(TAPS[how["mode"]]):
-        at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **how)
+    for tap in range(TAPS[options["mode"]]):
+        at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **options)
         weight = unsqueeze(cast(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
         parts.append(gather(x, at, axis=axis) * weight)
     return sum_(*parts)
@@ -167,9 +169,11 @@ def interpolate(
 ):
     """x [n, c, *spatial] resized to `size`, or by `scale_factor` (rounded down), over one to three spatial axes.
 
-    mode: nearest, linear (on images bilinear, on volumes trilinear) or cubic (on images bicubic, a = -0.75).
-    align_corners: the corners of input and output coincide; otherwise, with align_mode 0, elements are areas and their
-    outer edges coincide, with align_mode 1 (linear only) the first elements do. The gradient is the transpose.
+    mode: `nearest`, `linear` (bilinear for images, trilinear for volumes) or `cubic` (bicubic for images, a = -0.75).
+    align_corners: if true, the centres of the corner elements of input and output coincide.
+    align_mode: without align_corners, 0 makes the outer edges of input and output coincide; 1 (linear only) makes the
+    first elements coincide.
+    The gradient of x is the transpose of the resizing.
     """
     n = x.rank - 2
     if not 1 <= n <= 3 or -1 in x.shape[2:] or 0 in x.shape[2:]:
@@ -186,10 +190,10 @@ def interpolate(
         size = size * n
     if len(size) != n or min(size) < 1:
         raise ProgramError(f"the output sizes {list(size)} do not fit {x.type}", "bad_attr")
-    how = {"mode": mode, "align_corners": align_corners, "align_mode": align_mode}
+    options = {"mode": mode, "align_corners": align_corners, "align_mode": align_mode}
     for axis, out in enumerate(size, start=2):
         if out != x.shape[axis]:
-            x = _resized(x, axis, out, how)
+            x = _resized(x, axis, out, options)
     return x
 
 
@@ -198,7 +202,7 @@ LINE = np.cos(np.arange(8.0) * 3).reshape(1, 2, 4)
 
 
 def _linear(x, out, align):
-    """One axis, by the definition."""
+    """One axis resized linearly, by definition."""
     size = x.shape[-1]
     result = np.zeros((*x.shape[:-1], out))
     for i in range(out):
@@ -214,7 +218,7 @@ def _both(x, h, w, align):
 
 
 def _bicubic_line(x, out):
-    """Keys' kernel applied to distances, edges repeated."""
+    """Keys' kernel applied to distances, with repeated edges."""
     size = x.shape[-1]
     result = np.zeros((*x.shape[:-1], out))
     for i in range(out):
@@ -227,7 +231,7 @@ def _bicubic_line(x, out):
 
 
 def _from_first(x, out):
-    """Linear, the first elements coinciding."""
+    """Linear resizing in which the first elements coincide."""
     result = np.zeros((*x.shape[:-1], out))
     for i in range(out):
         at = i * x.shape[-1] / out

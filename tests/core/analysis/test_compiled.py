@@ -1,4 +1,4 @@
-"""What is told about the machine code of a program before it runs: which ops it does, and why not the others."""
+"""The report on the machine code of a program before it runs: its regions, and the reasons for other ops."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.programs import Sketch
 LOSS = GradientQuery(loss="loss")
 
 
-def told(s: Sketch, **given: Any) -> Any:
+def report_of(s: Sketch, **given: Any) -> Any:
     return analyse(read(s.document), LOSS, **given)["machine_code"]
 
 
 def count(block: Block) -> int:
-    """The ops of `block` and of all blocks inside."""
+    """The number of ops of `block` and of all its inner blocks."""
     return sum(1 + sum(count(inner) for _, inner in inner_blocks(op)) for op in block.ops)
 
 
 def sorting_between() -> Sketch:
-    """A product, a sort that has no machine code, another product."""
+    """A product, a sort without machine code, and another product."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("v", [0.5, 0.7])
@@ -49,7 +49,7 @@ def sorting_inside() -> Sketch:
 
 
 def rounding_inside() -> Sketch:
-    """A loop that rounds to float16, in a loop: neither is machine code, nor is their gradient."""
+    """A nested loop that rounds to float16: neither loop is machine code, nor is its gradient."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="h")
@@ -106,8 +106,8 @@ def rounding() -> Sketch:
     return s
 
 
-def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
-    report = told(sorting_between())
+def test_the_report_lists_regions_of_machine_code_and_reasons_for_the_other_ops():
+    report = report_of(sorting_between())
     machine = compile_gradient(read(sorting_between().document), LOSS).compiled().machine
     regions = [each.op.attrs["region"] for each in machine.calls if each.op.type == "native"]
 
@@ -123,28 +123,28 @@ def test_what_is_machine_code_is_told_and_why_the_rest_is_not():
     assert counts["interpreted"] == sum(each["ops"] for each in report["interpreted"])
 
 
-def test_a_loop_has_its_stacks_counted_and_every_op_compiled():
-    report = told(tanh_loop(3))
+def test_the_stacks_of_a_loop_are_counted_and_all_its_ops_are_compiled():
+    report = report_of(tanh_loop(3))
 
     assert report["interpreted"] == []
     assert [each["stacks"] > 0 for each in report["regions"]] == [True]
 
 
-def test_where_nothing_is_compiled_no_machine_code_is_told():
-    assert told(tanh_loop(3), compiled=False) is None
+def test_an_interpreted_step_reports_no_machine_code():
+    assert report_of(tanh_loop(3), compiled=False) is None
 
 
 @pytest.mark.parametrize("s", [tanh_loop(3), sorting_inside(), rounding_inside(), collecting()])
-def test_every_op_is_counted_those_inside_loops_too(s):
-    counts = told(s)["ops"]
+def test_every_op_is_counted_including_ops_in_loops(s):
+    counts = report_of(s)["ops"]
 
     assert counts["compiled"] + counts["interpreted"] == count(
         compile_gradient(read(s.document), LOSS).interpreter.block
     )
 
 
-def test_a_loop_that_is_no_machine_code_says_which_op_in_it_is_none():
-    forward, backward = told(rounding_inside())["interpreted"]
+def test_an_uncompiled_loop_names_its_first_uncompiled_op():
+    forward, backward = report_of(rounding_inside())["interpreted"]
 
     assert (forward["type"], forward["of"]["type"], forward["count"]) == ("loop", "while", 1)
     assert forward["ops"] > 5  # with those inside
@@ -165,8 +165,8 @@ def test_a_loop_that_is_no_machine_code_says_which_op_in_it_is_none():
         (collecting(), "loop", "shares a stack with an op that has no machine code"),
     ],
 )
-def test_why_an_op_is_no_machine_code(s, type, reason):
-    first = next(each for each in told(s)["interpreted"] if each["type"] == type)
+def test_the_reason_for_an_uncompiled_op(s, type, reason):
+    first = next(each for each in report_of(s)["interpreted"] if each["type"] == type)
 
     assert reason in first["reason"]
 
@@ -183,19 +183,19 @@ def test_open_sizes_count_as_1():
     s = open_line([4])
     s.total(s.op("sin", s.op("mul", "x", "w")))
 
-    assert told(s)["interpreted"] == []  # a step knows its sizes
-    assert told(s) == told(s, shapes={"x": [1, 2]})
+    assert report_of(s)["interpreted"] == []  # a step knows its sizes
+    assert report_of(s) == report_of(s, shapes={"x": [1, 2]})
 
 
-def test_of_a_program_that_takes_no_size_of_1_no_machine_code_is_told_without_shapes():
+def test_a_program_that_conflicts_with_size_1_reports_no_machine_code_without_shapes():
     s = open_line([4])
     s.total(s.op("mul", s.op("reshape", "x", shape=[4, 2]), "w"))
 
-    assert told(s) is None
-    assert told(s, shapes={"x": [4, 2]})["interpreted"] == []
+    assert report_of(s) is None
+    assert report_of(s, shapes={"x": [4, 2]})["interpreted"] == []
 
 
-def test_very_large_steps_are_told_about_too():
+def test_very_large_steps_are_reported_too():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     h = "w"
@@ -203,4 +203,4 @@ def test_very_large_steps_are_told_about_too():
         h = s.op("sin", s.op("mul", h, "w"))
     s.total(h)
 
-    assert told(s)["ops"]["compiled"] > 4000
+    assert report_of(s)["ops"]["compiled"] > 4000

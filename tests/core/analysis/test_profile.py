@@ -1,4 +1,4 @@
-"""Where the time of a step goes: names, counts and work, but no times."""
+"""The profile of a step: names, counts and work of kernels. Times are not tested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def profiled(s: Sketch, compiled: bool = True, steps: int = 1) -> dict:
     return profile_of(times)
 
 
-def test_products_have_their_place_calls_work_and_bytes():
+def test_matrix_products_have_location_calls_work_and_bytes():
     batch, width = 8, 16
     found = profiled(mlp(batch, width), steps=3)
     products = [each for each in found["kernels"] if each["kernel"].startswith("product")]
@@ -46,10 +46,10 @@ def test_products_have_their_place_calls_work_and_bytes():
     assert sum(each["of"]["backward"] for each in products) == 5
 
 
-def test_an_elementwise_kernel_counts_an_operation_and_each_array_once():
+def test_an_elementwise_kernel_counts_each_operation_and_each_array_once():
     s = Sketch()
     s.param("w", np.arange(12.0).reshape(3, 4))
-    s.feed("x", np.arange(4.0))  # repeated over the rows, but read from memory once
+    s.feed("x", np.arange(4.0))  # broadcast over the rows, but read from memory once
     s.op("mul", "w", "x", out="loss")
     program = read(s.document)
     executable = compile_gradient(program, GradientQuery(targets=("loss",), inputs=("w",)), ["loss"])
@@ -63,7 +63,7 @@ def test_an_elementwise_kernel_counts_an_operation_and_each_array_once():
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["machine code", "interpreted"])
-def test_what_a_loop_runs_is_counted_by_trips_and_the_loop_is_no_kernel(compiled):
+def test_kernels_in_a_loop_are_counted_by_trips_and_the_loop_is_not_a_kernel(compiled):
     trips, steps = 7, 2
     found = profiled(tanh_loop(trips), compiled, steps)
     inside = [each for each in found["kernels"] if each["of"] and each["of"]["block"] == 1 and each["calls"] > steps]
@@ -75,18 +75,18 @@ def test_what_a_loop_runs_is_counted_by_trips_and_the_loop_is_no_kernel(compiled
     assert not any(op in ("loop", "while") for each in found["kernels"] for op in (*each["ops"], each["kernel"]))
 
 
-def test_ops_between_regions_are_there_too():
+def test_ops_between_regions_are_profiled():
     found = profiled(sorting_between())
     (sort,) = [each for each in found["kernels"] if each["kernel"] == "argsort"]
 
     assert not sort["compiled"]
     assert sort["calls"] == 1
     assert sort["of"] == {"block": 0, "op": 1, "type": "sort", "backward": False}
-    assert sort["bytes"] == 8 * 2 + 8 * 2  # what is sorted, and positions
+    assert sort["bytes"] == 8 * 2 + 8 * 2  # sorted values, and positions
     assert any(each["compiled"] for each in found["kernels"])
 
 
-def test_the_longest_comes_first_and_the_shares_add_up():
+def test_the_slowest_kernel_comes_first_and_the_shares_add_up():
     found = profiled(mlp())
     times = [each["ms"] for each in found["kernels"]]
 
@@ -96,7 +96,7 @@ def test_the_longest_comes_first_and_the_shares_add_up():
     assert all(each["share_of_peak"] >= 0 for each in found["kernels"])
 
 
-def test_code_that_takes_times_gives_the_same_bytes():
+def test_code_with_timers_gives_the_same_bytes():
     s = mlp(8, 16)
     executable = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("adam", {}))
     values = {**executable.initial_state(), **s.values}
@@ -108,7 +108,7 @@ def test_code_that_takes_times_gives_the_same_bytes():
     assert plain.loss.tobytes() == timed.loss.tobytes()
 
 
-def test_the_least_time_is_by_arithmetic_or_by_memory_as_far_away_as_it_is():
+def test_the_shortest_possible_time_is_limited_by_arithmetic_or_by_the_memory_level():
     machine = MachinePeak(1, {"float32": 100.0, "float64": 50.0}, ((10, 1000.0), (100, 10.0)))
 
     assert machine.seconds(200, 10, "float32") == 2.0
@@ -120,11 +120,11 @@ def test_the_least_time_is_by_arithmetic_or_by_memory_as_far_away_as_it_is():
 
 
 @pytest.mark.parametrize("held_up", [set(), {0}, set(range(6, 8)), set(range(36, 42)), set(range(0, 90, 2))])
-def test_the_peak_does_not_sink_where_the_measurement_is_held_up(monkeypatch, held_up):
+def test_a_delay_during_the_measurement_does_not_lower_the_peak(monkeypatch, held_up):
     clock, calls = [0.0], []
 
     def run(_thread: int, times: int) -> None:
-        clock[0] += 5e-5 + times * 1e-6  # to begin takes time too
+        clock[0] += 5e-5 + times * 1e-6  # the start takes time too
         clock[0] += 0.005 * 1.5 ** (len(calls) % 7) * (len(calls) in held_up)
         calls.append(times)
 
@@ -134,14 +134,14 @@ def test_the_peak_does_not_sink_where_the_measurement_is_held_up(monkeypatch, he
     assert clock[0] < 2
 
 
-def test_the_machine_can_do_something():
+def test_the_measured_peak_is_positive():
     machine = machine_peak(1)
 
     assert all(rate > 1e7 for rate in machine.flops.values())
     assert all(rate > 1e6 for _, rate in machine.bandwidth)
 
 
-def test_the_table_is_about_one_step_and_says_of_how_many_it_is_the_mean():
+def test_the_table_shows_means_per_step_and_the_number_of_steps():
     kernel = {"kernel": "rows 2", "ops": ["mul"], "calls": 20, "flops": 40, "bytes": 80}
     of = {"block": 1, "op": 3, "type": "mul", "backward": False}
     times = {"ms": 0.004, "share_of_time": 0.4, "share_of_peak": 0.5}
@@ -151,10 +151,10 @@ def test_the_table_is_about_one_step_and_says_of_how_many_it_is_the_mean():
 
     assert line.split() == ["1.00", "40.0%", "5", "0.0", "0.0", "50%", "rows", "2", "1:3", "mul"]
     assert outside.split()[:2] == ["1.50", "60.0%"]
-    assert end == "2.50 us a step, the mean of 4, on 3 threads"
+    assert end == "2.50 us per step, the mean of 4, on 3 threads"
 
 
-def test_the_table_says_what_belongs_to_the_optimizer():
+def test_the_table_marks_kernels_of_the_optimizer():
     executable = compile_training(read(mlp(8, 16).document), GradientQuery(loss="loss"), Optimizer("adam", {}))
     values = {**executable.initial_state(), **mlp(8, 16).values}
     times = Times()

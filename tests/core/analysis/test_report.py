@@ -1,4 +1,4 @@
-"""What is told about a program before it runs, against what happens when it does."""
+"""The analysis of a program before it runs, compared with its run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wide_chain() -> Sketch:
 
 
 def measured(s: Sketch, **query: object) -> int:
-    """Bytes allocated at once while the step ran."""
+    """Peak bytes allocated while the step ran."""
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
     exe.step(s.values)
     tracemalloc.start()
@@ -57,7 +57,7 @@ def predicted(s: Sketch, trips: int = 1, **query: object) -> int:
 @pytest.mark.reference
 @pytest.mark.parametrize("s", [mlp(), wide_chain()], ids=["mlp", "chain"])
 @pytest.mark.parametrize("checkpoints", [(), "auto"])
-def test_the_predicted_peak_is_what_a_step_takes(s, checkpoints):
+def test_the_predicted_peak_equals_the_measured_peak(s, checkpoints):
     assert predicted(s, checkpoints=checkpoints) == pytest.approx(measured(s, checkpoints=checkpoints), rel=0.15)
 
 
@@ -69,7 +69,7 @@ def test_the_predicted_peak_of_a_loop_under_every_memory_policy(policy):
     assert predicted(s, 300, loop_memory=policy) == pytest.approx(measured(s, loop_memory=policy), rel=0.25)
 
 
-def test_the_report_counts_work_and_tells_what_is_kept_and_why():
+def test_the_report_counts_work_and_lists_residuals_with_their_readers():
     s = mlp(8, 16)
     report = analyse(read(s.document), GradientQuery(loss="loss"))
 
@@ -86,7 +86,7 @@ def test_the_report_counts_work_and_tells_what_is_kept_and_why():
     assert set(report["ready_at"]) == {"w0", "w1", "w2"}
 
 
-def test_95_a_missing_gradient_is_explained_with_the_place_where_its_path_ends():
+def test_95_a_missing_gradient_has_a_reason_and_the_location_where_its_path_ends():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("v", [0.5, 0.7])
@@ -99,14 +99,14 @@ def test_95_a_missing_gradient_is_explained_with_the_place_where_its_path_ends()
     }
 
 
-def test_contributions_name_the_ops_they_come_from():
+def test_contributions_name_the_ops_that_compute_them():
     report = analyse(read(layers().document), GradientQuery(loss="loss"))
 
     assert [part["of"]["type"] for part in report["contributions"]["w"]] == ["mul"] * 4
     assert len(report["contributions"]["x"]) == 1
 
 
-def test_91_a_broken_gradient_is_found():
+def test_91_a_wrong_gradient_is_found():
     good = check_gradients(read(custom(2.0).document), "loss", custom(2.0).values)
     bad = check_gradients(read(custom(-1.0).document), "loss", custom(-1.0).values)
 
@@ -115,7 +115,7 @@ def test_91_a_broken_gradient_is_found():
     assert bad["w"].numeric == pytest.approx(8 * custom(2.0).values["w"][bad["w"].worst], rel=1e-5)
 
 
-def test_the_check_passes_on_a_loop_and_sees_kinks():
+def test_the_check_passes_on_a_loop_and_detects_kinks():
     found = check_gradients(read(tanh_loop(3).document), "loss", {})
     assert all(each.passed and each.kinks == 0 for each in found.values())
 

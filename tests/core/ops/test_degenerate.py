@@ -1,4 +1,4 @@
-"""Where a gradient does not exist, or needs care: ties, kinks, zeros, equal eigenvalues."""
+"""Gradients that do not exist or need care: ties, kinks, zeros, equal eigenvalues."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
         ("cholesky", [[1.0, 2.0], [2.0, 1.0]], "singular_matrix"),
     ],
 )
-def test_a_gradient_that_does_not_exist_is_an_error_with_its_place(type, value, code):
+def test_a_missing_gradient_is_an_error_with_a_location(type, value, code):
     with pytest.raises(ExecutionError) as error:
         gradient(type, value)
     assert error.value.code == code
     assert error.value.location is not None
 
 
-def test_there_is_no_gradient_through_vectors_of_equal_eigenvalues():
+def test_vectors_of_equal_eigenvalues_have_no_gradient():
     s = Sketch()
     s.param("w", np.eye(2))
     s.total(s.op("eigh", "w", out=("values", "vectors"))[1])
@@ -73,7 +73,7 @@ def test_there_is_no_gradient_through_vectors_of_equal_eigenvalues():
     assert error.value.code == "degenerate_spectrum"
 
 
-def test_a_zero_vector_is_similar_to_nothing():
+def test_a_zero_vector_has_similarity_0():
     s = Sketch()
     s.param("x", [[0.0, 0.0]])
     s.param("y", [[1.0, 2.0]])

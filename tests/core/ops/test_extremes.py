@@ -1,4 +1,6 @@
-"""Where formulas that are right on paper leave the range of numbers: huge, tiny and empty arguments, rates of 0."""
+"""Huge, tiny and empty arguments, for which the plain formulas overflow, underflow or cancel; and learning rates of
+0.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def test_values_of_huge_and_tiny_arguments(type, inputs, wanted):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_cross_entropy_of_certain_logits_keeps_the_digits_of_a_small_loss(dtype):
+def test_cross_entropy_of_large_logits_keeps_the_precision_of_a_small_loss(dtype):
     logits, label = np.array([30.0, -30.0, 80.0, 0.0], dtype), np.array([1.0, 0.0, 1.0, 0.25], dtype)
     small = np.exp([-30.0, -30.0, -80.0])
 
@@ -81,7 +83,7 @@ def test_cross_entropy_of_certain_logits_keeps_the_digits_of_a_small_loss(dtype)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_empty_batch_leaves_running_statistics_alone(known):
+def test_an_empty_batch_leaves_the_running_statistics_unchanged(known):
     b = BlockBuilder()
     x = b.param(TensorType((0 if known else -1, 2), "float64"))
     rest = [b.param(TensorType((2,), "float64")) for _ in range(4)]
@@ -98,7 +100,7 @@ def test_an_empty_batch_leaves_running_statistics_alone(known):
 
 
 def trained(optimizer: Optimizer, gradient: float, steps: int, dtype: str = "float64") -> list[np.ndarray]:
-    """The parameter after each of `steps` whose gradient is always the same."""
+    """The parameter after each of `steps` updates with the same gradient."""
     s = Sketch()
     s.param("w", [1.0, -2.0], dtype)
     s.op("scale", "w", out="loss_each", scale=gradient)
@@ -113,7 +115,7 @@ def trained(optimizer: Optimizer, gradient: float, steps: int, dtype: str = "flo
     return history
 
 
-def test_ftrl_does_nothing_while_its_schedule_says_zero():
+def test_ftrl_changes_nothing_while_its_schedule_gives_rate_0():
     rate = {"schedule": "piecewise_decay", "boundaries": [3], "values": [0.0, 0.1]}
     late = trained(Optimizer("ftrl", {"learning_rate": rate}), 1.0, 8)
     now = trained(Optimizer("ftrl", {"learning_rate": 0.1}), 1.0, 5)
@@ -122,13 +124,13 @@ def test_ftrl_does_nothing_while_its_schedule_says_zero():
     np.testing.assert_allclose(late[3:], now, rtol=1e-12)
 
 
-def test_ftrl_refuses_a_constant_rate_of_zero():
+def test_ftrl_refuses_a_constant_rate_of_0():
     with pytest.raises(CoreError) as error:
         trained(Optimizer("ftrl", {"learning_rate": 0.0}), 1.0, 1)
     assert error.value.code == "bad_attr"
 
 
-def test_centred_rmsprop_survives_gradients_that_never_change():
+def test_centred_rmsprop_stays_finite_for_constant_gradients():
     optimizer = Optimizer("rmsprop", {"centered": True, "epsilon": 1e-6, "learning_rate": 1e-9})
 
     assert np.isfinite(trained(optimizer, 3333.3, 300, "float32")).all()
@@ -136,7 +138,7 @@ def test_centred_rmsprop_survives_gradients_that_never_change():
 
 @pytest.mark.parametrize("sizes", [[10**9], [10**9] * 2, [2**62] * 2, [10**9] * 3])
 @pytest.mark.parametrize("kind", ["max", "avg"])
-def test_windows_without_number_are_refused_by_their_size(kind, sizes):
+def test_too_many_windows_are_refused(kind, sizes):
     s = Sketch()
     s.param("x", np.ones((1, 1, *[4] * len(sizes))))
     s.op(f"adaptive_{kind}_pool{len(sizes)}d", "x", out=["y", "at"] if kind == "max" else "y", output_size=sizes)

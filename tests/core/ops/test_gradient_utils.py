@@ -1,4 +1,4 @@
-"""What is done to gradients, where it matters: at the limit, beyond the range of a half, beside infinities."""
+"""Clipping and unscaling of gradients: at the limit, beyond the range of float16, and with infinities."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def clipped(value: object, max_norm: float, dtype: str = "float64") -> tuple[np.
         ([np.inf, 4.0], 1.0, [np.inf, 4], [1, 1]),
     ],
 )
-def test_clipping_by_norm_takes_the_gradient_of_the_norm_along(value, max_norm, out, gradient):
+def test_clip_by_norm_includes_the_gradient_of_the_norm(value, max_norm, out, gradient):
     found = clipped(value, max_norm)
 
     close(found[0], out, 1e-12)
     close(found[1], gradient, 1e-12)
 
 
-def test_halves_whose_squares_overflow_are_clipped_all_the_same():
+def test_float16_values_are_clipped_even_if_their_squares_overflow():
     found, _ = clipped([3000.0, 4000.0], 5.0, "float16")
 
     close(found, [3, 4], 1e-3)
     assert found.dtype == np.float16
 
 
-def test_a_value_that_is_not_finite_is_an_error_with_its_place():
+def test_a_nonfinite_value_is_an_error_with_a_location():
     s = Sketch()
     s.param("x", [0.0, 1.0])
     s.total(s.op("check_finite", s.op("log", "x")))
@@ -52,7 +52,7 @@ def test_a_value_that_is_not_finite_is_an_error_with_its_place():
     assert error.value.location is not None and error.value.location.op == 1
 
 
-def test_unscaling_tells_that_something_is_not_finite():
+def test_unscaling_reports_nonfinite_values():
     s = Sketch()
     s.feed("scale", 4.0)
     s.param("x", [8.0, 2.0])

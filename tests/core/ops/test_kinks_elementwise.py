@@ -1,4 +1,4 @@
-"""Elementwise ops where care is needed: far from 0, at kinks, in short dtypes, aligned by Fluid's rule, masked."""
+"""Edge cases of elementwise ops: large arguments, kinks, 16-bit dtypes, Fluid's axis, masks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(type: str, *inputs: Any, **attrs: Any) -> np.ndarray:
 
 
 def slope(type: str, *inputs: Any, dtype: str = "float64", **attrs: Any) -> list[np.ndarray]:
-    """The gradients of the sum of the result by each input."""
+    """The gradients of the sum of the result with respect to each input."""
     args = [np.asarray(x, dtype=dtype) for x in inputs]
     b = BlockBuilder()
     values = [b.param(TensorType(x.shape, dtype)) for x in args]
@@ -48,7 +48,7 @@ def by_element(spec: OpSpec) -> bool:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", sorted(n for n, spec in REGISTRY.items() if by_element(spec)))
-def test_short_dtypes_stay_what_they_are_and_give_near_values(name, dtype):
+def test_16_bit_dtypes_are_kept_and_values_are_close_to_float64(name, dtype):
     spec, kind = REGISTRY[name], as_dtype(dtype)
     for example in examples_of(spec):
         long = arrays(example)
@@ -69,11 +69,11 @@ def test_short_dtypes_stay_what_they_are_and_give_near_values(name, dtype):
                 assert found.dtype == kind and found.shape == short[i].shape
 
 
-# --- far from 0 ------------------------------------------------------------------------------------------------
+# --- large arguments -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("type", "left", "right"),  # slopes at -1000 and 1000
+    ("type", "left", "right"),  # gradients at -1000 and 1000
     [
         ("sigmoid", 0, 0),
         ("logsigmoid", 1, 0),
@@ -92,11 +92,11 @@ def test_short_dtypes_stay_what_they_are_and_give_near_values(name, dtype):
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradients_far_from_zero_are_their_limits(type, left, right, dtype):
+def test_gradients_at_large_arguments_equal_their_limits(type, left, right, dtype):
     close(slope(type, [-1000.0, 1000.0], dtype=dtype)[0], [left, right], 1e-6)
 
 
-def test_the_far_left_keeps_its_digits():
+def test_large_negative_arguments_keep_their_precision():
     x = np.float32([-15.0, -30.0, -80.0])
     e = np.exp(x.astype("float64"))
 
@@ -111,7 +111,7 @@ def test_the_far_left_keeps_its_digits():
 
 
 @pytest.mark.parametrize(("type", "sign"), [("asin", 1), ("acos", -1)])
-def test_the_gradient_near_the_end_of_the_domain_keeps_its_digits(type, sign):
+def test_the_gradient_near_the_end_of_the_domain_keeps_its_precision(type, sign):
     x = np.float32(1) - np.float32(2.0**-20)
 
     (found,) = slope(type, x, dtype="float32")
@@ -119,7 +119,7 @@ def test_the_gradient_near_the_end_of_the_domain_keeps_its_digits(type, sign):
     np.testing.assert_allclose(found, sign / np.sqrt(2.0**-19 - 2.0**-40), rtol=3e-7)
 
 
-def test_logarithms_of_powers_of_the_base_are_whole():
+def test_logarithms_of_powers_of_the_base_are_whole_numbers():
     assert run("log2", 2.0 ** np.arange(-40, 40)).tolist() == list(range(-40, 40))
     assert run("log10", 10.0 ** np.arange(0, 16)).tolist() == list(range(16))
 
@@ -157,8 +157,8 @@ def test_the_gradient_at_a_kink_or_pole(type, x, attrs, wanted):
     np.testing.assert_allclose(slope(type, x, **attrs)[0], wanted, rtol=1e-12)
 
 
-def test_the_remainder_moves_with_its_divisor_by_the_quotient_that_it_was_taken_with():
-    x, y = np.array([1.0, -1.0, 7.5]), np.array([0.1, 0.1, -2.0])  # 1 / 0.1 rounds up to 10, and 1 holds 0.1 9 times
+def test_the_gradient_of_the_divisor_is_minus_the_quotient_used_for_the_remainder():
+    x, y = np.array([1.0, -1.0, 7.5]), np.array([0.1, 0.1, -2.0])  # 1 / 0.1 rounds up to 10, but floor(1 / 0.1) is 9
     for type in ("mod", "fmod"):
         dx, dy = slope(type, x, y)
         quotient = np.rint((x - run(type, x, y)) / y)
@@ -167,7 +167,7 @@ def test_the_remainder_moves_with_its_divisor_by_the_quotient_that_it_was_taken_
     assert slope("fmod", x, y)[1].tolist() == [-9, 9, 3]
 
 
-def test_bits_shifted_out_are_lost_and_a_negative_shift_is_refused():
+def test_bits_beyond_the_width_are_lost_and_a_negative_shift_is_refused():
     x = np.array([1, -1, 64], dtype="int8")
     assert run("bitwise_left_shift", x, np.int8([7, 7, 2])).tolist() == [-128, -128, 0]
     assert run("bitwise_right_shift", x, np.int8([1, 100, 6])).tolist() == [0, -1, 1]
@@ -184,7 +184,7 @@ def test_bits_shifted_out_are_lost_and_a_negative_shift_is_refused():
     ("axis", "shape"), [(0, (2, 3)), (1, (3, 4)), (1, (3,)), (2, (4,)), (-1, (4,)), (None, (3, 1))]
 )
 @pytest.mark.parametrize("type", ["add", "mul", "maximum", "elementwise_div"])
-def test_axis_sets_the_sizes_of_y_against_those_of_x(type, axis, shape):
+def test_axis_aligns_y_with_the_axes_of_x(type, axis, shape):
     r = np.random.default_rng(3)
     s = Sketch()
     s.param("w", r.uniform(0.5, 2, (2, 3, 4)))
@@ -203,7 +203,7 @@ def test_axis_sets_the_sizes_of_y_against_those_of_x(type, axis, shape):
 
 
 @pytest.mark.parametrize("axis", [2, -2, 3, 1.5, "1"])
-def test_an_axis_without_room_for_y_is_refused(axis):
+def test_an_axis_at_which_y_does_not_fit_is_refused(axis):
     s = Sketch()
     s.param("w", np.ones((2, 3, 4)))
     s.param("v", np.ones((3, 4)))
@@ -215,10 +215,10 @@ def test_an_axis_without_room_for_y_is_refused(axis):
     assert [p.code for p in error.value.problems] == ["bad_attr"]
 
 
-# --- a choice whose other side does not exist ------------------------------------------------------------------
+# --- selection where the other side has no gradient ------------------------------------------------------------
 
 
-def test_where_lets_a_nan_of_the_other_side_through_and_mask_gradient_does_not():
+def test_where_passes_a_nan_of_the_unselected_side_and_mask_gradient_does_not():
     s = Sketch()
     s.param("w", [-1.0, 0.0, 4.0])
     zero = s.const(0.0, [3])
@@ -246,7 +246,7 @@ def choice(w: Any, condition_of: str = "w", **more: Any) -> Sketch:
     return s
 
 
-def test_safe_where_has_the_gradient_of_the_chosen_side_at_any_order():
+def test_safe_where_has_the_gradient_of_the_selected_side_at_any_order():
     w = np.array([-2.0, 0.5, 3.0, -0.25])
 
     first = check(choice(w))["w"]  # compares the second order too
@@ -255,7 +255,7 @@ def test_safe_where_has_the_gradient_of_the_chosen_side_at_any_order():
     close(grads(choice([0.0, 1.0]))["w"], [0, 1])
 
 
-def test_safe_where_gives_what_both_blocks_share_the_sum_of_their_own_elements():
+def test_safe_where_sums_the_gradients_of_a_variable_that_both_blocks_read():
     s = choice([-2.0, 0.5])
     with s.block() as yes:
         s.op("div", "v", "w", out="z")
@@ -285,7 +285,7 @@ def reduced(s: Sketch) -> str:
         (lambda s: s.op("neg", "nothing", out="y"), "unknown_variable"),
     ],
 )
-def test_what_safe_where_cannot_do_is_refused(body, code):
+def test_safe_where_refuses_invalid_blocks(body, code):
     s = Sketch()
     s.param("w", [1.0, 2.0])
     s.op("greater_than", "w", s.const(1.5), out="c")
@@ -307,8 +307,8 @@ FAR = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 127.5, 128.0, -
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
-def test_a_float_becomes_the_nearest_integer_towards_zero_that_there_is(source, dtype):
-    """In whole numbers of Python, which have no end."""
+def test_cast_rounds_towards_zero_and_saturates(source, dtype):
+    """The expected values are computed with Python integers, which do not overflow."""
     with np.errstate(over="ignore"):
         x = np.array(FAR).astype(as_dtype(source))
     block = block_for(OPS["cast"], Example((x,), (), {"dtype": dtype}))

@@ -1,4 +1,4 @@
-"""Linear algebra where matrices are singular, values are equal, or sizes and dtypes are not as one would wish."""
+"""Edge cases of linear algebra: singular matrices, equal values, unknown sizes, unsupported dtypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.runtime.reference import execute
 
 Q = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
 DOUBLE = (Q * [1.0, 1.0, 3.0]) @ Q.T
-"""Two of its eigenvalues are equal but for rounding."""
+"""Two of its eigenvalues are equal up to rounding."""
 
 
 def run(type: str, *inputs: Any, **attrs: Any) -> Any:
@@ -28,7 +28,7 @@ def run(type: str, *inputs: Any, **attrs: Any) -> Any:
 
 
 def gradient(loss: Any, x: Any) -> np.ndarray:
-    """Of ``loss(b.emit, x)``, a symbol for a number."""
+    """The gradient of ``loss(b.emit, x)``, which returns the symbol of a 0-d array."""
     x = np.asarray(x, dtype="float64")
     b = BlockBuilder()
     w = b.param(TensorType(x.shape, "float64"))
@@ -51,13 +51,15 @@ def refused(call: Any) -> str:
     return f"{type(error.value).__name__} {error.value.code}"
 
 
-def test_the_eigenvalues_of_equal_ones_have_a_gradient_even_beside_their_vectors():
+def test_equal_eigenvalues_have_a_gradient_even_if_their_vectors_are_computed():
     found = gradient(lambda emit, x: emit("reduce_sum", emit("square", emit("eigh", x)[0])), DOUBLE)
 
-    np.testing.assert_allclose(found, 2 * DOUBLE, atol=1e-12)  # the sum of squares is that of all elements
+    np.testing.assert_allclose(
+        found, 2 * DOUBLE, atol=1e-12
+    )  # the sum of squared eigenvalues is the sum of squared elements
 
 
-def test_a_vector_of_a_simple_eigenvalue_has_a_gradient_beside_equal_ones():
+def test_the_vector_of_a_simple_eigenvalue_has_a_gradient_if_other_eigenvalues_are_equal():
     def loss(emit, x):
         last = emit("slice", emit("eigh", x)[1], axes=(1,), starts=(2,), ends=(3,))
         return emit("reduce_sum", emit("slice", last, axes=(0,), starts=(0,), ends=(1,)))
@@ -80,7 +82,7 @@ def test_a_vector_of_a_simple_eigenvalue_has_a_gradient_beside_equal_ones():
         ("svd", 2, [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]),
     ],
 )
-def test_there_is_no_gradient_through_vectors_that_are_not_unique(type, slot, value):
+def test_vectors_that_are_not_unique_have_no_gradient(type, slot, value):
     weights = np.sin(np.arange(1.0, 10.0))
 
     def loss(emit, x):
@@ -103,7 +105,7 @@ def test_there_is_no_gradient_through_vectors_that_are_not_unique(type, slot, va
         (np.diag([2.0, 0.0]), np.diag([1.0, 0.0])),
     ],
 )
-def test_the_gradient_of_the_nuclear_norm_leaves_out_singular_values_of_zero(value, wanted):
+def test_singular_values_of_0_add_nothing_to_the_gradient_of_the_nuclear_norm(value, wanted):
     found = gradient(lambda emit, x: emit("reduce_sum", emit("svd", x)[1]), value)
 
     np.testing.assert_allclose(found, wanted, atol=1e-12)
@@ -135,7 +137,7 @@ def test_the_second_derivative_at_equal_eigenvalues_is_refused():
         ("pinv", (np.full((2, 2), np.nan),), {}, "no_convergence"),
     ],
 )
-def test_what_cannot_be_solved_is_an_error_and_no_nan(type, inputs, attrs, code):
+def test_a_singular_system_is_an_error_and_not_nan(type, inputs, attrs, code):
     assert refused(lambda: run(type, *inputs, **attrs)) == f"ExecutionError {code}"
 
 
@@ -146,7 +148,7 @@ def test_the_gradient_of_a_qr_with_dependent_columns_is_refused():
     assert refused(lambda: gradient(loss, np.zeros((3, 2)))) == "ExecutionError singular_matrix"
 
 
-def test_a_determinant_of_zero_is_told_in_the_way_of_each_op():
+def test_each_op_reports_a_determinant_of_0_as_documented():
     singular = np.ones((2, 2))
 
     assert run("det", singular) == 0
@@ -155,7 +157,7 @@ def test_a_determinant_of_zero_is_told_in_the_way_of_each_op():
     assert np.isnan(run("logdet", np.diag([-1.0, 1.0])))
 
 
-def test_the_triangle_that_is_not_read_may_hold_anything_and_gets_no_gradient():
+def test_the_unread_triangle_is_ignored_and_has_gradient_0():
     x = np.array([[2.0, np.nan], [1.0, 4.0]])
 
     def loss(emit, x):
@@ -165,7 +167,7 @@ def test_the_triangle_that_is_not_read_may_hold_anything_and_gets_no_gradient():
     np.testing.assert_allclose(gradient(loss, x), [[-0.375, 0], [-0.25, -0.1875]])
 
 
-def test_large_triangles_and_batches_of_them_are_solved_too():
+def test_large_triangular_matrices_and_batches_are_solved():
     r = np.random.default_rng(1)
     x, y = r.standard_normal((2, 40, 40)) + 20 * np.eye(40), r.standard_normal((40, 3))
 
@@ -174,7 +176,7 @@ def test_large_triangles_and_batches_of_them_are_solved_too():
     np.testing.assert_allclose(np.swapaxes(np.tril(x), 1, 2) @ found, np.broadcast_to(y, (2, 40, 3)), atol=1e-12)
 
 
-def test_the_pseudo_inverse_of_a_low_rank_has_the_gradient_of_that_rank():
+def test_the_pseudo_inverse_of_a_low_rank_matrix_has_the_gradient_for_that_rank():
     a, b, c = np.array([1.0, -2.0, 0.5]), np.array([0.3, 2.0]), np.sin(np.arange(6.0)).reshape(2, 3)
 
     def loss(emit, x):
@@ -189,7 +191,7 @@ def test_the_pseudo_inverse_of_a_low_rank_has_the_gradient_of_that_rank():
 
 
 @pytest.mark.parametrize("dtype", [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)])
-def test_products_of_halves_are_halves_summed_in_float32(dtype):
+def test_products_in_16_bits_are_accumulated_in_float32(dtype):
     ones = np.ones((1, 4096), dtype)
 
     for found in (
@@ -203,7 +205,7 @@ def test_products_of_halves_are_halves_summed_in_float32(dtype):
 
 @pytest.mark.parametrize("type", ["inverse", "det", "cholesky", "eigh", "eigvalsh", "svd", "qr", "pinv"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64"])
-def test_decompositions_take_no_halves_nor_integers(type, dtype):
+def test_decompositions_refuse_16_bit_floats_and_integers(type, dtype):
     b = BlockBuilder()
     x = b.param(TensorType((2, 2), dtype))
 
@@ -212,7 +214,7 @@ def test_decompositions_take_no_halves_nor_integers(type, dtype):
     assert error.value.code == "dtype_mismatch"
 
 
-def test_sizes_that_only_the_run_tells_are_not_stretched_under_a_letter():
+def test_sizes_known_only_in_the_run_do_not_broadcast_under_a_letter():
     b = BlockBuilder()
     x, y = (b.param(TensorType((-1, -1), "float64")) for _ in range(2))
     block = b.build([b.emit("einsum", x, y, equation="ij,jk->ik")])
@@ -222,7 +224,7 @@ def test_sizes_that_only_the_run_tells_are_not_stretched_under_a_letter():
     assert error.value.code == "shape_mismatch"
 
 
-def test_a_flattened_product_needs_no_sizes_where_axes_pair_up():
+def test_a_flattened_product_needs_no_sizes_if_axes_match_one_to_one():
     b = BlockBuilder()
     x, y = b.param(TensorType((-1, -1, 3), "float64")), b.param(TensorType((3, -1), "float64"))
     out = b.emit("mul_flattened", x, y, x_num_col_dims=2)

@@ -1,4 +1,4 @@
-"""Losses where care is needed: certain probabilities, masked classes, labels that are no class, empty means."""
+"""Edge cases of losses: probabilities of 0 and 1, masked classes, labels outside the classes, empty means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.ir.errors import CoreError
 from tests.programs import Sketch, close, grads, step
 
 
-def asked(type: str, *values: Any, **attrs: Any) -> tuple[Any, dict[str, np.ndarray]]:
+def result_and_gradients(type: str, *values: Any, **attrs: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """The result of one op, and the gradients of its sum."""
     s = Sketch()
     names = []
@@ -52,8 +52,8 @@ INF = np.inf
         ("kldiv_loss", ([-1.0, -2.0], [0.0, 0.5]), {"reduction": "sum"}, [0, -0.5]),
     ],
 )
-def test_the_first_gradient_is_finite_and_as_the_formula_says(type, values, attrs, wanted):
-    out, found = asked(type, *(np.asarray(v) for v in values), **attrs)
+def test_the_gradient_is_finite_and_equals_the_formula(type, values, attrs, wanted):
+    out, found = result_and_gradients(type, *(np.asarray(v) for v in values), **attrs)
 
     assert np.isfinite(out).all()
     close(found["x0"], wanted, 1e-12)
@@ -71,27 +71,27 @@ def test_the_first_gradient_is_finite_and_as_the_formula_says(type, values, attr
         ("accuracy", 2, [[0, 1], [1, 0]]),
     ],
 )
-def test_labels_that_are_no_class_or_do_not_fit_are_refused(type, rows, label):
+def test_labels_outside_the_classes_or_of_wrong_shape_are_refused(type, rows, label):
     with pytest.raises(CoreError) as error:
-        asked(type, np.full((rows, 3), 0.25), np.asarray(label))
+        result_and_gradients(type, np.full((rows, 3), 0.25), np.asarray(label))
     assert error.value.code in ("index_out_of_range", "shape_mismatch")
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-4, 1e4, 1e30])
-def test_similarity_does_not_depend_on_the_size_of_vectors(size):
+def test_similarity_does_not_depend_on_the_length_of_vectors(size):
     x = np.array([[3.0, 4.0]], "float32")
 
-    out, found = asked("cos_sim", x * np.float32(size), x[:, ::-1].copy())
+    out, found = result_and_gradients("cos_sim", x * np.float32(size), x[:, ::-1].copy())
 
     close(out, [0.96], 1e-6)
     close(found["x0"] * size, [[0.0448, -0.0336]], 1e-6)
 
 
-def test_a_label_that_needs_more_time_than_there_is_has_an_infinite_loss_and_no_gradient():
+def test_a_label_longer_than_its_sequence_has_an_infinite_loss_and_no_gradient():
     x = np.log(np.full((2, 1, 3), 1 / 3))
 
     for forgiving, wanted in ((False, INF), (True, 0.0)):
-        out, found = asked(
+        out, found = result_and_gradients(
             "ctc_loss",
             x,
             np.array([[1, 1]]),
@@ -105,11 +105,11 @@ def test_a_label_that_needs_more_time_than_there_is_has_an_infinite_loss_and_no_
         close(found["x0"], np.zeros((2, 1, 3)))
 
 
-def test_an_impossible_class_spoils_no_other_path():
+def test_an_impossible_class_leaves_other_paths_finite():
     x = np.log(np.array([[[0.5, 0.5]], [[1e-300, 1.0]]]))
     x[1, 0, 0] = -INF
 
-    out, found = asked("ctc_loss", x, np.array([[1]]), np.array([2]), np.array([1]), reduction="none")
+    out, found = result_and_gradients("ctc_loss", x, np.array([[1]]), np.array([2]), np.array([1]), reduction="none")
 
     close(out, [0.0], 1e-12)
     close(found["x0"], [[[-0.5, -0.5]], [[0.0, -1.0]]], 1e-12)
@@ -126,16 +126,16 @@ def test_an_impossible_class_spoils_no_other_path():
         ([[1]], [2], [-1]),
     ],
 )
-def test_labels_and_lengths_that_ctc_cannot_read_are_refused(label, times, sizes):
+def test_ctc_refuses_invalid_labels_and_lengths(label, times, sizes):
     with pytest.raises(CoreError) as error:
-        asked("ctc_loss", np.zeros((2, 1, 3)), np.array(label), np.array(times), np.array(sizes))
+        result_and_gradients("ctc_loss", np.zeros((2, 1, 3)), np.array(label), np.array(times), np.array(sizes))
     assert error.value.code in ("index_out_of_range", "shape_mismatch")
 
 
-def test_the_gradient_of_a_chain_is_the_chance_of_each_label_less_the_one_that_was():
+def test_the_gradient_of_a_chain_is_the_label_marginal_minus_the_observed_label():
     emission, transition = np.log(np.array([[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]])), np.zeros((5, 3))
 
-    _, found = asked("linear_chain_crf", emission, transition, np.array([[0, 2]]))
+    _, found = result_and_gradients("linear_chain_crf", emission, transition, np.array([[0, 2]]))
 
     close(found["x0"], [[[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]]], 1e-12)
     close(found["x1"][:2], [[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]], 1e-12)

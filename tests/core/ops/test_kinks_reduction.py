@@ -1,4 +1,4 @@
-"""Reductions, running and ordered ops, and sequences, where a gradient does not exist or needs care."""
+"""Edge cases of reductions, cumulative and ordered ops, and sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INF, NAN = np.inf, np.nan
 
 
 def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
-    """Of the sum of the first result by the one input."""
+    """The gradient of the sum of the first result with respect to the only input."""
     s = Sketch()
     s.param("w", value)
     count = len(REGISTRY[type].outputs)
@@ -84,7 +84,7 @@ ROWS = [1.0, 4.0, 4.0, 9.0]
         ("segment_mean", [2, 0, 0, 0], {"num_segments": 4}, [1, 1 / 3, 1 / 3, 1 / 3]),
     ],
 )
-def test_sequences_get_what_their_rows_gave_and_empty_ones_nothing(type, lengths, attrs, wanted):
+def test_gradients_of_sequences_come_from_their_rows_and_empty_sequences_add_nothing(type, lengths, attrs, wanted):
     s = Sketch()
     s.param("w", ROWS)
     s.feed("n", lengths, "int64")
@@ -94,7 +94,7 @@ def test_sequences_get_what_their_rows_gave_and_empty_ones_nothing(type, lengths
 
 
 def derivative(block: Block, wrt: str) -> Block:
-    """The block that returns the gradient, by its parameter `wrt`, of the sum of what `block` returns."""
+    """The block that returns the gradient of the sum of the results of `block` with respect to `wrt`."""
     b = BlockBuilder.like(block)
     total = b.build([b.emit("reduce_sum", b.value(block.results[0]))])
     b = BlockBuilder()
@@ -118,7 +118,7 @@ def test_all_gradients_of_a_product_are_exact_at_zeros(shape):
     close(execute(third, at)[0], [2, 2, 2])
 
 
-def test_the_second_gradient_of_a_long_product_takes_no_square_matrix():
+def test_the_second_gradient_of_a_long_product_needs_no_square_matrix():
     b = BlockBuilder()
     x = b.param(TensorType((100_000,), "float64"), "x")
     second = derivative(derivative(b.build([b.emit("reduce_prod", x)]), "x"), "x")
@@ -156,7 +156,7 @@ def test_sums_in_16_bits_do_not_stop_at_2048():
         *(("norm", {"p": p}, NAN) for p in (1.0, 3.0, -1.0, INF, -INF)),
     ],
 )
-def test_nan_is_never_lost(type, attrs, wanted):
+def test_nan_is_propagated(type, attrs, wanted):
     b = BlockBuilder()
     out = b.emit(type, b.param(TensorType((3,), "float64"), "x"), **attrs)
     block = b.build([out[0] if isinstance(out, tuple) else out])
@@ -176,7 +176,7 @@ def test_nan_is_never_lost(type, attrs, wanted):
         ("sequence_unpad", [1, 1, 1, 2], "shape_mismatch"),
     ],
 )
-def test_lengths_that_do_not_fit_are_an_error_of_the_run_with_its_place(type, lengths, code):
+def test_wrong_lengths_are_an_error_of_the_run_with_a_location(type, lengths, code):
     s = Sketch()
     s.param("w", np.array(ROWS)[:, None] if type == "sequence_unpad" else ROWS)
     s.feed("n", lengths, "int64")
@@ -201,7 +201,7 @@ def test_a_slice_of_a_sequence_stays_inside_it():
     assert error.value.code == "index_out_of_range"
 
 
-def test_what_fills_up_sequences_gets_the_gradient_of_all_padding():
+def test_the_padding_value_gets_the_gradient_of_all_padding():
     s = Sketch()
     s.param("w", ROWS)
     s.param("fill", [0.5])
@@ -213,7 +213,7 @@ def test_what_fills_up_sequences_gets_the_gradient_of_all_padding():
     close(found["fill"], [5])
 
 
-def test_the_deviation_of_one_element_is_nan():
+def test_the_standard_deviation_of_one_element_is_nan():
     b = BlockBuilder()
     block = b.build([b.emit("std", b.param(TensorType((1,), "float64"), "x"))])
 

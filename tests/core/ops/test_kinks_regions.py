@@ -1,4 +1,6 @@
-"""Boxes and deformed convolutions where care is needed: borders, whole positions, empty bins, NaN, equal elements."""
+"""Edge cases of region pooling and deformable convolution: borders, integer positions, empty bins, NaN, equal
+elements.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def run(type: str, *arrays: np.ndarray, **attrs: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("attrs", [{}, {"strides": (2, 1), "paddings": (1, 2), "dilations": (1, 2), "groups": 2}])
-def test_without_offsets_a_deformable_convolution_is_a_convolution(attrs):
+def test_a_deformable_convolution_with_offsets_0_equals_a_convolution(attrs):
     filter = R.standard_normal((6, 4 // attrs.get("groups", 1), 3, 2))
     wanted = run("conv2d", IMAGE, filter, **attrs)
     offset = np.zeros((2, 2 * 2 * 6, *wanted.shape[2:]))
@@ -33,7 +35,7 @@ def test_without_offsets_a_deformable_convolution_is_a_convolution(attrs):
     close(run("deformable_conv2d", IMAGE, offset, filter, deformable_groups=2, **attrs), wanted, 1e-12)
 
 
-def test_whole_offsets_read_the_elements_they_point_to():
+def test_integer_offsets_read_whole_elements():
     filter = np.ones((1, 1, 1, 1))
     offset = np.zeros((1, 2, 5, 6))
     offset[:, 0], offset[:, 1] = 2.0, -1.0
@@ -45,8 +47,8 @@ def test_whole_offsets_read_the_elements_they_point_to():
     close(out[0, 0], wanted, 1e-12)
 
 
-def test_bins_of_whole_elements_hold_them():
-    """Unaligned boxes over whole elements with one point in each: the element at the middle of the bin."""
+def test_bins_of_whole_elements_equal_the_elements():
+    """Unaligned boxes over whole elements with one point per bin: the element at the middle of the bin."""
     boxes = np.array([[0.5, 0.5, 4.5, 3.5]])
     close(
         run("roi_align", IMAGE, boxes - 0.5, NONE, output_size=(3, 4), sampling_ratio=1, aligned=False),
@@ -58,14 +60,14 @@ def test_bins_of_whole_elements_hold_them():
     )
 
 
-def test_far_from_the_image_there_is_nothing():
+def test_far_outside_the_image_values_and_gradients_are_0():
     boxes = np.array([[100.0, 100.0, 110.0, 110.0]])
     for type in ("roi_align", "roi_pool"):
         assert (run(type, IMAGE, boxes, NONE, output_size=(2,)) == 0).all()
         assert (pulled_back(type, [IMAGE, boxes, NONE], np.full((1, 4, 2, 2), np.inf), output_size=(2,))[0] == 0).all()
 
 
-def test_a_box_that_is_not_a_number_gives_none_or_is_refused():
+def test_a_nan_box_gives_nan_or_is_refused():
     boxes = np.array([[np.nan, 0.0, 2.0, 2.0]])
 
     assert np.isnan(run("roi_align", IMAGE, boxes, NONE, output_size=(2,))).all()
@@ -74,7 +76,7 @@ def test_a_box_that_is_not_a_number_gives_none_or_is_refused():
     assert error.value.code == "not_finite"
 
 
-def test_of_equal_elements_the_first_gets_the_gradient_and_overlapping_bins_add():
+def test_the_first_of_equal_elements_gets_the_gradient_and_overlapping_bins_add():
     x, boxes = np.ones((1, 1, 3, 3)), np.array([[0.0, 0.0, 2.0, 2.0]])
 
     dx, dboxes = pulled_back("roi_pool", [x, boxes, NONE], np.ones((1, 1, 2, 2)), output_size=(2,))
@@ -83,13 +85,13 @@ def test_of_equal_elements_the_first_gets_the_gradient_and_overlapping_bins_add(
     assert (dboxes == 0).all()
 
 
-def test_an_image_that_is_not_there_is_refused():
+def test_an_image_index_out_of_range_is_refused():
     for type in ("roi_align", "roi_pool"):
         with pytest.raises(ExecutionError) as error:
             run(type, IMAGE, np.array([[0.0, 0.0, 2.0, 2.0]]), np.array([2]), output_size=(2,))
         assert error.value.code == "index_out_of_range"
 
 
-def test_bins_without_number_are_refused_at_once():
+def test_too_many_bins_are_refused():
     with pytest.raises(ProgramError, match="bins"):
         run("roi_pool", IMAGE, np.array([[0.0, 0.0, 2.0, 2.0]]), NONE, output_size=(10**5,))

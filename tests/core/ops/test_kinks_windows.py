@@ -1,4 +1,4 @@
-"""Convolution and pooling where care is needed: ties, padding, NaN, half precision, sizes beyond memory."""
+"""Edge cases of convolution and pooling: ties, padding, NaN, half precision, sizes beyond memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_gradient_of_pooling_at_ties_and_borders(type, value, attrs, wanted)
     close(gradient(type, [[value]], **attrs), [[wanted]], 1e-12)
 
 
-def test_of_several_largest_the_first_row_by_row_is_taken():
+def test_the_first_of_several_maxima_in_row_major_order_is_selected():
     x = np.array([[[[0.0, 7, 0], [7, 0, 7], [0, 7, 0]]]])
 
     for kernel, strides in (((3, 3), None), ((2, 2), (1, 1))):
@@ -60,19 +60,19 @@ def test_of_several_largest_the_first_row_by_row_is_taken():
 
 
 @pytest.mark.parametrize("kernel", [(2,), (4,)])
-def test_nan_is_the_largest_and_its_position_is_known(kernel):
+def test_nan_counts_as_the_maximum_and_its_position_is_returned(kernel):
     out, index = run("max_pool1d", np.array([[[9.0, np.nan, 9.0, 1.0]]]), kernel_size=kernel)
 
     assert np.isnan(out[0, 0, 0])
     assert index[0, 0, 0] == 1
 
 
-def test_nan_stays_in_a_p_norm():
+def test_a_p_norm_propagates_nan():
     assert np.isnan(run("lp_pool", np.array([[[np.nan, 1.0]]]), kernel_size=(2,))[0]).all()
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_several_elements_unpooled_to_one_place_add_up_and_each_gets_its_gradient(dtype):
+def test_elements_unpooled_to_one_position_add_up_and_each_gets_its_gradient(dtype):
     s = Sketch()
     s.param("w", [[[1.0, 2.0, 4.0]]])
     s.feed("i", np.array([[[1, 0, 1]]]), dtype)
@@ -94,7 +94,7 @@ HUGE = 10**9
 @pytest.mark.parametrize(
     ("type", "shapes", "attrs", "wanted"),
     [
-        # padding is never stored: only what lies in x is read
+        # padding is never stored: only elements of x are read
         ("conv2d", [(1, 1, 2, 2), (1, 1, 1, 1)], {"paddings": (HUGE, HUGE), "strides": (HUGE, HUGE)}, (1, 1, 3, 3)),
         ("conv1d", [(1, 1, 3), (1, 1, 3)], {"paddings": (HUGE,), "dilations": (HUGE,)}, (1, 1, 3)),
         (
@@ -112,14 +112,14 @@ HUGE = 10**9
         ("avg_pool3d", [(1, 1, 2, 2, 2)], {"kernel_size": (HUGE,), "paddings": (HUGE // 2,)}, (1, 1, 1, 1, 1)),
     ],
 )
-def test_far_padding_costs_nothing(type, shapes, attrs, wanted):
+def test_large_padding_needs_no_memory(type, shapes, attrs, wanted):
     out = run(type, *[np.ones(s) for s in shapes], **attrs)[0]
 
     assert out.shape == wanted
     assert np.isfinite(out).all()
 
 
-def test_an_adaptive_size_beyond_memory_is_found_from_the_types():
+def test_an_adaptive_size_beyond_memory_is_refused_by_type_inference():
     b = BlockBuilder()
     out = b.emit("adaptive_max_pool1d", b.param(TensorType((1, 1, 5), "float64")), output_size=(10**12,))[0]
     assert out.shape == (1, 1, 10**12)
@@ -139,7 +139,7 @@ def test_an_adaptive_size_beyond_memory_is_found_from_the_types():
         ("lp_pool", [(2, 4, 6, 5)], {"kernel_size": (2,)}),
     ],
 )
-def test_half_precision_stays_and_is_as_good_as_it_can_be(dtype, type, shapes, attrs):
+def test_half_precision_is_kept_and_close_to_float64(dtype, type, shapes, attrs):
     from core.ops.common.types import as_dtype
 
     r = np.random.default_rng(1)
@@ -185,7 +185,7 @@ def test_blocks_of_any_size_give_the_same_convolution(monkeypatch, room):
         ("lp_pool", [(1, 2, 4)], {"kernel_size": (2,), "p": 0.0}, "bad_attr"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_types(type, shapes, attrs, code):
+def test_wrong_types_are_refused(type, shapes, attrs, code):
     b = BlockBuilder()
     with pytest.raises(ProgramError) as error:
         b.emit(type, *[b.param(TensorType(s, "float32")) for s in shapes], **attrs)

@@ -1,4 +1,4 @@
-"""Losses over many classes: what is drawn, and what is refused."""
+"""Losses over many classes: the sampling distribution, and refused labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEEP = np.log(np.arange(2, 7) / np.arange(1, 6)) / np.log(6)
 
 
 @pytest.mark.parametrize(("sampler", "chance"), [("uniform", EVEN), ("log_uniform", STEEP)])
-def test_noise_is_drawn_with_the_chances_it_is_reckoned_with_and_anew_on_every_step(sampler, chance):
+def test_noise_classes_are_drawn_from_the_assumed_distribution_and_anew_on_each_step(sampler, chance):
     many = 20000
     s = Sketch()
     s.feed("x", np.zeros((1, 2)))
@@ -33,7 +33,7 @@ def test_noise_is_drawn_with_the_chances_it_is_reckoned_with_and_anew_on_every_s
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss"))
     first, again, later = (exe.step(s.values, seed=1, step=n).gradients["b"] for n in (0, 0, 1))
 
-    # a drawn class adds the sigmoid of its score, which is -log(many * chance)
+    # a drawn class adds the sigmoid of its score, -log(samples * probability)
     counts = first * (1 + many * chance)
     close(counts[1:] / many, chance[1:], 0.02)
     np.testing.assert_array_equal(first, again)
@@ -42,7 +42,7 @@ def test_noise_is_drawn_with_the_chances_it_is_reckoned_with_and_anew_on_every_s
 
 @pytest.mark.parametrize("type", ["nce", "hierarchical_sigmoid"])
 @pytest.mark.parametrize("label", [-1, 5])
-def test_labels_that_are_no_class_are_refused(type, label):
+def test_labels_outside_the_classes_are_refused(type, label):
     s = Sketch()
     s.param("x", np.zeros((1, 2)))
     s.feed("label", [label], "int64")

@@ -1,4 +1,4 @@
-"""The op print: what it tells, where, how often, and when it is silent."""
+"""The op print: its messages, their number and order, and when it prints nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(s: Sketch, limits: RunLimits | None = None, **query: Any):
     return exe.step(s.values, limits=limits)
 
 
-def test_a_message_tells_place_type_and_first_elements():
+def test_a_message_has_location_type_and_first_elements():
     s = Sketch()
     s.param("w", [[1.0, 2.0], [np.inf, 4.0]])
     s.op("print", "w", out="w2", message="the weights", summarize=3)
@@ -36,7 +36,7 @@ def test_a_message_tells_place_type_and_first_elements():
 
 
 def looping(memory: str = "store", **how: Any) -> Sketch:
-    """h = tanh(h * w), five times, printed on each trip; a print after the loop, and a loop in the loop."""
+    """h = tanh(h * w), five times, printed on each trip; a print after the loop, and a nested loop."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="h")
@@ -52,7 +52,7 @@ def looping(memory: str = "store", **how: Any) -> Sketch:
 
 
 @pytest.mark.parametrize("memory", ["store", "recompute", "sqrt", "binomial"])
-def test_each_trip_tells_once_however_often_it_is_run_for_the_backward_pass(memory):
+def test_each_trip_prints_once_even_if_the_backward_pass_recomputes_it(memory):
     messages = run(looping(), loop_memory=memory).messages
 
     assert [m.text for m in messages] == [*["h", "inner", "inner"] * 5, "last"]
@@ -66,7 +66,7 @@ def test_each_trip_tells_once_however_often_it_is_run_for_the_backward_pass(memo
     close([m.data for m in messages], [*seen, h], 1e-12)
 
 
-def test_between_checkpoints_nothing_is_told_twice():
+def test_recomputation_between_checkpoints_prints_nothing_twice():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     h = "w"
@@ -78,7 +78,7 @@ def test_between_checkpoints_nothing_is_told_twice():
     close(run(s, checkpoints=("h1", "h3")).gradients["w"], run(s).gradients["w"], 1e-12)
 
 
-def test_only_the_branch_that_runs_tells():
+def test_only_the_branch_that_runs_prints():
     s = Sketch()
     s.param("w", [2.0])
     s.op("fill_constant", out="yes", shape=[], value=1.0, dtype="bool")
@@ -95,7 +95,7 @@ def test_only_the_branch_that_runs_tells():
     assert [m.text for m in run(s).messages] == ["true"]
 
 
-def test_the_gradient_is_that_without_print():
+def test_print_does_not_change_the_gradient():
     with_print = looping()
     without = looping()
     for block in without.blocks:
@@ -106,14 +106,14 @@ def test_the_gradient_is_that_without_print():
     close(grads(with_print)["w"], grads(without)["w"], 1e-15)
 
 
-def test_first_n_and_the_limit_of_a_run_bound_what_is_told():
+def test_first_n_and_the_limit_of_a_run_bound_the_messages():
     assert [m.text for m in run(looping(first_n=2)).messages] == ["h", "inner", "inner", "h", "last"]
     assert [m.text for m in run(looping(first_n=0)).messages] == ["last"]
     out = run(looping(), RunLimits(messages=4))
     assert (len(out.messages), out.unsaid) == (4, 12)
 
 
-def test_what_nobody_reads_is_not_told():
+def test_an_unused_print_prints_nothing():
     s = Sketch()
     s.param("w", [2.0])
     s.op("print", "w", out="unread")
@@ -123,7 +123,7 @@ def test_what_nobody_reads_is_not_told():
 
 
 @pytest.mark.parametrize("attrs", [{"message": "x" * 201}, {"summarize": -1}, {"summarize": 1001}])
-def test_a_message_without_bounds_is_refused(attrs):
+def test_a_print_with_attributes_out_of_bounds_is_refused(attrs):
     s = Sketch()
     s.param("w", [2.0])
     s.total(s.op("print", "w", **attrs))

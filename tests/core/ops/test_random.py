@@ -39,7 +39,7 @@ def draw(op: str, key: int, **attrs: object) -> np.ndarray:
     return execute(block, [np.asarray(key)])[0]
 
 
-def test_the_distributions_are_what_they_say():
+def test_uniform_and_normal_draws_pass_a_kolmogorov_smirnov_test():
     uniform = draw("uniform_random", 5, shape=(20_000,), min=-2.0, max=3.0, dtype="float64")
     normal = draw("gaussian_random", 5, shape=(20_000,), mean=1.0, std=2.0, dtype="float64")
 
@@ -48,7 +48,7 @@ def test_the_distributions_are_what_they_say():
     assert uniform.min() >= -2.0 and uniform.max() < 3.0
 
 
-def test_key_seed_and_stream_each_give_other_numbers_and_the_same_ones_the_same():
+def test_each_of_key_seed_and_stream_changes_the_numbers_and_equal_ones_repeat_them():
     attrs = {"shape": (8,), "dtype": "float64"}
     base = draw("uniform_random", 1, **attrs)
 
@@ -93,7 +93,7 @@ def test_69_dropout_in_a_loop_uses_each_trips_own_mask_in_the_backward_pass_too(
     assert len(masks) > 5
 
 
-def test_a_step_replays_bit_for_bit():
+def test_a_replayed_step_gives_the_same_bits():
     s = dropout_loop(2)
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss"))
 

@@ -1,4 +1,4 @@
-"""Adding rows to places, as the gradient of every look-up does: the same sums whichever way it goes."""
+"""Scatter-add of rows, the gradient of every look-up: all implementations give the same sums."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def one_by_one(count: int, index: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8"])
 @pytest.mark.parametrize("shape", [(2000,), (2000, 1), (2000, 8), (500, 4, 3), (3, 2), (0, 8), (40, 0), (0,)])
-def test_sums_are_those_of_adding_row_by_row_in_order_to_the_last_bit(shape, dtype):
+def test_sums_equal_adding_row_by_row_in_order_bit_for_bit(shape, dtype):
     index = R.integers(0, 7, shape[0])
     values = (R.normal(size=shape) * 100).astype(dtype)
 
     np.testing.assert_array_equal(scatter_rows(np, 7, index, values), one_by_one(7, index, values))
 
 
-def test_infinities_and_nans_stay_in_their_places():
+def test_infinities_and_nans_stay_in_their_rows():
     values = np.ones((1000, 4))
     values[0, 1], values[1, 2] = np.inf, np.nan
     index = np.arange(1000) % 10
@@ -44,7 +44,7 @@ def test_infinities_and_nans_stay_in_their_places():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_many_short_numbers_are_added_in_float32(dtype):
+def test_many_16_bit_numbers_are_added_in_float32(dtype):
     """In float16 a sum of ones stops at 2048, in bfloat16 at 256."""
     ones = np.ones((4096, 2), as_dtype(dtype))
     b = BlockBuilder()
@@ -56,7 +56,7 @@ def test_many_short_numbers_are_added_in_float32(dtype):
         assert out.astype("float64")[:, 0].tolist() == [4096, 0, 0]
 
 
-def test_along_an_inner_axis_as_along_the_first():
+def test_an_inner_axis_gives_the_same_as_the_first():
     values, index = R.normal(size=(3, 700, 5)), R.integers(-6, 6, 700)
     b = BlockBuilder()
     x, at, like = (

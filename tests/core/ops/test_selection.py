@@ -1,4 +1,4 @@
-"""What an op did not select gets a gradient of 0, put there: no cotangent, infinite or NaN, reaches it as 0 * inf."""
+"""Unselected elements get a gradient of 0 by selection: an infinite or NaN cotangent does not reach them as 0 * inf."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SELECTING = OPS_THAT_SELECT.split()
 
 @pytest.mark.parametrize("cotangent", [np.inf, np.nan])
 @pytest.mark.parametrize(("name", "i"), [c for c in CASES if c[0] in SELECTING and OPS[c[0]].differentiable])
-def test_what_was_not_selected_gets_zero_whatever_arrives(name, i, cotangent):
+def test_unselected_elements_get_gradient_0_for_any_cotangent(name, i, cotangent):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     args = arrays(example)
     block = block_for(spec, example)
@@ -47,7 +47,7 @@ def test_what_was_not_selected_gets_zero_whatever_arrives(name, i, cotangent):
 
 
 def pulled_back(type: str, inputs: list, ct: list, **attrs: object) -> list[np.ndarray]:
-    """The cotangents of `inputs` when `ct` arrives at the one output of the op."""
+    """The cotangents of `inputs` for the cotangent `ct` of the only output of the op."""
     args = [np.asarray(x) for x in inputs]
     b = BlockBuilder()
     block = b.build([b.emit(type, *[b.param(TensorType(x.shape, str(x.dtype))) for x in args], **attrs)])
@@ -72,7 +72,7 @@ INF = [np.inf] * 3
             [[[0, np.inf], [np.inf, 0], [np.inf] * 2]]),
     ],
 )  # fmt: skip
-def test_an_infinite_cotangent_stays_where_it_belongs(type, inputs, attrs, wanted):
+def test_an_infinite_cotangent_reaches_only_the_selected_element(type, inputs, attrs, wanted):
     for value, expected in zip(pulled_back(type, inputs, INF, **attrs), wanted, strict=True):
         np.testing.assert_array_equal(value, expected)
 
@@ -87,13 +87,13 @@ def test_a_dropped_element_may_be_infinite():
         assert not np.isnan(out).any() and np.isinf(out).any() and np.isfinite(out).any()
 
 
-def test_a_slope_for_negative_inputs_does_not_see_an_infinite_positive_one():
+def test_an_infinite_positive_input_does_not_affect_the_gradient_of_the_negative_slope():
     dx, dalpha = pulled_back("prelu", [[np.inf, -2.0], [0.5]], [1.0, 1.0])
 
     close(dx, [1.0, 0.5])
     close(dalpha, [-2.0])
 
 
-def test_the_gradient_of_a_largest_element_that_is_not_a_number_goes_to_it():
+def test_a_nan_that_is_the_maximum_gets_the_gradient():
     close(pulled_back("reduce_max", [[[1.0, np.nan, 3.0]]], [2.0], axes=(1,))[0], [[0, 2, 0]])
     close(pulled_back("segment_max", [[1.0, np.nan, 3.0], np.array([0, 0, 0])], [2.0], num_segments=1)[0], [0, 2, 0])

@@ -1,4 +1,6 @@
-"""Moving elements about: who gets the gradient of what was overwritten, and sizes that nobody can make."""
+"""Edge cases of shape and index ops: gradients of overwritten elements, wrong positions, and sizes beyond the
+limits.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.programs import Sketch, close, step
 
 
 def run(op: str, *inputs: Any, unknown: bool = False, **attrs: Any) -> np.ndarray:
-    """The first result of an op; with `unknown` only the run learns the sizes of its inputs."""
+    """The first result of an op. With `unknown` the sizes of its inputs are known only in the run."""
     arrays = [np.asarray(x) for x in inputs]
     b = BlockBuilder()
     types = [TensorType((-1,) * a.ndim if unknown else a.shape, str(a.dtype)) for a in arrays]
@@ -26,14 +28,14 @@ def run(op: str, *inputs: Any, unknown: bool = False, **attrs: Any) -> np.ndarra
 
 
 def refused(op: str, *inputs: Any, unknown: bool = False, **attrs: Any) -> str:
-    """The code of the error that the op ends with."""
+    """The code of the error that the op raises."""
     with pytest.raises((ProgramError, ExecutionError)) as error:
         run(op, *inputs, unknown=unknown, **attrs)
     return error.value.code
 
 
 def largest(op: str, *types: TensorType, **attrs: Any) -> int:
-    """Bytes of the largest array on the way through an op, as planned before any run."""
+    """Bytes of the largest array inside an op, as planned before a run."""
     b = BlockBuilder()
     return interpreter_of(expand_composites(b.build([b.emit(op, *map(b.param, types), **attrs)]))).largest
 
@@ -48,7 +50,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("op", "slots"), WRITES)
-def test_of_values_written_to_one_place_the_last_wins_and_takes_the_gradient(op, slots):
+def test_the_last_of_several_values_written_to_one_position_wins_and_gets_the_gradient(op, slots):
     s = Sketch()
     s.param("x", np.array([0.1, 0.2, 0.3]))
     s.param("values", np.array([10.0, np.nan, 30.0]))
@@ -80,7 +82,7 @@ def test_scatter_without_overwrite_adds_to_zeros():
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_place_written_256_times_still_counts_as_written(dtype, overwrite):
+def test_a_position_written_256_times_counts_as_written(dtype, overwrite):
     values = np.zeros(256, dtype)
 
     found = run("scatter", np.ones(2, dtype), np.zeros(256, int), values, overwrite=overwrite)
@@ -88,7 +90,7 @@ def test_a_place_written_256_times_still_counts_as_written(dtype, overwrite):
     assert found.tolist() == [0, 1]
 
 
-def test_repeated_positions_share_their_gradient():
+def test_repeated_positions_sum_their_gradients():
     s = Sketch()
     s.param("x", np.arange(3.0))
     s.feed("counts", [2, 0, 3], "int64")
@@ -106,7 +108,7 @@ def test_repeated_positions_share_their_gradient():
         ("circular", (2, 1), [1, 2, 4, 8, 16, 32], [4 + 32, 1 + 8, 2 + 16]),
     ],
 )
-def test_the_gradient_of_a_border_goes_to_where_it_was_copied_from(mode, paddings, weights, wanted):
+def test_the_gradient_of_a_border_is_added_to_the_element_it_copies(mode, paddings, weights, wanted):
     s = Sketch()
     s.param("x", np.arange(3.0))
     s.feed("weights", weights)
@@ -122,7 +124,7 @@ X = np.arange(6.0).reshape(2, 3)
 
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("at", [-3, 2, 2**40, -(2**63)])
-def test_a_position_beyond_the_axis_is_an_error_of_the_run(at, unknown):
+def test_a_position_outside_the_axis_is_an_error_of_the_run(at, unknown):
     index = np.array([0, at])
     for op, inputs in [
         ("gather", (X, index)),
@@ -139,7 +141,7 @@ def test_a_position_beyond_the_axis_is_an_error_of_the_run(at, unknown):
     assert refused("index_put", X, X, index) == "index_out_of_range"
 
 
-def test_counts_that_do_not_fit_are_errors_of_the_run():
+def test_invalid_counts_are_errors_of_the_run():
     assert refused("repeat", X, np.array([1, -1])) == "index_out_of_range"
     assert refused("repeat", X, np.array([1, 1, 1]), unknown=True) == "shape_mismatch"
     assert refused("pad", np.zeros(1), unknown=True, paddings=(1, 1), mode="reflect") == "shape_mismatch"
@@ -153,19 +155,19 @@ def test_counts_that_do_not_fit_are_errors_of_the_run():
     ("x", "counts"),
     [
         (np.zeros(1), [2**62]),
-        (np.zeros(4), [2**62] * 4),  # whose sum is 0 in 64 bits
+        (np.zeros(4), [2**62] * 4),  # the sum overflows to 0 in 64 bits
         (np.zeros(2), [2**30 + 1, 2**30]),
         (np.zeros((1, 1000)), [2**22]),
     ],
 )
-def test_repeats_that_only_the_run_can_count_are_bounded(x, counts):
+def test_repeats_known_only_in_the_run_are_bounded(x, counts):
     started = time.perf_counter()
 
     assert refused("repeat", x, np.array(counts)) == "too_large"
     assert time.perf_counter() - started < 1
 
 
-def test_a_batch_that_only_the_run_knows_is_bounded():
+def test_a_batch_size_known_only_in_the_run_is_bounded():
     b = BlockBuilder()
     x = b.param(TensorType((-1, 0), "float32"))
     block = b.build([b.emit("fill_constant_batch_size_like", x, shape=(-1, 2**20))])
@@ -187,14 +189,14 @@ def test_a_batch_that_only_the_run_knows_is_bounded():
         ("unfold", (0, 1, 10**6, 10**6), {"kernel": (1, 1)}, 8 * 10**12),
     ],
 )
-def test_what_an_op_would_need_shows_in_its_types_before_it_runs(op, shape, attrs, size):
+def test_the_memory_of_an_op_is_known_from_its_types_before_it_runs(op, shape, attrs, size):
     started = time.perf_counter()
 
     assert largest(op, TensorType(shape, "float64"), **attrs) == size
     assert time.perf_counter() - started < 1
 
 
-def test_an_array_without_elements_costs_nothing_however_long_its_other_axes_are():
+def test_an_empty_array_needs_no_memory_for_its_other_axes():
     long = 10**6
 
     assert run("tril", np.zeros((0, long, long))).shape == (0, long, long)
@@ -203,7 +205,7 @@ def test_an_array_without_elements_costs_nothing_however_long_its_other_axes_are
     assert run("flip", np.zeros((0, long)), axes=(0, 1)).shape == (0, long)
 
 
-def test_an_array_is_not_cut_into_more_pieces_than_a_program_can_have():
+def test_the_number_of_parts_of_a_split_is_limited():
     with pytest.raises(ProgramError) as error:
         largest("unstack", TensorType((10**12, 0), "float32"))
     assert error.value.code == "bad_attr"
@@ -213,7 +215,7 @@ def test_an_array_is_not_cut_into_more_pieces_than_a_program_can_have():
 # --- what attributes mean ------------------------------------------------------------------------------------------
 
 
-def test_a_size_of_minus_one_keeps_what_is_there_known_or_not():
+def test_a_size_of_minus_one_keeps_the_size_of_the_input_known_or_not():
     column = np.arange(3.0)[:, None]
 
     for unknown in (False, True):
@@ -234,11 +236,11 @@ def test_a_size_of_minus_one_keeps_what_is_there_known_or_not():
         ("diagonal", {"axis1": 1, "axis2": -1}, "bad_attr"),
     ],
 )
-def test_attributes_that_mean_nothing_are_refused(op, attrs, code):
+def test_invalid_attributes_are_refused(op, attrs, code):
     assert refused(op, X, **attrs) == code
 
 
-def test_a_range_of_integers_has_integers_only():
+def test_an_integer_range_needs_integer_bounds():
     assert run("numel", X) == 6
     for attrs in ({"start": 0.5, "end": 3.0}, {"start": 0.0, "end": 2.5, "step": 0.5}):
         b = BlockBuilder()

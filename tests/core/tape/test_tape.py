@@ -1,4 +1,4 @@
-"""The tape: values at once or when asked for, playback, structure, and what it costs."""
+"""The tape: values, backward passes, structure, limits, and errors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ X, Y = np.arange(6.0).reshape(2, 3) / 4, np.arange(12.0).reshape(3, 4) / 7 - 0.5
 
 
 def op(type: str, out: str | None = None, /, attrs: dict[str, Any] | None = None, **inputs: Any) -> dict[str, Any]:
-    """An op of the wire; `out` names its output `out`."""
+    """An op as in a JSON program. `out` names its output `out`."""
     found: dict[str, Any] = {"type": type, "inputs": inputs, "attrs": attrs or {}}
     return found if out is None else found | {"outputs": {"out": [out]}}
 
 
 def tape(mode: str = "immediate", **more: Any) -> Tape:
-    """x [2, 3] times y [3, 4], two parameters; no op yet."""
+    """A tape with two parameters x [2, 3] and y [3, 4], without ops."""
     made = Tape(mode, **more)  # type: ignore[arg-type]
     made.append(parameters={"x": X, "y": Y})
     return made
 
 
 def small_and_big(mode: str, **more: Any) -> Tape:
-    """A shared product; a big network of it, places 1 to 6, that the loss, place 8, does not need."""
+    """A shared product and a big network on it, places 1 to 6, which the loss at place 8 does not need."""
     made = tape(mode, **more)
     big = [op("tanh", f"b{i}", x=f"b{i - 1}" if i else "p") for i in range(6)]
     made.append([op("matmul", "p", x="x", y="y"), *big, op("square", "q", x="p"), op("mean", "loss", x="q")])
@@ -41,7 +41,7 @@ def small_and_big(mode: str, **more: Any) -> Tape:
 # Values
 
 
-def test_an_immediate_tape_has_every_value_as_soon_as_the_op_is_there():
+def test_an_immediate_tape_computes_every_value_when_the_op_is_appended():
     t = tape()
     (appended,) = t.append([op("matmul", "p", x="x", y="y")])
 
@@ -50,7 +50,7 @@ def test_an_immediate_tape_has_every_value_as_soon_as_the_op_is_there():
     np.testing.assert_array_equal(t.evaluate(["p"]).values["p"], X @ Y)
 
 
-def test_a_lazy_tape_runs_only_what_reaches_the_asked_value_and_each_op_once():
+def test_a_lazy_tape_runs_only_ops_that_reach_the_requested_value_and_each_once():
     t = small_and_big("lazy")
     assert t.computed == {"x", "y"}
 
@@ -61,7 +61,7 @@ def test_a_lazy_tape_runs_only_what_reaches_the_asked_value_and_each_op_once():
     assert t.computed == {"x", "y", "p", "q", "b0", "b1", "loss"}
 
 
-def test_outputs_without_a_name_get_one():
+def test_unnamed_outputs_get_names():
     t = tape()
     parts = op("split", x="x", attrs={"num": 3, "axis": 1})
     (one,), (three,) = t.append([op("tanh", x="x")]), t.append([parts])
@@ -71,7 +71,7 @@ def test_outputs_without_a_name_get_one():
     np.testing.assert_array_equal(t.evaluate(["split_1_2"]).values["split_1_2"], X[:, 2:])
 
 
-def test_an_op_that_fails_when_it_runs_is_told_with_its_place_also_in_a_step_used_again():
+def test_a_failing_op_is_located_on_the_tape_even_in_a_reused_step():
     steps = Steps()
     for extra in (0, 3):
         t = tape("lazy", steps=steps)
@@ -83,7 +83,7 @@ def test_an_op_that_fails_when_it_runs_is_told_with_its_place_also_in_a_step_use
         assert (caught.value.location.op, caught.value.location.type) == (extra, "gather")
 
 
-def test_an_immediate_op_that_fails_is_not_on_the_tape():
+def test_a_failing_immediate_op_is_not_appended():
     t = tape()
     with pytest.raises(ExecutionError):
         t.append([op("tanh", "h", x="x"), op("gather", x="y", index="i")], constants={"i": np.array([9])})
@@ -95,7 +95,7 @@ def test_an_immediate_op_that_fails_is_not_on_the_tape():
 
 
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
-def test_big_net_is_never_played_back(mode):
+def test_a_network_the_loss_does_not_need_is_not_differentiated(mode):
     t = small_and_big(mode)
 
     found = t.gradients("loss")
@@ -107,7 +107,7 @@ def test_big_net_is_never_played_back(mode):
     assert t.gradients("b5", wrt=["p"], seed=np.ones((2, 4))).played == (6, 5, 4, 3, 2, 1)
 
 
-def test_gradients_become_final_when_the_last_use_is_played_back():
+def test_a_gradient_is_final_after_the_last_use_of_its_variable():
     t = Tape()
     t.append(
         [
@@ -125,7 +125,7 @@ def test_gradients_become_final_when_the_last_use_is_played_back():
     assert {k: v.item() for k, v in found.gradients.items()} == {"a": 60, "b": 20, "c": 22, "ab": 10, "loss": 1}
 
 
-def test_what_no_cotangent_reaches_is_not_played_back():
+def test_ops_without_a_cotangent_are_not_in_the_backward_pass():
     t = tape()
     t.append([op("tanh", "t", x="x"), op("reshape_as", "r", x="y", like="z"), op("reduce_sum", "loss", x="r")],
              constants={"z": np.zeros((4, 3))})  # fmt: skip
@@ -137,7 +137,7 @@ def test_what_no_cotangent_reaches_is_not_played_back():
     assert found.missing == {"x": "stopped_at:st", "y": "not_on_path_to_loss"}
 
 
-def test_gradients_by_integers_and_unused_variables_are_missing_with_the_reason():
+def test_integers_and_unused_variables_have_a_reason_for_their_missing_gradient():
     t = tape()
     t.append([op("gather", "g", x="x", index="i"), op("mean", "loss", x="g")], constants={"i": np.array([1]),
              "unused": np.array(1.0)})  # fmt: skip
@@ -159,7 +159,7 @@ def test_gradients_by_integers_and_unused_variables_are_missing_with_the_reason(
         ("@KEY", None, "unknown_variable"),
     ],
 )
-def test_a_backward_pass_that_cannot_be_is_refused(target, seed, code):
+def test_an_impossible_backward_pass_is_refused(target, seed, code):
     t = tape()
     t.append([op("matmul", "p", x="x", y="y")], constants={"i": np.array(1)})
     with pytest.raises(ProgramError) as caught:
@@ -171,7 +171,7 @@ def test_a_backward_pass_that_cannot_be_is_refused(target, seed, code):
 
 
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
-def test_recorded_gradients_can_be_differentiated_again_and_again(mode):
+def test_recorded_gradients_can_be_differentiated_repeatedly(mode):
     t = Tape(mode)
     t.append([op("tanh", "y", x="x")], parameters={"x": np.array(0.3)})
     names = ["y"]
@@ -188,7 +188,7 @@ def test_recorded_gradients_can_be_differentiated_again_and_again(mode):
     np.testing.assert_allclose(t.gradients(names[1]).gradients["x"], wanted[2], rtol=1e-12)
 
 
-def test_a_recorded_gradient_by_an_intermediate_sees_only_what_comes_after_it():
+def test_a_recorded_gradient_of_an_intermediate_uses_only_later_ops():
     t = Tape()
     t.append(
         [op("assign", "z", x="x"), op("mul", "y", x="x", y="z"), op("square", "w", x="y")],
@@ -201,7 +201,7 @@ def test_a_recorded_gradient_by_an_intermediate_sees_only_what_comes_after_it():
     assert t.evaluate([seeded["y"]]).values[seeded["y"]] == 2 * 9 * 3
 
 
-def test_a_recording_that_does_not_fit_leaves_the_tape_as_it_was():
+def test_a_recording_that_exceeds_the_limits_leaves_the_tape_unchanged():
     t = small_and_big("immediate", limits=TapeLimits(ops=11))
     before = (len(t), t.nbytes, set(t.types))
     with pytest.raises(ProgramError) as caught:
@@ -221,7 +221,7 @@ def iteration(t: Tape, scale: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
-def test_iterations_with_the_same_structure_share_what_was_compiled(mode):
+def test_iterations_with_the_same_structure_share_compiled_steps(mode):
     steps = Steps()
     for _ in range(3):  # other tapes, with other values
         t = Tape(mode, steps=steps)
@@ -237,7 +237,7 @@ def test_iterations_with_the_same_structure_share_what_was_compiled(mode):
     assert steps.compiled == 6
 
 
-def test_zeros_of_different_sign_are_not_the_same_structure():
+def test_zeros_of_different_sign_are_different_structures():
     steps = Steps()
     for value in (0.0, -0.0):
         t = Tape(steps=steps)
@@ -245,13 +245,13 @@ def test_zeros_of_different_sign_are_not_the_same_structure():
         assert str(t.evaluate(["z"]).values["z"]) == str(value)
 
 
-def test_only_so_much_is_kept_compiled():
-    steps = Steps(room=12)
+def test_the_cache_of_compiled_steps_is_bounded():
+    steps = Steps(capacity=12)
     t = Tape("lazy", steps=steps)
     t.append(parameters={"x": X, "y": Y})
     for scale in range(1, 20):
         iteration(t, float(scale))
-    assert len(steps._kept) < 6
+    assert len(steps._cached) < 6
     iteration(t, 19.0)
     assert steps.reused == 2
 
@@ -259,7 +259,7 @@ def test_only_so_much_is_kept_compiled():
 # The tape as a program
 
 
-def test_a_tape_is_a_program_that_reads_back_compiles_and_differentiates():
+def test_a_tape_written_as_a_program_reads_back_compiles_and_differentiates():
     t = small_and_big("lazy")
     t.append([op("dropout", "d", x="p", attrs={"p": 0.5})])
     document = t.write()
@@ -286,8 +286,8 @@ def test_recorded_gradients_are_part_of_the_program():
         np.testing.assert_allclose(out[found[name]], gradient, rtol=1e-14)
 
 
-def plain_examples(spec: OpSpec) -> list[Example]:
-    """Those whose inputs are arrays or left out."""
+def array_examples(spec: OpSpec) -> list[Example]:
+    """The examples whose inputs are arrays or omitted."""
     assert spec.example_rule is not None
     return [e for e in spec.example_rule() if not any(isinstance(x, list) for x in (*e.inputs, *e.outputs))]
 
@@ -296,9 +296,9 @@ OPS = sorted(name for name, spec in REGISTRY.items() if spec.kind in ("primitive
 
 
 @pytest.mark.parametrize("type", OPS)
-def test_every_op_does_on_a_tape_what_it_does_in_a_program(type):
+def test_every_op_gives_the_same_on_a_tape_as_in_a_program(type):
     spec = REGISTRY[type]
-    for example in plain_examples(spec):
+    for example in array_examples(spec):
         given = {f"i{i}": np.asarray(x) for i, x in enumerate(example.inputs) if x is not None}
         slots: dict[str, list[str]] = {}
         for i, x in enumerate(example.inputs):
@@ -332,7 +332,7 @@ def test_every_op_does_on_a_tape_what_it_does_in_a_program(type):
 # What is wrong, and where
 
 
-def test_everything_wrong_with_what_is_appended_is_told_with_its_place_and_nothing_is_appended():
+def test_all_errors_of_an_append_are_located_and_nothing_is_appended():
     t = tape()
     t.append([op("tanh", "h", x="x")])
     with pytest.raises(InvalidProgram) as caught:
@@ -364,7 +364,7 @@ def test_everything_wrong_with_what_is_appended_is_told_with_its_place_and_nothi
     assert t.append([op("exp", x="h")])[0].place == 1
 
 
-def test_the_form_of_what_is_appended_is_checked():
+def test_the_form_of_appended_ops_and_leaves_is_checked():
     t = tape()
     for ops, leaves, pointer in (
         ([{"inputs": {}}], {}, "/ops/0"),
@@ -379,7 +379,7 @@ def test_the_form_of_what_is_appended_is_checked():
         with pytest.raises(ProgramError) as caught:
             t.append(ops, constants=leaves)
         assert caught.value.problems[0].pointer == (pointer or "/constants/x"), caught.value.problems
-    with pytest.raises(ProgramError, match="given twice"):
+    with pytest.raises(ProgramError, match="both a parameter and a constant"):
         t.append(parameters={"n": X}, constants={"n": X})
 
 
@@ -392,7 +392,7 @@ def test_ops_with_inner_blocks_are_refused(type):
     assert "client" in (told.suggestion or "")
 
 
-def test_a_tape_holds_only_so_many_ops_and_bytes():
+def test_a_tape_limits_its_ops_and_bytes():
     t = tape(limits=TapeLimits(ops=3, bytes=2000))
     with pytest.raises(ProgramError, match="more than 3 ops"):
         t.append([op("tanh", x="x")] * 4)
@@ -408,7 +408,7 @@ def test_a_tape_holds_only_so_many_ops_and_bytes():
 # Forgetting
 
 
-def test_released_variables_take_with_them_what_nothing_else_needs():
+def test_releasing_variables_frees_ops_and_values_that_nothing_else_needs():
     t = small_and_big("immediate")
     t.release([*(f"b{i}" for i in range(5)), "p", "nothing"])
     assert len(t) == 9  # b5 still needs them
@@ -421,7 +421,7 @@ def test_released_variables_take_with_them_what_nothing_else_needs():
     assert (len(t), set(t.types) - {"@KEY"}, t.nbytes) == (0, {"y"}, Y.nbytes)
 
 
-def test_a_long_immediate_loop_that_releases_stays_small():
+def test_a_long_immediate_loop_that_releases_variables_stays_small():
     t, steps, size = tape(), None, 0
     for i in range(50):
         t.append([op("matmul", f"h{i}", x="x", y="y"), op("mean", f"l{i}", x=f"h{i}")])
@@ -432,7 +432,7 @@ def test_a_long_immediate_loop_that_releases_stays_small():
     assert (len(t), t.steps.compiled, t.nbytes) == (0, steps, size)
 
 
-def test_a_renewed_tape_keeps_only_parameters_which_can_then_be_put_again():
+def test_a_renewed_tape_keeps_only_parameters_and_they_can_be_replaced():
     t = small_and_big("lazy")
     t.append(constants={"c": X})
     with pytest.raises(ProgramError, match="read by ops"):
@@ -458,7 +458,7 @@ def test_random_ops_repeat_with_the_seed_and_change_when_the_tape_is_renewed():
     assert drawn(one) != first
 
 
-def test_a_failed_append_that_renews_leaves_the_tape_as_it_was():
+def test_a_failed_append_with_renew_leaves_the_tape_unchanged():
     t = small_and_big("lazy")
     t.append([op("uniform_random", "u", attrs={"shape": [3]})], constants={"c": X})
     program, value, drawn, held = t.write(), t.evaluate(["loss"]).values["loss"], t.evaluate(["u"]), t.nbytes
@@ -472,7 +472,7 @@ def test_a_failed_append_that_renews_leaves_the_tape_as_it_was():
     assert (len(t), t.renewals) == (1, 1)
 
 
-def test_a_failed_append_puts_a_replaced_parameter_back():
+def test_a_failed_append_restores_a_replaced_parameter():
     t = tape()
     with pytest.raises(InvalidProgram):
         t.append([op("tahn", x="x")], parameters={"x": 2 * X})

@@ -1,4 +1,4 @@
-"""Constructs of the wire: what they mean, and gradients of first and second order against differences."""
+"""Constructs: their values, and their first and second gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_70_a_recurrent_net(outputs, reverse, dW, dh0, kind):
         close(found["h0"], dh0)
 
 
-def test_what_is_stacked_lines_up_with_the_sequence_it_came_from():
+def test_stacked_results_keep_the_order_of_the_sequence():
     forward, backward = (step(elman("all", reverse), ["ys"]).fetched["ys"] for reverse in (False, True))
 
     h = np.array([0.2, -0.3])
@@ -89,7 +89,7 @@ def test_what_is_stacked_lines_up_with_the_sequence_it_came_from():
         close(y, h * h)
 
 
-def test_no_step_is_legal():
+def test_a_scan_over_an_empty_sequence_is_legal():
     found = step(elman("all", rows=0), ["ys", "last"])
 
     assert found.fetched["ys"].shape == (0, 2)
@@ -98,7 +98,7 @@ def test_no_step_is_legal():
     close(grads(elman("last", rows=0))["h0"], [1, 1])
 
 
-def test_72_a_state_that_nobody_updates_and_one_that_starts_at_zero():
+def test_72_a_state_that_is_never_updated_and_one_that_starts_at_zero():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("fixed", [0.3, -0.4])
@@ -132,7 +132,7 @@ def test_72_a_state_that_nobody_updates_and_one_that_starts_at_zero():
         close(found[name], value)
 
 
-def test_a_scan_may_count_steps_and_overwrite_what_is_around_it():
+def test_a_scan_may_count_steps_and_overwrite_outer_variables():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="total")
@@ -164,7 +164,7 @@ def test_sequences_of_different_lengths_are_refused():
     assert error.value.code == "shape_mismatch"
 
 
-def test_a_recurrence_that_keeps_nothing_has_no_gradient():
+def test_a_recurrence_without_residuals_has_no_gradient():
     s = elman("all")
     s.blocks[0]["ops"][0]["attrs"]["is_train"] = False
 
@@ -215,7 +215,7 @@ def test_case_takes_the_first_true_condition(values, factor):
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_conditional_block_leaves_the_old_value_where_it_does_not_run(taken):
+def test_a_conditional_block_that_does_not_run_keeps_the_old_value(taken):
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.feed("c", taken, "bool")
@@ -245,7 +245,7 @@ def rows(mask: list[bool]) -> Sketch:
 
 
 @pytest.mark.parametrize("mask", [[True, False, True], [True] * 3, [False] * 3])
-def test_each_row_goes_through_the_branch_of_its_own_condition(mask):
+def test_each_row_goes_through_the_branch_of_its_condition(mask):
     found = check(rows(mask))
 
     w, x, m = np.array([0.5, 0.7]), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]), np.array(mask)[:, None]
@@ -256,7 +256,7 @@ def test_each_row_goes_through_the_branch_of_its_own_condition(mask):
 @pytest.mark.parametrize(
     ("mask", "dx"), [([True, False, True], [0.27454109, 0.22362207]), ([True, True, True], [0, 0])]
 )
-def test_45_the_parameter_of_a_branch_that_gets_no_row_has_a_real_zero(mask, dx):
+def test_45_the_parameter_of_a_branch_without_rows_has_gradient_0(mask, dx):
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("v", [1.0, 2.0])
@@ -281,7 +281,7 @@ def test_45_the_parameter_of_a_branch_that_gets_no_row_has_a_real_zero(mask, dx)
 # --- composite ops and functions -------------------------------------------------------------------------------
 
 
-def test_a_net_runs_its_ops_as_if_they_stood_there():
+def test_a_net_runs_its_ops_in_place():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("x", [1.0, 2.0])
@@ -296,7 +296,7 @@ def test_a_net_runs_its_ops_as_if_they_stood_there():
 
 
 def custom(slope: float, gradient: bool = True) -> Sketch:
-    """loss = sum(f(2 w)), f(x) = x * x, with a gradient that claims slope * x * ct instead of 2 x ct."""
+    """loss = sum(f(2 w)) with f(x) = x * x and a declared gradient of slope * x * ct (correct: 2 x ct)."""
 
     def program(*feeds: str) -> Sketch:
         inner = Sketch()
@@ -324,7 +324,7 @@ def test_a_function_has_the_gradient_of_its_block_unless_it_names_another():
     close(grads(custom(-1.0))["w"], -4 * w)
 
 
-def test_what_is_wrong_with_a_function_is_told_with_its_place():
+def test_errors_in_a_function_have_a_location():
     s = custom(2.0)
     s.functions["f"]["results"] = ["nothing"]
     s.functions["df"]["program"]["blocks"][0]["ops"][0]["type"] = "mull"
@@ -349,7 +349,7 @@ def test_what_is_wrong_with_a_function_is_told_with_its_place():
 
 
 def array_in_a_loop() -> Sketch:
-    """h := tanh(h * w) for three trips, each written to an array; then element 1 once more, and the sum of all."""
+    """h := tanh(h * w) for three trips, each written to an array; then element 1 again, and the sum of all."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("create_array", out="A", shape=[2], dtype="float64")
@@ -365,7 +365,7 @@ def array_in_a_loop() -> Sketch:
     return s
 
 
-def test_arrays_written_in_a_loop_and_read_outside():
+def test_an_array_written_in_a_loop_is_read_outside():
     found = check(array_in_a_loop())
 
     u = Sketch()
@@ -378,7 +378,7 @@ def test_arrays_written_in_a_loop_and_read_outside():
     close(found["w"], grads(u)["w"])
 
 
-def test_a_value_read_in_the_loop_and_outside_counts_twice():
+def test_a_value_read_in_the_loop_and_outside_gets_both_gradients():
     s = Sketch()
     s.param("x", [[1.0, 2.0], [3.0, 4.0]])
     s.param("w", [0.5, 0.7])
@@ -396,7 +396,7 @@ def test_a_value_read_in_the_loop_and_outside_counts_twice():
     close(found["x"], [[0.5 + 2 * 1, 0.7 + 2 * 2], [0.5, 0.7]])
 
 
-def test_a_write_leaves_the_older_version_as_it_was():
+def test_a_write_leaves_the_older_version_unchanged():
     s = Sketch()
     s.param("x", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     s.param("v", [7.0, 8.0])
@@ -411,7 +411,7 @@ def test_a_write_leaves_the_older_version_as_it_was():
     close(found["v"], [2 * 7 * 3, 2 * 8 * 4])
 
 
-def test_an_array_read_past_its_end_is_an_error_with_its_place():
+def test_reading_past_the_end_of_an_array_is_an_error_with_a_location():
     s = Sketch()
     s.param("x", [[1.0, 2.0]])
     s.op("array_unstack", "x", out="A")
@@ -428,7 +428,7 @@ def test_an_array_read_past_its_end_is_an_error_with_its_place():
 
 
 def ragged() -> Sketch:
-    """h := tanh(h * w + d * x) over three sequences of 3, 1 and 2 rows, from zero; the sum of their last states."""
+    """h := tanh(h * w + d * x) from 0 over three sequences of 3, 1 and 2 rows; the sum of their last states."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("d", [1.0, 2.0])
@@ -473,7 +473,7 @@ def test_71_variable_lengths_equal_runs_of_each_sequence():
         close(found[name], value)
 
 
-def test_a_final_state_comes_after_what_the_body_wrote_under_its_name():
+def test_a_final_state_overrides_an_outer_variable_of_its_name():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="a")
@@ -486,7 +486,7 @@ def test_a_final_state_comes_after_what_the_body_wrote_under_its_name():
     close(check(s)["w"], 3 * np.array([0.5, 0.7]) ** 2)
 
 
-def test_what_fails_in_a_function_is_told_with_its_place():
+def test_a_failure_inside_a_function_has_a_location():
     f = Sketch()
     f.feed("x", [0.0, 0.0])
     f.op("gather", "x", f.const(7, (1,), "int64"), out="y")
@@ -503,7 +503,7 @@ def test_what_fails_in_a_function_is_told_with_its_place():
     assert error.value.problems[0].pointer == "/functions/f/program/blocks/0/ops/1"
 
 
-def test_a_function_may_hold_a_branch_that_gives_nothing():
+def test_a_function_may_contain_a_branch_whose_results_nothing_reads():
     f = Sketch()
     f.feed("x", [0.0, 0.0])
     f.op("less_than", f.op("reduce_sum", "x"), f.const(1.0), out="c")

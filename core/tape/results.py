@@ -1,4 +1,4 @@
-"""What a tape answers."""
+"""The records that a tape returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Appended", "Evaluated", "Gradients"]
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An op as it stands on the tape: its place, its type, and the names of its outputs with their types."""
+    """An op on the tape: its place, its type, and the names of its outputs with their types."""
 
     place: int
     type: str
@@ -21,7 +21,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Values by name, and the places of the ops that had to run for them."""
+    """Values by name, and the places of the ops that were run for them."""
 
     values: dict[str, Any]
     ran: tuple[int, ...]
@@ -29,14 +29,14 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What a playback gave.
+    """The result of a backward pass over a tape.
 
     value:     of the target.
     gradients: by name of the variable.
-    missing:   variable -> why it has no gradient.
-    played:    places of the ops that were played back, in that order.
-    final:     (variable, place of the op after which its gradient was final), in the order in which they became final.
-    ran:       places of the ops that first had to run forwards.
+    missing:   variable -> reason why it has no gradient.
+    played:    places of the ops in the backward pass, in its order.
+    final:     (variable, place of the op after which its gradient is final), in the order in which they become final.
+    ran:       places of the ops that were run forward first.
     """
 
     value: Any

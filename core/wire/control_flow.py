@@ -1,7 +1,7 @@
-"""Control flow on the wire: constructs whose inner blocks share the names around them, read into closed ops.
+"""Control flow in the open form: loops and branches whose inner blocks share the names around them.
 
-Each is declared by the function that reads it. What an inner block reads and overwrites of the names around it is
-worked out here; it becomes operands and results of a `loop` or an `if_else`.
+Each construct finds the outer names that its blocks read and overwrite, and turns them into the operands and results of
+a closed `loop` or `if_else`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from core.ops import control
 from core.ops.common.types import joined_type
 from core.ops.control.inner_blocks import BranchMemory, LoopMemory
 from core.wire.reader import Reader
-from core.wire.site import KEY, Known, Site
+from core.wire.site import KEY, AlreadyReported, Site
 
-__all__ = ["carry_types", "overwritten"]
+__all__ = ["overwritten", "read_loop_body"]
 
 FAMILY = control.FAMILY
 
@@ -38,29 +38,31 @@ def while_(
     memory: LoopMemory = "store",
     checkpoints: tuple[str, ...] = (),
 ) -> None:
-    """Run the inner block `sub_block` again and again while `condition` (one bool) is true.
+    """Run the inner block `sub_block` repeatedly while `condition` (one bool) is true.
 
-    The block may read and overwrite the variables around it; it must write the condition. A variable that it overwrites
-    is carried from trip to trip. Its gradient runs the trips that ran forward, last to first; no trip at all is legal.
-    `x` and `out` may list what the block reads and writes, and are then checked. `memory` says what is kept for the
-    backward pass, as with `loop`. In an answer this becomes a `loop`, whose operands and results are explicit.
+    The block may read and overwrite outer variables, and it must write the condition. A variable that it overwrites is
+    carried from trip to trip. No trip at all is legal. The gradient replays the trips of the forward pass from last to
+    first.
+    x, out: optional lists of the variables that the block reads and writes; the service checks them.
+    memory: the residuals to store for the backward pass, as in `loop`.
+    In an answer this op becomes a `loop` with explicit operands and results.
     """
     condition = r.operand(at, "condition")
     if condition.type.dtype != "bool":
         raise ProgramError(f"the condition must be one bool, not {condition.type}", "bad_condition")
     body = r.raw.blocks[sub_block]
     touched = r.scopes.touched(body.idx)
-    go = at.raw.inputs["condition"][0]
-    carried = [go, *(n for n in overwritten(r, at, touched.writes) if n != go)]
-    if go not in touched.writes:
-        raise ProgramError(f"the body never writes the condition {go!r}", "condition_not_updated")
+    condition_name = at.raw.inputs["condition"][0]
+    carried = [condition_name, *(n for n in overwritten(r, at, touched.writes) if n != condition_name)]
+    if condition_name not in touched.writes:
+        raise ProgramError(f"the body does not write the condition {condition_name!r}", "condition_not_updated")
     if touched.draws:
         carried.append(KEY)
     captured = [n for n in touched.reads if n in at.env and n not in carried]
     _check_listed(at, [*carried, *captured], carried)
-    operands = at.known([*carried, *captured])
+    operands = at.current([*carried, *captured])
     types = {n: v.type for n, v in zip((*carried, *captured), operands, strict=True)}
-    inner = carry_types(r, body.idx, types, carried, carried)
+    inner = read_loop_body(r, body.idx, types, carried, carried)
     op = at.b.make(
         "loop",
         *operands,
@@ -76,7 +78,9 @@ def while_(
 
 
 def overwritten(r: Reader, at: Site, writes: Iterable[str]) -> list[str]:
-    """Those of the names written in an inner block that exist around it. Raises ProgramError for a feed."""
+    """The outer names among `writes`, the names that an inner block writes. Raises ProgramError (write_to_feed) for a
+    feed.
+    """
     found = [n for n in writes if n in at.env]
     for name in found:
         if (root := r.raw.blocks[0].vars.get(name)) is not None and root.role == "feed":
@@ -84,11 +88,13 @@ def overwritten(r: Reader, at: Site, writes: Iterable[str]) -> list[str]:
     return found
 
 
-def carry_types(r: Reader, index: int, types: dict[str, Type], carried: Sequence[str], results: Sequence[str]) -> Block:
-    """The body of a loop, read with carried types that hold before and after every trip.
+def read_loop_body(
+    r: Reader, index: int, types: dict[str, Type], carried: Sequence[str], results: Sequence[str]
+) -> Block:
+    """The body of a loop, read with types of the carried values that hold before and after every trip.
 
-    A size that a trip changes becomes unknown, and the body is read again. `results` begins with what becomes of the
-    carried values.
+    A size that a trip changes becomes unknown, and the body is read again. `results` begins with the new values of the
+    carried names.
     """
     types = dict(types)
     while True:
@@ -116,10 +122,12 @@ def if_else(
     memory: BranchMemory = "store",
     checkpoints: tuple[str, ...] = (),
 ) -> None:
-    """Run the inner block `true_block` if `condition` (one bool) is true, else `false_block`; either may be null.
+    """Run the inner block `true_block` if `condition` (one bool) is true, else `false_block`. Either may be null.
 
-    A name that both write, or that existed before, is visible afterwards. The branch not taken runs neither forwards
-    nor backwards: its gradient is a real zero. `x` and `out` may list what the blocks read and write.
+    A name is visible afterwards if both blocks write it, or if it existed before. The branch not taken runs neither
+    forward nor backward, and contributes a gradient of exactly 0.
+    x, out: optional lists of the variables that the blocks read and write; the service checks them.
+    memory: the residuals to store for the backward pass.
     """
     condition = r.operand(at, "condition")
     merged = _merge(r, at, [true_block, false_block])
@@ -127,7 +135,7 @@ def if_else(
     op = at.b.make(
         "if_else",
         condition,
-        *at.known(merged.read),
+        *at.current(merged.read),
         true_block=merged.blocks[0],
         false_block=merged.blocks[1],
         memory=memory,
@@ -138,22 +146,22 @@ def if_else(
 
 @construct(inputs=(Slot("condition", variadic=True), LISTED))
 def conditional_block(r: Reader, at: Site, *, sub_block: BlockIndex, is_scalar_condition: bool = True) -> None:
-    """Run the inner block `sub_block` if `condition` is true: an `if_else` without the other side.
+    """Run the inner block `sub_block` if `condition` is true: an `if_else` with one branch.
 
-    With `is_scalar_condition` false the conditions are arrays of any kind, and the block runs if none is empty. What
-    the block overwrites must have existed before: where it does not run, the old value stays.
+    is_scalar_condition: if false, the conditions are arrays of any dtype, and the block runs if none of them is empty.
+    Only variables that existed before are visible afterwards. If the block does not run, they keep their values.
     """
     if is_scalar_condition:
         condition = r.operand(at, "condition")
     else:
         condition = at.b.constant(True, "bool")
         for each in r.operands(at, "condition"):
-            some = at.b.emit("greater_than", at.b.emit("size", each), at.b.constant(0, "int64"))
-            condition = at.b.emit("logical_and", condition, some)
+            nonempty = at.b.emit("greater_than", at.b.emit("size", each), at.b.constant(0, "int64"))
+            condition = at.b.emit("logical_and", condition, nonempty)
     merged = _merge(r, at, [sub_block, None])
     _check_listed(at, merged.read, None)
     op = at.b.make(
-        "if_else", condition, *at.known(merged.read), true_block=merged.blocks[0], false_block=merged.blocks[1]
+        "if_else", condition, *at.current(merged.read), true_block=merged.blocks[0], false_block=merged.blocks[1]
     )
     r.define(at, at.b.typed(op), merged.visible)
 
@@ -162,9 +170,10 @@ def conditional_block(r: Reader, at: Site, *, sub_block: BlockIndex, is_scalar_c
 def switch_case(
     r: Reader, at: Site, *, branches: tuple[BlockIndex, ...], default_block: BlockIndex | None = None
 ) -> None:
-    """Run the inner block `branches[index]`; for any other index `default_block`, or, if that is null, the last branch.
+    """Run the inner block `branches[index]`.
 
-    A name that all of them write, or that existed before, is visible afterwards.
+    For any other index `default_block` runs, or the last branch if that is null. A name is visible afterwards if all
+    blocks write it, or if it existed before.
     """
     index = r.operand(at, "index")
     if not isinstance(index.type, TensorType) or index.dtype not in INTEGERS or any(n != 1 for n in index.shape):
@@ -177,13 +186,18 @@ def switch_case(
 
 @construct(inputs=(Slot("conditions", variadic=True), LISTED))
 def case(r: Reader, at: Site, *, branches: tuple[BlockIndex, ...], default_block: BlockIndex | None = None) -> None:
-    """Run the block of `branches` whose condition is the first that is true; where none is, `default_block`.
+    """Run the block of `branches` whose condition is the first true one.
 
-    If that is null the last branch runs. A name that all blocks write, or that existed before, is visible afterwards.
+    If no condition is true, `default_block` runs, or the last branch if that is null. A name is visible afterwards if
+    all blocks write it, or if it existed before.
     """
     conditions = r.operands(at, "conditions")
     if not branches or len(conditions) != len(branches):
-        raise at.refuse(f"{len(conditions)} conditions for {len(branches)} branches", "bad_attr", "attrs/branches")
+        raise at.refuse(
+            f"case needs one condition per branch, not {len(conditions)} conditions for {len(branches)} branches",
+            "bad_attr",
+            "attrs/branches",
+        )
     index = at.b.constant(len(branches), "int64")
     for i, each in reversed(list(enumerate(conditions))):
         if not isinstance(each.type, TensorType) or each.dtype != "bool" or any(n != 1 for n in each.shape):
@@ -193,7 +207,7 @@ def case(r: Reader, at: Site, *, branches: tuple[BlockIndex, ...], default_block
 
 
 def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | None]) -> None:
-    """Run the branch numbered `index` (int64); the last one if there is none of that number."""
+    """Run branch number `index` (int64). An index out of range selects the last branch."""
     merged = _merge(r, at, branches)
     _check_listed(at, merged.read, None)
     last = at.b.constant(len(branches) - 1, "int64")
@@ -201,32 +215,32 @@ def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | N
     inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
     index = at.b.emit("where", inside, index, last)
     blocks = merged.blocks if len(merged.blocks) > 1 else merged.blocks * 2
-    op = _halved(at.b, index, at.known(merged.read), blocks, 0)
+    op = _bisect(at.b, index, at.current(merged.read), blocks, 0)
     r.define(at, at.b.typed(op), merged.visible)
 
 
-def _halved(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Sequence[Block], first: int) -> Op:
-    """The `if_else` that finds the block numbered `index`, the first of `blocks` having the number `first`."""
+def _bisect(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Sequence[Block], first: int) -> Op:
+    """An `if_else` that selects block number `index` by bisection. `first` is the number of ``blocks[0]``."""
     half = len(blocks) // 2
     lower = b.emit("less_than", index, b.constant(first + half, "int64"))
-    sides = (_half(blocks[:half], first), _half(blocks[half:], first + half))
+    sides = (_bisected_block(blocks[:half], first), _bisected_block(blocks[half:], first + half))
     return b.make("if_else", lower, index, *operands, true_block=sides[0], false_block=sides[1])
 
 
-def _half(blocks: Sequence[Block], first: int) -> Block:
-    """A block that takes the index and the operands of `blocks`, and runs the right one of them."""
+def _bisected_block(blocks: Sequence[Block], first: int) -> Block:
+    """A block with the parameters of `blocks` and the index, which runs the block with that index."""
     if len(blocks) == 1:
         only = blocks[0]
         return replace(only, params=(INDEX, *only.params), types={INDEX: TensorType((), "int64"), **only.types})
     b = BlockBuilder()
     index = b.param(TensorType((), "int64"), INDEX)
     operands = [b.param(t, n) for n, t in zip(blocks[0].params, blocks[0].param_types, strict=True)]
-    return b.build(b.append(_halved(b, index, operands, blocks, first)))
+    return b.build(b.append(_bisect(b, index, operands, blocks, first)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """Branches read with one signature: the names they read, and those that are visible afterwards."""
+    """Branches read with one signature: the names that they read, and the names visible afterwards."""
 
     read: list[str]
     visible: list[str]
@@ -234,7 +248,9 @@ class _Merged:
 
 
 def _merge(r: Reader, at: Site, branches: Sequence[BlockIndex | None]) -> _Merged:
-    """Merged are the names that a branch overwrites, and new ones that all branches write."""
+    """Read the branches with one signature. Visible afterwards: overwritten outer names, and new names that all
+    branches write.
+    """
     bodies = [None if i is None else r.raw.blocks[i] for i in branches]
     touched = [r.scopes.touched(x.idx) for x in bodies if x is not None]
     written = list(dict.fromkeys(n for t in touched for n in t.writes))
@@ -242,24 +258,24 @@ def _merge(r: Reader, at: Site, branches: Sequence[BlockIndex | None]) -> _Merge
     read = dict.fromkeys([*merged, *(n for t in touched for n in t.reads if n in at.env)])
     if any(t.draws for t in touched):
         read[KEY] = None
-    types = {n: v.type for n, v in zip(read, at.known(list(read)), strict=True)}
-    fresh = [n for n in written if n not in at.env and all(n in t.writes for t in touched) and None not in bodies]
-    wanted = at.raw.outputs.get("out")
+    types = {n: v.type for n, v in zip(read, at.current(list(read)), strict=True)}
+    new_names = [n for n in written if n not in at.env and all(n in t.writes for t in touched) and None not in bodies]
+    requested = at.raw.outputs.get("out")
     before = len(r.problems.found)
     closed = []
-    for body in bodies:  # all of them, so that the mistakes of all are told
+    for body in bodies:  # read every branch, so that the mistakes of all are reported
         try:
-            closed.append(r.open_block(body, types, [*merged, *fresh], optional=fresh))
-        except Known:
+            closed.append(r.open_block(body, types, [*merged, *new_names], optional=new_names))
+        except AlreadyReported:
             continue
     if len(r.problems.found) > before or len(closed) < len(bodies):
-        raise Known
-    shared = [n for n in fresh if all(n in names for _, names in closed)]
+        raise AlreadyReported
+    shared = [n for n in new_names if all(n in names for _, names in closed)]
     agreed = [n for n in shared if _joinable([block.types[names[n]] for block, names in closed])]
     visible = [*merged, *agreed]
-    if wanted is not None:
-        _check_out(at, wanted, merged, agreed, [n for n in shared if n not in agreed])
-        visible = [*merged, *(n for n in agreed if n in wanted)]
+    if requested is not None:
+        _check_out(at, requested, merged, agreed, [n for n in shared if n not in agreed])
+        visible = [*merged, *(n for n in agreed if n in requested)]
     return _Merged(list(read), visible, [replace(x, results=tuple(names[n] for n in visible)) for x, names in closed])
 
 
@@ -273,7 +289,7 @@ def _joinable(types: Sequence[Type]) -> bool:
 
 
 def _check_listed(at: Site, needed: list[str], written: list[str] | None) -> None:
-    """What the client listed as read and written must cover what the blocks really read and write."""
+    """Check that the lists of the client cover the names that the blocks read and write."""
     given_elsewhere = {n for slot, names in at.raw.inputs.items() if slot != "x" for n in names} | {KEY}
     for place, given, real in (
         ("inputs/x", at.raw.inputs.get("x"), needed),
@@ -286,13 +302,15 @@ def _check_listed(at: Site, needed: list[str], written: list[str] | None) -> Non
                     f"the block {verb} {name!r}, which is not listed in {place[place.index('/') + 1 :]}",
                     "bad_slot",
                     place,
-                    "leave the list out: it is worked out",
+                    "leave the list out: the service finds the names itself",
                 )
 
 
-def _check_out(at: Site, wanted: Iterable[str], merged: list[str], agreed: list[str], clashing: list[str]) -> None:
-    for name in wanted:
-        if name in clashing:
+def _check_out(
+    at: Site, requested: Iterable[str], merged: list[str], agreed: list[str], conflicting: list[str]
+) -> None:
+    for name in requested:
+        if name in conflicting:
             raise at.refuse(f"the branches give {name!r} different dtypes or ranks", "branch_mismatch", "outputs/out")
         if name not in merged and name not in agreed:
             raise at.refuse(
@@ -300,13 +318,13 @@ def _check_out(at: Site, wanted: Iterable[str], merged: list[str], agreed: list[
             )
 
 
-# --- blocks without a life of their own ------------------------------------------------------------------------
+# --- inlined blocks --------------------------------------------------------------------------------------------
 
 
 @construct(inputs=(LISTED,))
 def net(r: Reader, at: Site, *, sub_block: BlockIndex) -> None:
-    """Run the ops of the inner block `sub_block` once, in its place, as if they stood here: a composite op.
+    """Run the ops of the inner block `sub_block` once, as if they stood in place of this op.
 
-    Variables that the block declares are its own; any other name that it writes is visible afterwards.
+    Variables that the block declares are local to it. Any other name that it writes is visible afterwards.
     """
-    r.scope(at.versions, at.env, r.raw.blocks[sub_block])
+    r.inline_block(at.versions, at.env, r.raw.blocks[sub_block])
