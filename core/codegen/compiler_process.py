@@ -1,13 +1,13 @@
-"""LLVM in a process of its own: the texts of modules go in, object code comes out.
+"""LLVM in a process of its own: texts of modules go in, object code comes out.
 
     python -m core.codegen.compiler_process
 
-A crash of the compiler then costs one compilation and not the process that wanted it; nor do other threads of that
-process wait for the one lock that all of llvmlite has. Of several texts all but one are compiled by forks of that
-process, which has one thread and LLVM at hand.
+A crash of LLVM then costs one compilation and not the process that asked for it, and other threads of that process do
+not wait for llvmlite's global lock. Of several texts, forks of the compiler process compile all but the first at the
+same time; the compiler process has one thread, so forking it is safe.
 
-A question is the number of texts, in eight bytes, and each of them with its length before it. An answer is one byte,
-whether object code follows or words about what went wrong, and as many pieces with their lengths.
+A request is the number of texts in eight bytes, then each text after its length in eight bytes. An answer is one byte
+(object code, LLVM's error, or a crash), then one piece after its length for each text, or one error message.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ PR_SET_PDEATHSIG = 1
 
 
 class CompilerProcess:
-    """A compiler that is started when it is first needed. Safe among threads, one of which it serves at a time.
+    """A compiler process. The first compilation starts it. Thread-safe; it serves one thread at a time.
 
-    parallel: how many texts it should be given at a time, if there is enough to do.
-    It ends with the thread that started it, or with `close`.
+    parallel: how many texts a caller should pass at a time, if the module is long enough.
+
+    The process ends with the thread that started it, or with `close`.
     """
 
     def __init__(self, parallel: int = 1) -> None:
@@ -48,15 +49,15 @@ class CompilerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """The process id, None while there is no process."""
         process = self._process
         return None if process is None else process.pid
 
     def compile(self, texts: Sequence[str]) -> list[bytes]:
-        """The object code of each module.
+        """The object code of each text.
 
-        Raises RuntimeError with LLVM's words if a text is no valid module, ExecutionError (compiler_failed) if the
-        process ends; the next call starts another.
+        Raises RuntimeError with LLVM's message if a text is no valid module, ExecutionError (compiler_failed) if the
+        process ends. The next call starts a new process.
         """
         with self._lock:
             if self._process is None:
@@ -71,17 +72,17 @@ class CompilerProcess:
                 answers = [_read(process.stdout) for _ in (texts if kind == GOOD else [kind])]
             except (OSError, EOFError):
                 raise ExecutionError(f"the compiler ended: {self._stop()}", "compiler_failed") from None
-            except BaseException:  # such as an interrupt between question and answer, which must not be mixed up
+            except BaseException:  # after an interrupt, the next request would read the answer of this one
                 self._stop()
                 raise
         if kind == BAD:
             raise RuntimeError(answers[0].decode())
         if kind == DIED:
-            raise ExecutionError(f"a part of the compiler ended: {answers[0].decode()}", "compiler_failed")
+            raise ExecutionError(f"a fork of the compiler ended: {answers[0].decode()}", "compiler_failed")
         return answers
 
     def start(self) -> None:
-        """Start the process, so that the first compilation need not wait for it."""
+        """Start the process now, so that the first compilation does not wait for it."""
         with self._lock:
             if self._process is None:
                 self._process = self._start_process()
@@ -93,17 +94,17 @@ class CompilerProcess:
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         arguments = [sys.executable, "-m", "core.codegen.compiler_process", str(os.getpid())]
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # where we were imported from
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # the same `core` as here
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def _stop(self) -> str:
-        """End the process; says how it had ended if it had."""
+        """End the process. Returns how it ended, if it had ended before."""
         process, self._process = self._process, None
         if process is None:
-            return "there was none"
+            return "it was not running"
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)  # its pipes close a moment before it can be waited for
+            process.wait(0.5)  # the pipes of a process close a moment before its status is there
         status = process.poll()
         process.kill()
         process.wait()
@@ -115,7 +116,7 @@ class CompilerProcess:
 
 
 def _exit_reason(status: int) -> str:
-    """How a process ended, by its exit status."""
+    """How a process ended, from its return code."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
@@ -125,7 +126,7 @@ def _write(file: IO[bytes], content: bytes) -> None:
 
 
 def _read(file: IO[bytes]) -> bytes:
-    """Raises EOFError when the other side is gone."""
+    """One piece, after its length. Raises EOFError at the end of the stream."""
     (length,) = LENGTH.unpack(_exactly(file, LENGTH.size))
     return _exactly(file, length)
 
@@ -133,7 +134,7 @@ def _read(file: IO[bytes]) -> bytes:
 def _exactly(file: IO[bytes], size: int) -> bytes:
     content = file.read(size)
     if len(content) < size:
-        raise EOFError("the other side is gone")
+        raise EOFError(f"the stream ended after {len(content)} of {size} bytes")
     return content
 
 
@@ -142,7 +143,7 @@ class _Died(Exception):
 
 
 class _Fork:
-    """A text that is compiled by a fork of this process. Raises OSError if there can be none."""
+    """A fork of this process that compiles one text. Raises OSError if the system refuses the fork."""
 
     def __init__(self, text: str) -> None:
         reading, writing = os.pipe()
@@ -166,7 +167,7 @@ class _Fork:
         self._answer = os.fdopen(reading, "rb")
 
     def answer(self) -> tuple[bytes, bytes]:
-        """The kind of answer, and the answer; to be asked for once. Raises _Died."""
+        """The kind of answer and its bytes. To be called once. Raises _Died."""
         with self._answer:
             content = self._answer.read()
         _, status = os.waitpid(self._pid, 0)
@@ -192,7 +193,7 @@ def _compile(text: str) -> tuple[bytes, bytes]:
 
 
 def _start(text: str) -> Callable[[], tuple[bytes, bytes]]:
-    """Asks for the answer, which a fork works on if there can be one."""
+    """Start a compilation in a fork; the function that waits for its answer. Without a fork, that function compiles."""
     try:
         return _Fork(text).answer
     except OSError:
@@ -200,7 +201,7 @@ def _start(text: str) -> Callable[[], tuple[bytes, bytes]]:
 
 
 def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
-    """The kind of answer, and its pieces."""
+    """The kind of answer and its pieces, for all texts."""
     first, *others = texts
     begun = [_start(text) for text in others]
     found = [_compile(first)]
@@ -208,7 +209,7 @@ def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
     for answer in begun:
         try:
             found.append(answer())
-        except _Died as error:  # the others are waited for nevertheless
+        except _Died as error:  # wait for the other forks nevertheless
             died.append(error)
     if died:
         return DIED, [str(died[0]).encode()]
@@ -217,12 +218,12 @@ def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
 
 
 def main(parent_pid: int) -> None:
-    """Compile what comes on standard input until that ends."""
+    """Answer requests from standard input until it ends."""
     _end_with(parent_pid)
-    import core.codegen.machine  # noqa: F401 (a question should not wait for it, nor each fork import it)
+    import core.codegen.machine  # noqa: F401 (now, so that neither a request nor each fork imports it)
 
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what LLVM may print is no answer
+    os.dup2(2, 1)  # LLVM may print to standard output, which would garble an answer
     questions = sys.stdin.buffer
     while True:
         try:

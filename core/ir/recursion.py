@@ -1,4 +1,9 @@
-"""Room for large programs: deep nesting and many small objects."""
+"""Headroom for large programs: deep nesting and many small objects.
+
+This file owns two switches of the whole process: Python's recursion limit and its cycle collector. Nothing else changes
+them. While any thread is inside `headroom`, the limit is raised and the collector is off for all threads; the last
+thread to leave restores both.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,10 @@ _limit_before = 1000
 
 @contextmanager
 def headroom() -> Iterator[None]:
-    """Raise the recursion limit and pause the cycle collector.
+    """Raise the recursion limit and pause the cycle collector while the context lasts.
 
-    Blocks hold no cycles, but building one makes tens of thousands of objects; looking for cycles among them again
-    and again would make the time grow faster than the program.
+    Blocks hold no cycles, but building one makes tens of thousands of objects. A collector that searches them again and
+    again for cycles would make the time grow faster than the program.
     """
     global _inside, _was_enabled, _limit_before
     with _lock:

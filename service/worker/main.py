@@ -128,8 +128,8 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 def _end_compiler() -> None:
     """Nothing was compiled for a while: the compiler's process can go. The next compilation starts another."""
     machine = sys.modules.get("core.codegen.machine")
-    if machine is not None and machine.STATE.process is not None:
-        machine.STATE.process.close()
+    if machine is not None:
+        machine.close_compiler_process()
 
 
 class _Speaker:

@@ -170,7 +170,7 @@ def test_a_fork_that_crashes_costs_one_compilation(compiler: CompilerProcess):
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
-        "a part of the compiler ended: killed by SIGSEGV",
+        "a fork of the compiler ended: killed by SIGSEGV",
     )
     assert compiler.compile([DOUBLE, TRIPLE]) == [machine.compile_ir(DOUBLE), machine.compile_ir(TRIPLE)]
     assert compiler.pid == first
