@@ -194,8 +194,8 @@ class _Panel:
         operands = self._operands(row, c[0])
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
-        beside = self._fetcher(operands, rows) if operands else None
-        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, beside)
+        each_step = self._fetcher(operands, rows) if operands else None
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, each_step)
 
         for total, address, which in sums:
             if p.accumulate or p.depth < p.k:

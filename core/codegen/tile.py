@@ -29,15 +29,15 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[Value, Value],
     a: tuple[Value, int, int], b: tuple[Value, int], c: tuple[Value, int],
-    beside: Callable[[Value], None] | None = None,
+    each_step: Callable[[Value], None] | None = None,
 ) -> list[tuple[Value, Value, Value | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
-    size:   rows and columns of the tile.
-    a:      address of its first row, stride of its rows, stride of its steps along k.
-    b:      address of its columns, stride of its steps along k.
-    c:      address of the tile, stride of its rows.
-    beside: writes more instructions for each step along k.
+    size:      rows and columns of the tile.
+    a:         address of its first row, stride of its rows, stride of its steps along k.
+    b:         address of its columns, stride of its steps along k.
+    c:         address of the tile, stride of its rows.
+    each_step: writes more instructions for each step along k.
     """
     rows, columns = size
     count = -(-columns // width)
@@ -48,8 +48,8 @@ def tile(
         for slot in each:
             f.write(zero, slot)
     with f.loop(*steps) as k:
-        if beside is not None:
-            beside(k)
+        if each_step is not None:
+            each_step(k)
         b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
         b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
         a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
