@@ -1,6 +1,6 @@
-"""From a plan to machine code: LLVM IR as text, through llvmlite.
+"""Machine code for the CPU: a plan becomes LLVM IR, the IR a library of functions. README.md here explains the room.
 
-`llvm` writes IR; `vmath`, `functions` and `scalar` compute single elements or vectors of them; `rows`, `gemm` and the
-others write one kind of kernel each, `step` the function that calls them in order; `machine` compiles and keeps the
-result.
+`llvm` writes IR text. `vmath`, `functions` and `scalar` compute elements or vectors of elements. `rows`, `product`,
+`convolution` and the other generators each write one kind of kernel. `step` writes the function that calls the kernels
+in order. `machine` compiles and caches the result.
 """

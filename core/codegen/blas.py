@@ -1,4 +1,7 @@
-"""Products of matrices by the BLAS that SciPy ships, called through its address."""
+"""Matrix products by the BLAS that SciPy ships, called by address.
+
+This file owns one process-wide switch: SciPy's OpenBLAS computes on the thread that calls it.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 
 @cache
 def address_of(routine: str) -> int:
-    """The address of a BLAS routine with Fortran's calling convention. It runs on the thread that calls it."""
+    """The address of a BLAS routine with Fortran's calling convention. It uses no threads of its own."""
     import scipy
     from scipy.linalg import cython_blas
 
     for path in Path(scipy.__file__).parent.parent.glob("scipy.libs/libscipy_openblas*"):
-        ctypes.CDLL(str(path)).scipy_openblas_set_num_threads(1)  # our own threads share the work
+        ctypes.CDLL(str(path)).scipy_openblas_set_num_threads(1)  # the pool of the step shares the work
     capsule = cython_blas.__pyx_capi__[routine]
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(pointer(capsule, name(capsule)))
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    return int(pointer_of(capsule, name_of(capsule)))
 
 
 def function(module: Module, name: str, each: Gemm) -> Function:
-    """``name(a, b, c, first, end)`` for rows `first` to below `end` of the result."""
+    """``name(a, b, c, first, end)`` for rows `first` (included) to `end` (excluded) of the result."""
     params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
     f = Function(name, params, noalias=False)
     first, count = f.param("first"), f.binary("sub", f.param("end"), f.param("first"))
@@ -43,19 +46,19 @@ def function(module: Module, name: str, each: Gemm) -> Function:
 
 
 def unit(each: Gemm) -> int:
-    """Rows of the result that should go together."""
+    """Rows of the result in the smallest share of a thread."""
     return 32 if each.c.shape[-2] >= 64 else each.c.shape[-2]
 
 
 def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value, rows: Value) -> None:
-    """The product of `rows` rows of the matrix at a with that at b."""
+    """Multiply `rows` rows of the matrix at `a` by the matrix at `b`."""
     routine = ROUTINES[each.c.dtype]
     module.symbols[routine] = address_of(routine)
     f.declarations.add(f"declare void @{routine}({', '.join(['ptr'] * 13)})")
     m = f.slot("int32")
     f.write(f.convert(rows, "int32"), m)
     n, k = each.b.shape[-1], each.a.shape[-1]
-    if each.c.strides[-1] != 1 and n != 1:  # a result stored by columns: the product transposed
+    if each.c.strides[-1] != 1 and n != 1:  # the result is stored by columns: compute its transpose
         left, right, out = _transposed(each.b), _transposed(each.a), _transposed(each.c)
         sizes = (_integer(module, n), m.name)
         a, b = b, a
@@ -81,7 +84,7 @@ def _transposed(view: View) -> View:
 
 
 def _layout(view: View) -> tuple[str, int]:
-    """Fortran's letter for the transposed view of a row-major matrix, and the distance of its rows or columns."""
+    """Fortran's letter for the transposed view of a row-major matrix, and its leading dimension."""
     (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
     if columns == 1 or along == 1:
         if columns == 1 and rows > 1:

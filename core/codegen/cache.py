@@ -1,8 +1,9 @@
-"""Object code kept on disk, so that a process that starts again compiles nothing twice.
+"""A cache of object code on disk, so that a process that starts again compiles nothing twice.
 
-A key is a digest of all that object code depends on; `machine` makes it. On disk an entry is one file: a line that says
-what it is, a digest of key and code, the code. Files appear whole or not at all, and several processes may share a
-directory. What does not belong to this user alone, or fails its digest, is never executed; it is written anew.
+A key is a digest of everything that object code depends on; `machine.key_of` makes it. An entry on disk is one file: a
+line that names the format, a digest of key and code, the code. Files appear whole or not at all, and several processes
+may share a directory. The cache never returns a file that another user owns or may write, or whose digest is wrong; the
+next `put` replaces it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ log = logging.getLogger("backpass.codegen")
 MAGIC = b"backpass object code 1\n"
 SUFFIX = ".o"
 ABANDONED = 3600.0
-"""Seconds after which a file that is still being written has lost its writer."""
+"""Seconds after which a partly written file counts as abandoned by its writer."""
 
 
 class DiskCache:
-    """Object code by key, in a directory of its own, which is made with the first entry.
+    """Object code by key, in a directory of its own. The first entry creates the directory.
 
-    limit: bytes of all entries; beyond it go those that were not used for longest. Entries above it are not kept.
-    A directory that cannot be used is warned of, once, and then left alone: nothing is kept, and nothing fails.
+    limit: bytes of all entries together. Beyond it the least recently used entries go; a larger entry is not stored.
+
+    If the directory cannot be used, the cache logs one warning and stores nothing; no call fails.
     """
 
     def __init__(self, directory: Path, limit: int) -> None:
@@ -39,7 +41,7 @@ class DiskCache:
         self._warned = False
 
     def get(self, key: str) -> bytes | None:
-        """The code that was put there under `key`, if it is there and whole."""
+        """The code stored under `key`; None if there is none or the file is damaged."""
         path = self._path(key)
         try:
             whole = _read(path)
@@ -50,22 +52,22 @@ class DiskCache:
             return None
         head = MAGIC + _digest(key, whole[len(MAGIC) + 32 :])
         if not whole.startswith(head):
-            log.warning("%s is not what was written; it is not used", path)
+            log.warning("ignoring %s: its digest is wrong", path)
             return None
-        with suppress(OSError):  # it may be gone by now, which changes nothing
+        with suppress(OSError):  # another process may have removed it; the code read is still good
             os.utime(path)
         return whole[len(head) :]
 
     def put(self, key: str, code: bytes) -> None:
-        """Keep `code` under `key`, in place of what is there."""
+        """Store `code` under `key`; it replaces an older entry."""
         whole = MAGIC + _digest(key, code) + code
         if len(whole) > self.limit:
             return
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_ours(self.directory.stat()):
-                raise PermissionError(f"{self.directory} belongs to others, or others may write there")
-            descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.directory)  # of mode 0600
+                raise PermissionError(f"{self.directory} belongs to another user, or other users may write to it")
+            descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.directory)  # with mode 0600
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(whole)
@@ -81,7 +83,7 @@ class DiskCache:
         return self.directory / (key + SUFFIX)
 
     def _trim(self) -> None:
-        """Remove what was not used for longest until the rest is within the limit."""
+        """Remove the least recently used entries until the rest is within the limit."""
         found = []
         now = time.time()
         for entry in os.scandir(self.directory):
@@ -102,7 +104,7 @@ class DiskCache:
 
     def _warn(self, error: OSError) -> None:
         if not self._warned:
-            log.warning("no object code is kept in %s: %s", self.directory, error)
+            log.warning("cannot store object code in %s: %s", self.directory, error)
             self._warned = True
 
 
@@ -112,7 +114,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or not _is_ours(about):
-            raise PermissionError(f"{path} is no file of this user alone")
+            raise PermissionError(f"{path} is not a regular file that this user alone may write")
         return file.read()
 
 

@@ -1,4 +1,4 @@
-"""How generated code says that a check failed: by its number, in the error word."""
+"""Failed checks of generated code: the kernel writes the number of the check to the error word."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["fail"]
 
 
 def fail(f: Function, error: Value, check: Value) -> None:
-    """Write the number of a failed check to the error word, unless an op before it in the program failed as well.
+    """Write the number of a failed check to the error word, unless an earlier op of the program failed as well.
 
-    Checks are numbered in the order of the ops, and what is below 0 ended the run already.
+    Checks are numbered from 1 in the order of the ops. A negative word says that the run has ended for another reason.
     """
     said = f.load(error, "int64")
     first = f.binary("or", f.compare("icmp eq", said, I64(0)), f.compare("icmp slt", check, said))

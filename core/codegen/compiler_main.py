@@ -36,7 +36,7 @@ class _Died(Exception):
 
 
 class _Fork:
-    """A text that is compiled by a fork of this process. Raises OSError if there can be none."""
+    """A fork of this process that compiles one text. Raises OSError if the system refuses the fork."""
 
     def __init__(self, text: str) -> None:
         reading, writing = os.pipe()
@@ -51,7 +51,7 @@ class _Fork:
             try:
                 os.close(reading)
                 _end_with(parent)
-                kind, answer = _compiled(text)
+                kind, answer = _compile(text)
                 with os.fdopen(writing, "wb") as file:
                     file.write(kind + answer)
             finally:
@@ -60,7 +60,7 @@ class _Fork:
         self._answer = os.fdopen(reading, "rb")
 
     def answer(self) -> tuple[bytes, bytes]:
-        """The kind of answer, and the answer; to be asked for once. Raises _Died."""
+        """The kind of answer and its bytes. To be called once. Raises _Died."""
         with self._answer:
             content = self._answer.read()
         _, status = os.waitpid(self._pid, 0)
@@ -76,31 +76,31 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
-def _compiled(text: str) -> tuple[bytes, bytes]:
+def _compile(text: str) -> tuple[bytes, bytes]:
     try:
         return GOOD, compile_ir(text)
     except RuntimeError as error:
         return BAD, str(error).encode()
 
 
-def _begun(text: str) -> Callable[[], tuple[bytes, bytes]]:
-    """Asks for the answer, which a fork works on if there can be one."""
+def _start(text: str) -> Callable[[], tuple[bytes, bytes]]:
+    """Start a compilation in a fork; the function that waits for its answer. Without a fork, that function compiles."""
     try:
         return _Fork(text).answer
     except OSError:
-        return partial(_compiled, text)
+        return partial(_compile, text)
 
 
 def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
-    """The kind of answer, and its pieces."""
+    """The kind of answer and its pieces, for all texts."""
     first, *others = texts
-    begun = [_begun(text) for text in others]
-    found = [_compiled(first)]
+    begun = [_start(text) for text in others]
+    found = [_compile(first)]
     died: list[_Died] = []
     for answer in begun:
         try:
             found.append(answer())
-        except _Died as error:  # the others are waited for nevertheless
+        except _Died as error:  # wait for the other forks nevertheless
             died.append(error)
     if died:
         return DIED, [str(died[0]).encode()]
@@ -109,11 +109,10 @@ def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
 
 
 def main(parent_pid: int) -> None:
-    """Compile what comes on standard input until that ends."""
+    """Answer requests from standard input until it ends."""
     _end_with(parent_pid)
-
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what LLVM may print is no answer
+    os.dup2(2, 1)  # LLVM may print to standard output, which would garble an answer
     questions = sys.stdin.buffer
     while True:
         try:

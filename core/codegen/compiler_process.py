@@ -1,10 +1,11 @@
 """LLVM in a process of its own: texts of modules go in, object code comes out. This is the calling side.
 
-A crash of the compiler then costs one compilation and not the calling process. Other threads of that process do not
-wait for llvmlite's global lock. `compiler_main` is the other side.
+A crash of LLVM then costs one compilation and not the process that asked for it, and other threads of that process do
+not wait for llvmlite's global lock. Of several texts, forks of the compiler process compile all but the first at the
+same time (`compiler_main`).
 
-A request is the number of texts, in eight bytes, and each text with its length in front. An answer is one byte, whether
-object code or an error message follows, and as many pieces with their lengths.
+A request is the number of texts in eight bytes, then each text after its length in eight bytes. An answer is one byte
+(object code, LLVM's error, or a crash), then one piece after its length for each text, or one error message.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ GOOD, BAD, DIED = b"+", b"-", b"!"
 
 
 class CompilerProcess:
-    """A compiler that is started when it is first needed. Safe among threads, one of which it serves at a time.
+    """A compiler process. The first compilation starts it. Thread-safe; it serves one thread at a time.
 
-    parallel: how many texts it should be given at a time, if there is enough to do.
-    It ends with the thread that started it, or with `close`.
+    parallel: how many texts a caller should pass at a time, if the module is long enough.
+
+    The process ends with the thread that started it, or with `close`.
     """
 
     def __init__(self, parallel: int = 1) -> None:
@@ -52,15 +54,15 @@ class CompilerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """The process id, None while there is no process."""
         process = self._process
         return None if process is None else process.pid
 
     def compile(self, texts: Sequence[str]) -> list[bytes]:
-        """The object code of each module.
+        """The object code of each text.
 
-        Raises RuntimeError with LLVM's words if a text is no valid module, ExecutionError (compiler_failed) if the
-        process ends; the next call starts another.
+        Raises RuntimeError with LLVM's message if a text is no valid module, ExecutionError (compiler_failed) if the
+        process ends. The next call starts a new process.
         """
         with self._lock:
             if self._process is None:
@@ -75,17 +77,17 @@ class CompilerProcess:
                 answers = [read_piece(process.stdout) for _ in (texts if kind == GOOD else [kind])]
             except (OSError, EOFError):
                 raise ExecutionError(f"the compiler ended: {self._stop()}", "compiler_failed") from None
-            except BaseException:  # such as an interrupt between question and answer, which must not be mixed up
+            except BaseException:  # after an interrupt, the next request would read the answer of this one
                 self._stop()
                 raise
         if kind == BAD:
             raise RuntimeError(answers[0].decode())
         if kind == DIED:
-            raise ExecutionError(f"a part of the compiler ended: {answers[0].decode()}", "compiler_failed")
+            raise ExecutionError(f"a fork of the compiler ended: {answers[0].decode()}", "compiler_failed")
         return answers
 
     def start(self) -> None:
-        """Start the process, so that the first compilation need not wait for it."""
+        """Start the process now, so that the first compilation does not wait for it."""
         with self._lock:
             if self._process is None:
                 self._process = self._start_process()
@@ -97,17 +99,17 @@ class CompilerProcess:
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         arguments = [sys.executable, "-m", "core.codegen.compiler_main", str(os.getpid())]
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # where we were imported from
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # the same `core` as here
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def _stop(self) -> str:
-        """End the process; says how it had ended if it had."""
+        """End the process. Returns how it ended, if it had ended before."""
         process, self._process = self._process, None
         if process is None:
-            return "there was none"
+            return "it was not running"
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)  # its pipes close a moment before it can be waited for
+            process.wait(0.5)  # the pipes of a process close a moment before its status is there
         status = process.poll()
         process.kill()
         process.wait()
@@ -119,7 +121,7 @@ class CompilerProcess:
 
 
 def exit_reason(status: int) -> str:
-    """How a process ended, by its exit status."""
+    """How a process ended, from its return code."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
@@ -129,7 +131,7 @@ def write_piece(file: IO[bytes], content: bytes) -> None:
 
 
 def read_piece(file: IO[bytes]) -> bytes:
-    """The next piece. Raises EOFError when the other side is gone."""
+    """One piece, after its length. Raises EOFError at the end of the stream."""
     (length,) = LENGTH.unpack(read_exactly(file, LENGTH.size))
     return read_exactly(file, length)
 
@@ -137,5 +139,5 @@ def read_piece(file: IO[bytes]) -> bytes:
 def read_exactly(file: IO[bytes], size: int) -> bytes:
     content = file.read(size)
     if len(content) < size:
-        raise EOFError("the other side is gone")
+        raise EOFError(f"the stream ended after {len(content)} of {size} bytes")
     return content

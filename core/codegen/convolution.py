@@ -1,8 +1,8 @@
-"""Convolution and its two adjoints, directly: each output element is summed in a register.
+"""Direct convolution and its two adjoints: the sum of each output element stays in a register.
 
-A tile is some output channels by some vectors of pixels. For each element of the filter, a vector of the image is
-loaded for every vector of pixels and a number of the filter for every channel, and all their products are added to the
-tile. Images carry their padding with them (see `core.plan.geometry`), so that no element needs asking where it lies.
+A tile is some output channels by some vectors of pixels. For each element of the filter, the code loads a vector of the
+image for each vector of pixels and a number of the filter for each channel, and adds all their products to the tile.
+Images contain their padding (see `core.plan.geometry`), so no load needs a bounds test.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from core.plan.geometry import Correlation
 __all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint"]
 
 LATENCY = 4
-"""Cycles from one addition to a register to the next."""
+"""Cycles between two additions to the same register."""
 
 WHOLE = 6
-"""Vectors of a row up to which a tile holds whole rows."""
+"""Most vectors of a row for which a tile holds whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Registers of sums: `channels` by `vectors`."""
+    """Sums in registers: `channels` by `vectors`."""
 
     channels: int
     vectors: int
 
 
 def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
-    """The largest tile that takes the least time to cover so many channels and vectors, the latter in steps."""
+    """The tile that covers `channels` by `vectors` in the least time. Its vectors are a multiple of `step`."""
 
     def time(tile: Tile) -> float:
         total = 0.0
@@ -68,7 +68,7 @@ def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
 
 
 def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
-    """A tile of whole rows where they are short, else of a part of one."""
+    """A tile of whole rows if rows are short, else of a part of one row."""
     width = len(slices_of(spec.counts[2], lanes))
     if width <= WHOLE:
         return _tile(channels, width * spec.counts[1], width)
@@ -81,7 +81,7 @@ def _rows(
 ) -> None:  # fmt: skip
     """``body(z, y, x, pieces)`` for tiles of at most `vectors` vectors of pixels.
 
-    pieces: (row, piece) pairs; the rows count from y, the pieces start behind x.
+    pieces: (row, slice) pairs; rows count from y, and the starts of slices count from x.
     """
     depth, height, width = counts
     pieces = slices_of(width, lanes)
@@ -94,7 +94,7 @@ def _rows(
             return
         with f.loop(I64(0), I64(height)) as y:
             *_, (start, size, count) = even_blocks(len(pieces), vectors)
-            last = start + size * (count - 1)  # the block with the tail
+            last = start + size * (count - 1)  # the last block, which may end in less than a vector
             for first, n, number in even_blocks(len(pieces), vectors):
                 number = number - (first == start)
                 full = [(0, VectorSlice(i * lanes, lanes, lanes)) for i in range(n)]
@@ -151,7 +151,7 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
 
 
 def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> list[list[Value]]:
-    """Slots that hold zeros."""
+    """Slots for sums, set to zero."""
     sums = [[f.slot(dtype, lanes) for _ in range(vectors)] for _ in range(channels)]
     for row in sums:
         for slot in row:
@@ -163,7 +163,7 @@ def _add_products(
     f: Function, dtype: str, sums: list[list[Value]],
     numbers: Sequence[Value], vectors: Sequence[Value], pieces: Sequence[VectorSlice],
 ) -> None:  # fmt: skip
-    """``sums[m][v] += number m * vector v``, both by their addresses."""
+    """``sums[m][v] += number m * vector v``; numbers and vectors are given by their addresses."""
     loaded = [f.load(at, dtype, p.lanes, mask(p.count, p.lanes)) for at, p in zip(vectors, pieces, strict=True)]
     for address, row in zip(numbers, sums, strict=True):
         number = f.splat(f.load(address, dtype), loaded[0].lanes)
@@ -171,14 +171,14 @@ def _add_products(
             f.write(f.fma(vector, number, f.read(slot, dtype, vector.lanes)), slot)
 
 
-# --- to the input ------------------------------------------------------------------------------------------------
+# --- the adjoint of the input ------------------------------------------------------------------------------------
 
 
 def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
-    """``(ct, filter, out)``; a unit is one group of one image. Each sum is added where its window met the image.
+    """``(ct, filter, out)``; a unit is one group of one image. Each sum is added to the element under its window.
 
-    The filter is given as [group, kernel, channel, out]: sums run along its last axis. The pixels of a tile stay
-    in the nearest cache while all elements of the filter pass by.
+    The filter is given as [group, kernel, channel, out]; sums run along its last axis. The pixels of a tile stay in the
+    first-level cache during the loop over all elements of the filter.
     """
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     tile = _pixel_tile(spec.channels, spec, lanes)
@@ -201,7 +201,7 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
                 ),
             )  # fmt: skip
 
-        if spec.out < FEW:  # what was just written is not read again at once, which would wait for it
+        if spec.out < FEW:  # an element just stored is not loaded again at once, which would stall
             with _elements(f, spec, offsets) as at:
                 _rows(f, spec.counts, lanes, tile.vectors, lambda z, y, x, pieces: pixels(z, y, x, pieces, at))
         else:
@@ -214,12 +214,12 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
 
 
 FEW = 8
-"""Output channels below which sums are so short that adding them to the image takes most of the time."""
+"""Output channels below which sums are so short that most time goes to adding them to the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """One element of a filter: how far it lies in the filters, and what it meets in the image."""
+    """One element of a filter: its offset in the filters, and the offset of its element of the image."""
 
     filters: tuple[tuple[Value, int], ...]
     image: tuple[tuple[Value, int], ...]
@@ -240,7 +240,7 @@ def _add_sums(
     f: Function, spec: Correlation, ct: Value, filters: Value, image: Value, channels: int,
     pieces: list[tuple[int, VectorSlice]],
 ) -> None:  # fmt: skip
-    """Add to some channels of the image what one element of their filters gives, summed over the output channels."""
+    """Add the products of one filter element, summed over the output channels, to some channels of the image."""
     dtype, lanes = spec.dtype, pieces[0][1].lanes
     sums = _sums(f, dtype, lanes, channels, len(pieces))
     with f.loop(I64(0), I64(spec.out)) as o:
@@ -259,26 +259,26 @@ def _add_sums(
             store_lanes(f, f.binary("fadd", held, f.read(slot, dtype, lanes)), at, p.count)
 
 
-# --- to the filter -----------------------------------------------------------------------------------------------
+# --- the adjoint of the filter -----------------------------------------------------------------------------------
 
 
 def _filter_tile(spec: Correlation) -> Tile:
-    """Output channels by elements of a filter's row."""
+    """A tile of output channels by elements of a filter's row."""
     return _tile(spec.out, spec.kernel[2])
 
 
 def filter_units(spec: Correlation) -> int:
-    """(group, block of output channels, input channel, row of the filter), in this order."""
+    """Units of work: (group, block of output channels, input channel, row of the filter), in this order."""
     number = -(-spec.out // _filter_tile(spec).channels)
     return spec.groups * number * spec.channels * spec.kernel[0] * spec.kernel[1]
 
 
 LONG = 64
-"""Vectors of one image that are summed before they are added to what the others gave, lest small ones be lost."""
+"""Vectors of an image above which its sum has a register of its own: small terms would get lost in a large sum."""
 
 
 def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
-    """``(ct, x, out)``; units as in `filter_units`. All is summed over images and pixels, across lanes at the end."""
+    """``(ct, x, out)``; units as in `filter_units`. Sums run over images and pixels, and over lanes at the end."""
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     depth, height, row = spec.kernel
     tile = _filter_tile(spec)
@@ -307,7 +307,7 @@ def _filter_row(
     f: Function, spec: Correlation, lanes: int, channels: int, begin: int, length: int,
     given: Value, image: Value, target: Value,
 ) -> None:  # fmt: skip
-    """Elements from `begin` of a row of the filters of some channels."""
+    """`length` elements from `begin` of a filter row, for some channels."""
     dtype = spec.dtype
     sums = _sums(f, dtype, lanes, channels, length)
     height, width = spec.counts[1:]

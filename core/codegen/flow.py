@@ -1,7 +1,7 @@
 """Loops and branches in the step function.
 
-A stack lives in memory of its own that grows as it must: `stacks` is a table of (address, bytes) pairs, kept from step
-to step, so that only the first ones allocate. A recording is two numbers, its first slot and its length.
+A stack has its own memory, which grows when it is full: `stacks` is a table of (address, bytes) pairs that lives from
+step to step, so that only the first steps allocate. A recording is two numbers, its first slot and its length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_branch(step: StepWriter, each: Branch) -> None:
 
 
 def write_loop(step: StepWriter, each: Loop) -> None:
-    """The trips. The addresses of the states swap after each; the error word ends all loops."""
+    """Write the trips of a loop. Each trip swaps the buffers of the states. A set error word ends all loops."""
     f = step.f
     now, following = {}, {}
     for state in each.states:
@@ -121,9 +121,9 @@ def write_loop(step: StepWriter, each: Loop) -> None:
 
 
 def _ahead(step: StepWriter, ahead: Ahead, trip: Value, there: Value) -> None:
-    """What trips multiply with their row of an array: some products ahead, as long as there are so many rows.
+    """Multiply rows of an array ahead: one product for several trips, while the array has that many rows left.
 
-    there: whether those of this trip and its neighbours were made ahead.
+    there: slot that holds whether the products of this trip were computed ahead.
     """
     f = step.f
     _, size, _ = ahead.rows.shape
@@ -138,7 +138,7 @@ def _ahead(step: StepWriter, ahead: Ahead, trip: Value, there: Value) -> None:
     with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
         from_end = f.binary("add", index, I64(size))
         at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
-        inside = f.compare("icmp ult", at, I64(size))  # else the body says that it is not
+        inside = f.compare("icmp ult", at, I64(size))  # if not, the check in the body fails
         _row_product(step, ahead, ahead.one, f.select(inside, at, I64(0)), slot)
     _open_buffers(step, ahead, slot)
 
@@ -153,7 +153,7 @@ def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: Value, sl
 
 
 def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value:
-    """Where a trip's operands lie among those of the products made at once: in the order of the stacks."""
+    """The slot of a trip's operands in the buffers of a joint product, in the order of the stacks."""
     slot = f.binary("and", trip, I64(hoisted.trips - 1))
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
@@ -165,7 +165,7 @@ def _open_buffers(step: StepWriter, hoisted: Hoisted | Ahead, slot: Value) -> No
 
 
 def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
-    """Behind the last of so many trips, their products at once."""
+    """After every `hoisted.trips` trips, compute their joint product."""
     f = step.f
     last = I64(hoisted.trips - 1)
     with f.when(f.compare("icmp eq", f.binary("and", trip, last), last)):
@@ -177,7 +177,7 @@ def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: Value, at: Value
 
 
 def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: Value) -> None:
-    """Behind all trips, the products of those that were not enough to be made at once."""
+    """After the last trip, compute the products of the trips that a joint product did not cover."""
     f = step.f
     rest = f.binary("and", trips, I64(hoisted.trips - 1))
     first, slot = f.binary("sub", trips, rest), I64(0)
@@ -189,7 +189,7 @@ def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: Value) -> None:
 
 
 def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
-    """The operands of a product: from element `at` of a stack, or from `slot` of the buffer made for them."""
+    """Set the operands of a product: element `at` of a stack, or `slot` of a buffer."""
     read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
     for stack, element in (*each.over, *each.records):
         if element in read:
@@ -198,7 +198,7 @@ def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, sl
 
 
 def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
-    """Too many trips or ops, or a wish that the step should stop: an error, and the trip is not made."""
+    """Set the error word if this trip exceeds a limit or the stop word is set; the trip then does not run."""
     f = step.f
     step.module.polls = True
     too_many, too_long = each.limits
@@ -214,7 +214,7 @@ def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
 
 
 def _open_element(step: StepWriter, stack: Recording | Elements, element: Root | Recording, at: Value) -> None:
-    """Element `at` of a stack, as the body calls it."""
+    """Bind `element`, the body's name for element `at` of a stack."""
     f = step.f
     if isinstance(stack, Elements):
         assert isinstance(element, Root)
@@ -230,7 +230,7 @@ def _open_element(step: StepWriter, stack: Recording | Elements, element: Root |
 
 
 def _new_slot(step: StepWriter, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
-    """The address of slot `at` of a recording that is being made, which has memory for it."""
+    """The address of slot `at` of a recording in progress, after the stack has grown if it must."""
     f = step.f
     slot = f.binary("add", start, at)
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
@@ -255,11 +255,12 @@ def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
 
 
 def grow_function(least: int) -> Function:
-    """``grow(stack, needed, control)``: room for `needed` bytes in a stack, contents kept.
+    """``grow(stack, needed, control)``: give a stack memory for `needed` bytes and keep its contents.
 
-    The room is that of `Target.stack_bytes`: a power of two, at least `least` bytes.
+    The size is that of `Target.stack_bytes`: a power of two, at least `least` bytes.
 
-    What cannot be had, or is more than control's `max_bytes`, is an error; the stack stays as it is.
+    The contents are copied. If the memory is not available or `needed` is above control's `max_bytes`, the error word
+    is set and the stack stays as it is.
     """
     f = Function("grow", [("stack", "ptr"), ("needed", "int64"), ("control", "ptr")], noalias=False)
     f.declarations |= {

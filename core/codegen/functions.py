@@ -1,7 +1,7 @@
-"""What each function of numpy becomes: LLVM instructions for one element, or a vector of them.
+"""The translation of numpy's functions: LLVM instructions for one element, or for a vector of elements.
 
-Arithmetic and comparisons are instructions. An elementary function (`vmath`) is written out where it is used a few
-times, and is a function of its own that is called where it is used more often.
+Arithmetic and comparisons are instructions. An elementary function (`vmath`) is inlined at its first uses in an LLVM
+function; further uses call one shared function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FUNCTIONS", "INLINE", "NotTraceable"]
 
 
 class NotTraceable(Exception):
-    """The kernel does something that has no translation."""
+    """The kernel uses something of numpy that has no translation, which the message names."""
 
 
 # --- instructions ------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _extreme(larger: bool) -> Callable[..., Value]:
         if not a.is_float:
             first = _less(f, b, a) if larger else _less(f, a, b)
             return f.select(first, a, b)
-        if is_number(b):  # only a can be NaN then, and an unordered comparison keeps it
+        if is_number(b):  # then only a can be NaN, and an unordered comparison keeps it
             return f.select(f.compare("fcmp uge" if larger else "fcmp ule", a, b), a, b)
         first = f.compare("fcmp oge" if larger else "fcmp ole", a, b)
         return f.select(f.binary("or", first, f.compare("fcmp uno", a, a)), a, b)
@@ -154,8 +154,8 @@ def _floating(*args: Value) -> None:
 
 
 INLINE = 8
-"""Uses of an elementary function in one place that are written out; more of them are calls of one function, as both
-compile time and the reach of the instruction cache go by the size of the code. The bits are the same."""
+"""Uses of an elementary function that are inlined in one function; more of them are calls. Both compile time and misses
+of the instruction cache grow with the size of the code. The results have the same bits."""
 
 
 def _special(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -172,7 +172,7 @@ def _special(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _one_of_two(function: Callable[..., tuple[Value, Value]], which: int) -> Callable[..., Value]:
-    """One of the values of `function`; when the other one of the same argument is wanted as well, it is there."""
+    """One of the two values of `function`. Both are computed at once and kept in `Function.known`."""
 
     def emit(f: Function, x: Value) -> Value:
         _floating(x)
@@ -191,13 +191,13 @@ def _one_of_two(function: Callable[..., tuple[Value, Value]], which: int) -> Cal
 
 
 def _counts(f: Function, function: Callable[..., Any]) -> bool:
-    """Whether one more use of `function` is a call."""
+    """Count one more use of `function`; whether it is a call."""
     f.uses[function.__name__] += 1
     return f.uses[function.__name__] > INLINE
 
 
 def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[Value]) -> str:
-    """The name of a function that only does `function`, which `f` then declares."""
+    """The name of an LLVM function that computes `function`; `f` gets its text."""
     name = f"{function.__name__}_{args[0].dtype}_{args[0].lanes}"
     f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args))
     return name
@@ -205,7 +205,7 @@ def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequen
 
 @functools.cache
 def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int) -> frozenset[str]:
-    """The texts of that function, and of what it needs."""
+    """LLVM IR of the function and of its callees."""
     f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], Value("", dtype, lanes).type, internal=True)
     result = function(f, *f.params)
     if isinstance(result, tuple):

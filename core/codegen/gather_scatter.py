@@ -1,6 +1,6 @@
-"""Gather and scatter-add: whole rows of an array, read or added to at positions that are data.
+"""Gather and scatter-add: read whole rows of an array, or add to them, at positions that are data.
 
-An index out of range is never followed: its number goes to the error word, and position 0 takes its place.
+The code never uses an index out of range: it writes the number of the check to the error word and uses position 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PARAMS = [("x", "ptr"), ("index", "ptr"), ("out", "ptr"), ("error", "ptr"), ("ch
 
 
 def gather_function(name: str, each: Gather) -> Function:
-    """``name(x, index, out, error, check)`` for `Gather`."""
+    """``name(x, index, out, error, check)`` for a `Gather`."""
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
@@ -31,7 +31,7 @@ def gather_function(name: str, each: Gather) -> Function:
 
 
 def scatter_function(name: str, each: ScatterAdd) -> Function:
-    """``name(x, index, out, error, check)`` for `ScatterAdd`; `out` holds zeros already."""
+    """``name(x, index, out, error, check)`` for a `ScatterAdd`. The caller has filled `out` with zeros."""
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.out.shape
     count = each.x.shape[1]
@@ -54,7 +54,7 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
 
 
 def checked(f: Function, address: Value, dtype: str, size: int) -> Value:
-    """The index at `address` counted from the front, or 0 and an error."""
+    """The index at `address`, counted from the front. Out of range it is 0, and the check fails."""
     raw = f.convert(f.load(address, dtype), "int64")
     wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
     fine = f.compare("icmp ult", wrapped, I64(size))

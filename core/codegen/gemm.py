@@ -1,7 +1,7 @@
-"""Products of matrices: tiles of the result in registers, operands read where they lie.
+"""Small matrix products: tiles of the result in registers, operands read in place.
 
-For each step along k a tile takes some vectors of a row of b and one number of each of its rows of a. Nothing is
-packed, so b must have its rows without gaps; where it has not, the BLAS does it (see `blas`), which packs.
+For each step along k a tile multiplies some vectors of a row of b by one number of each of its rows of a. Nothing is
+packed, so the elements of a row of b must be adjacent; other products go to the BLAS (see `blas`), which packs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from core.plan.data import Gemm
 __all__ = ["Product", "gemm_function", "product_of"]
 
 DEPTH = 256
-"""Steps along k after which the sums go back to the result: so many rows of b, and lines of a, stay in the cache."""
+"""Steps along k in one block, whose sums are then added to the result. Rows of b and lines of a fit in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One shape of product: c [m, n] = a [m, k] b [k, n], strides in elements, b and c with rows without gaps."""
+    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of b and c have no gaps."""
 
     m: int
     n: int
@@ -35,18 +35,18 @@ class Product:
 
 
 def product_of(each: Gemm) -> Product | None:
-    """The product as one of ours, or None if it is one for the BLAS."""
+    """The shape of a product, or None if the BLAS must compute it."""
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
     if n > 1 and (each.b.strides[-1] != 1 or each.c.strides[-1] != 1):
         return None
-    if n == 1 and k > 64:  # a sum along k, one row at a time, would wait for each addition
+    if n == 1 and k > 64:  # one sum along k for each row: every addition would wait for the one before
         return None
     a = (each.a.strides[-2], each.a.strides[-1])
     return Product(m, n, k, a, each.b.strides[-2], each.c.strides[-2], each.c.dtype, each.accumulate)
 
 
 def gemm_function(name: str, p: Product) -> Function:
-    """``name(a, b, c, first, end)`` for rows `first` to below `end` of the result, from a multiple of `rows_of(p)`."""
+    """``name(a, b, c, first, end)`` for rows `first` to `end` of the result. `first` is a multiple of `rows_of(p)`."""
     params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
     f = Function(name, params)
     width = lanes(p.dtype)
@@ -61,7 +61,7 @@ def gemm_function(name: str, p: Product) -> Function:
         whole = p.n // step * step
         if whole == step:
             _panel(f, p, k, I64(0), step, width, rows)
-        elif whole:  # one text for all panels of whole tiles
+        elif whole:  # one loop over the panels of whole tiles keeps the text short
             with f.loop(I64(0), I64(whole), step) as start:
                 _panel(f, p, k, start, step, width, rows)
         if whole < p.n:
@@ -70,7 +70,7 @@ def gemm_function(name: str, p: Product) -> Function:
 
 
 def _clear(f: Function, p: Product, width: int) -> None:
-    """Zeros in the rows of the result."""
+    """Write zeros to the rows of the result."""
     with f.loop(f.param("first"), f.param("end")) as row:
         c = f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype)
         for start in range(0, p.n, width):
@@ -80,7 +80,7 @@ def _clear(f: Function, p: Product, width: int) -> None:
 
 
 def rows_of(p: Product) -> int:
-    """Rows that go together: parts of the result should be multiples of it."""
+    """Rows of a tile. The rows of a thread's share should be a multiple of it."""
     width = lanes(p.dtype)
     while width // 2 >= p.n:
         width //= 2
@@ -88,14 +88,14 @@ def rows_of(p: Product) -> int:
 
 
 def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width: int, rows: int) -> None:
-    """So many columns of the result from `start` on, all rows of it; `k` is where its block of steps begins."""
+    """`columns` columns of the result from `start`, in all its rows. k: first step of the block."""
     first, end = f.param("first"), f.param("end")
     height = f.binary("sub", end, first)
     whole = f.binary("sub", height, f.op(f"srem {height}, {rows}", "int64"))
     middle = f.binary("add", first, whole)
     with f.loop(first, middle, rows) as row:
         _tile(f, p, k, row, rows, start, columns, width)
-    if p.m % rows:  # only the last part of the result ends in less than a tile
+    if p.m % rows:  # only the last share of the result ends in less than a tile
         with f.when(f.compare("icmp slt", middle, end)):
             _tile(f, p, k, middle, p.m % rows, start, columns, width)
 

@@ -1,8 +1,8 @@
-"""Convolution and its adjoints as products of matrices, for many channels.
+"""Convolution and its adjoints as matrix products (im2col), for many channels.
 
-What windows meet is copied to columns [channels * kernel, pixels], of `together` images at a time where images are
-small, and of `rows` rows of windows where they are large: so much that products are wide enough, and no more than stays
-in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix.
+The elements under each window are copied to columns [channels * kernel, pixels]: of `together` images at a time if
+images are small, of `rows` rows of windows at a time if images are large. So products are wide enough and the columns
+stay in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The windows of one product: `depths` by `rows` rows of them from (z, y) on, of each of `together` images.
+    """The windows of one product: `depths` by `rows` rows of windows from (z, y), in each of `together` images.
 
-    channels: of the image, that take part.
+    channels: channels of the image in this product.
     """
 
     spec: Correlation
@@ -47,7 +47,7 @@ class _Part:
 
     @property
     def pixels(self) -> int:
-        """Of one image."""
+        """Pixels of the result in one image."""
         return self.depths * self.rows * self.spec.counts[2]
 
     @property
@@ -56,14 +56,14 @@ class _Part:
 
     @property
     def result(self) -> View:
-        """The pixels, by channel: in the result itself, or of several images together."""
+        """The matrix [out, pixels]: in place for one image, a copy for several images."""
         spec = self.spec
         count = spec.together * self.pixels
         return _matrix(spec.dtype, spec.out, count, spec.pixels if spec.together == 1 else count)
 
 
 def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> None:
-    """All windows of some images, or `spec.rows` rows at a time."""
+    """`body` for all windows of `together` images, or for `spec.rows` rows of windows at a time."""
     depth, height, _ = spec.counts
     channels = spec.channels // spec.shares
     if not spec.rows:
@@ -146,7 +146,7 @@ def filter_units(spec: Correlation) -> int:
 
 
 def scratch_bytes(spec: Correlation) -> int:
-    """Room for the columns, and for the pixels of several images."""
+    """Bytes for the columns, and for the pixels of several images."""
     count = spec.together * (spec.rows * spec.counts[2] if spec.rows else spec.pixels)
     rows = spec.depth // spec.shares + (spec.out if spec.together > 1 else 0)
     return rows * count * np.dtype(spec.dtype).itemsize
@@ -163,7 +163,10 @@ def _image(f: Function, spec: Correlation, base: Value, image: Value, group: Val
 
 
 def _memory(f: Function, part: _Part, pixels: Value, images: Value, group: Value) -> tuple[Value, Value, Value]:
-    """The columns, the matrix [out, pixels], and where its first row lies in `pixels`: there itself, of one image."""
+    """Addresses of the columns, of the matrix [out, pixels], and of its first row in the array `pixels`.
+
+    For one image the second and the third are the same.
+    """
     spec = part.spec
     near = move(f, pixels, spec.dtype, (images, spec.groups * spec.out * spec.pixels), (group, spec.out * spec.pixels),
                 (part.z, spec.counts[1] * spec.counts[2]), (part.y, spec.counts[2]))  # fmt: skip
@@ -185,7 +188,7 @@ def _meet(
     module: Module, f: Function, part: _Part, image: Value, columns: Value,
     body: Callable[[Value, Value, int], None],
 ) -> None:  # fmt: skip
-    """``body(address in the image, address in the columns, length)`` for every row of windows of every column."""
+    """``body(address in the image, address in the columns, length)`` for each row of windows of each column."""
     spec, dtype = part.spec, part.spec.dtype
     depth, height, row = spec.kernel
     width = spec.counts[2]

@@ -1,8 +1,8 @@
-"""The generators behind `Kernel` instructions.
+"""The generator of each kind of `Kernel` instruction.
 
 A kernel is a function ``name(arrays..., error[, scratch], check, first, end)``: it does the units of work from `first`
-to below `end`. No unit writes what another one touches, and the order of sums does not depend on the range. Ranges that
-run at the same time need scratch memory of their own, where there is any.
+(included) to `end` (excluded). No unit writes memory that another one touches, and the order of sums does not depend on
+the range. Ranges that run at the same time each need scratch memory of their own, if the kernel takes any.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ __all__ = ["kernel_function", "scratch_bytes", "units", "work"]
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """arrays: names of the kernel's arrays, in order. units, scratch: units of work, and bytes of scratch memory,
-    by the kernel's spec.
+    """How one kind of kernel is written.
+
+    arrays:  names of the kernel's arrays, in order.
+    write:   appends the kernel to a function.
+    units:   units of work, from the kernel's spec.
+    scratch: bytes of scratch memory, from the kernel's spec.
     """
 
     arrays: tuple[str, ...]
@@ -56,7 +60,7 @@ GENERATORS = {
 
 
 def kernel_function(module: Module, name: str, each: Kernel) -> Function:
-    """``name(arrays..., error[, scratch], check, first, end)``. Arrays overlap only where they are only read."""
+    """``name(arrays..., error[, scratch], check, first, end)``. Only arrays that the kernel reads may overlap."""
     generator = GENERATORS[each.kind]
     pointers = [*generator.arrays[: len(each.views)], "error", *(["scratch"] if scratch_bytes(each) else [])]
     params = [*((p, "ptr") for p in pointers), *((p, "int64") for p in ("check", "first", "end"))]
@@ -66,15 +70,15 @@ def kernel_function(module: Module, name: str, each: Kernel) -> Function:
 
 
 def units(each: Kernel) -> int:
-    """Into how many parts the work of a kernel can be cut."""
+    """Units of work of a kernel: the most chunks that it can be split into."""
     return GENERATORS[each.kind].units(each.spec)
 
 
 def work(each: Kernel) -> int:
-    """How many additions or multiplications take as long."""
+    """The cost of a kernel, in additions or multiplications that take as long."""
     return int(each.spec.work)
 
 
 def scratch_bytes(each: Kernel) -> int:
-    """Of each range that runs at the same time; a multiple of 64."""
+    """Bytes of scratch memory for each range that runs at the same time; a multiple of 64."""
     return -(-GENERATORS[each.kind].scratch(each.spec) // 64) * 64

@@ -1,8 +1,8 @@
-"""Writing LLVM IR as text: values that know their dtype and lanes, functions, counted loops.
+"""A writer of LLVM IR text: values that know their dtype and lanes, functions, counted loops.
 
-Only what the kernels need. A `Value` is the name of an SSA register or a literal; `Function` appends instructions and
-returns new values. Floating-point operations carry no flags: each is rounded as numpy rounds it, and a product and a
-sum become one fused operation only where a kernel says `fma`.
+A `Value` is the name of an SSA register or a literal; `Function` appends instructions and returns new values.
+Floating-point operations carry no fast-math flags: each is rounded as numpy rounds it, and a product and a sum become
+one fused operation only where a kernel writes `fma`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (
 
 
 def element_type(dtype: str) -> str:
-    """The LLVM type of one element in a register; a bool is one bit there."""
+    """The LLVM type of one element in a register, where a bool is one bit."""
     return _REGISTER[dtype]
 
 
 def storage_type(dtype: str) -> str:
-    """The LLVM type of one element in memory; a bool is a byte there."""
+    """The LLVM type of one element in memory, where a bool is one byte."""
     return "i8" if dtype == "bool" else _REGISTER[dtype]
 
 
@@ -64,7 +64,7 @@ def I64(number: int) -> Value:
 
 
 def literal(number: float | int | bool | np.generic, dtype: str) -> Value:
-    """A scalar literal, exact to the bit."""
+    """A scalar literal with the exact bits of `number` in `dtype`."""
     if dtype == "bool":
         return Value("true" if number else "false", dtype)
     if dtype == "float64":
@@ -77,7 +77,7 @@ def literal(number: float | int | bool | np.generic, dtype: str) -> Value:
 
 
 def is_number(value: Value) -> bool:
-    """Whether a float is a literal, in one lane or in all, and not NaN."""
+    """Whether a float value is a literal other than NaN, scalar or splatted."""
     bits = value.name.removeprefix("splat (").removesuffix(")").split()[-1]
     return bits.startswith("0x") and not np.isnan(struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0])
 
@@ -85,10 +85,14 @@ def is_number(value: Value) -> bool:
 class Function:
     """One function under construction.
 
-    name:   without the @.
-    params: (name, dtype) of each parameter, or (name, dtype, lanes); they are read with `param`.
-    uses:   how often it has each thing that may become a call.
-    known:  values that may be wanted again, by what they are; inside of a loop also those of before.
+    name:         without the @.
+    params:       (name, dtype) or (name, dtype, lanes) of each parameter; `param` returns its value.
+    noalias:      whether no two pointer parameters reach the same memory.
+    internal:     whether only this module calls it.
+    uses:         how often the function uses each elementary function, by its name.
+    declarations: texts that the module needs once: declarations, and definitions of functions called here.
+    known:        values for reuse, by what they compute. A loop or branch sees the values from before it, not after it.
+    lines, top:   the instructions, and those of the entry block.
     """
 
     def __init__(
@@ -118,13 +122,13 @@ class Function:
         return f"%{hint}{self._count}" if hint else f"%v{self._count}"
 
     def op(self, text: str, dtype: str, lanes: int = 1) -> Value:
-        """The result of an instruction that is already written out."""
+        """Append an instruction, given as text; its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return Value(name, dtype, lanes)
 
     def do(self, text: str) -> None:
-        """An instruction without a result."""
+        """Append an instruction without a result."""
         self.lines.append(f"  {text}")
 
     def constant(self, number: float | int | bool | np.generic, like: Value) -> Value:
@@ -132,7 +136,7 @@ class Function:
         return self.splat(literal(number, like.dtype), like.lanes)
 
     def splat(self, value: Value, lanes: int) -> Value:
-        """A scalar in every lane; a vector of so many lanes is left as it is."""
+        """A scalar in every lane of a vector; a vector of `lanes` lanes is returned as it is."""
         if value.lanes == lanes:
             return value
         if value.lanes != 1:
@@ -144,13 +148,13 @@ class Function:
         return self.op(f"shufflevector {first}, {vector} poison, <{lanes} x i32> zeroinitializer", value.dtype, lanes)
 
     def binary(self, opcode: str, a: Value, b: Value) -> Value:
-        """`opcode` is LLVM's own: fadd, mul, and, shl, ... Scalars are splatted to the other operand's lanes."""
+        """opcode: LLVM's name: fadd, mul, and, shl, ... A scalar operand is splatted to the lanes of the other one."""
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         return self.op(f"{opcode} {a}, {b.name}", a.dtype, lanes)
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
-        """`predicate` with its class: "fcmp olt", "icmp eq", ..."""
+        """predicate: with its class: "fcmp olt", "icmp eq", ..."""
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         return self.op(f"{predicate} {a}, {b.name}", "bool", lanes)
@@ -163,7 +167,7 @@ class Function:
         return self.op(f"select {condition}, {a}, {b}", a.dtype, lanes)
 
     def intrinsic(self, name: str, *args: Value, dtype: str | None = None) -> Value:
-        """`llvm.<name>`, overloaded on its first argument's type; the other arguments are splatted to it."""
+        """Call `llvm.<name>`, overloaded on the type of its first argument. Scalar arguments are splatted."""
         lanes = max(a.lanes for a in args)
         args = tuple(self.splat(a, lanes) for a in args)
         one = {"float32": "f32", "float64": "f64"}.get(args[0].dtype) or element_type(args[0].dtype)
@@ -180,7 +184,7 @@ class Function:
         return self.intrinsic("fma", self.splat(a, lanes), b, c)
 
     def convert(self, value: Value, dtype: str) -> Value:
-        """As numpy's astype; a float that an integer cannot hold saturates, and NaN becomes 0."""
+        """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0."""
         if value.dtype == dtype:
             return value
         if dtype == "bool":
@@ -208,7 +212,7 @@ class Function:
         return self._cast("trunc" if want < have else "sext" if value.is_signed else "zext", value, target)
 
     def bitcast(self, value: Value, dtype: str) -> Value:
-        """The same bits under another dtype of the same size."""
+        """The same bits as another dtype of the same size."""
         return self._cast("bitcast", value, Value("", dtype, value.lanes))
 
     def _cast(self, opcode: str, value: Value, target: Value) -> Value:
@@ -221,7 +225,7 @@ class Function:
         return self.op(f"getelementptr inbounds {storage_type(dtype)}, {base}, {offset}", "ptr")
 
     def load(self, address: Value, dtype: str, lanes: int = 1, mask: Value | None = None) -> Value:
-        """`lanes` elements from `address`; with a mask (bools), zeros where it is false, and nothing is read there."""
+        """`lanes` elements from `address`. Where the mask is false, memory is not read and the lane is zero."""
         stored = storage_type(dtype)
         one = stored if lanes == 1 else f"<{lanes} x {stored}>"
         raw = "uint8" if dtype == "bool" else dtype
@@ -238,7 +242,7 @@ class Function:
         return self.convert(value, "bool") if dtype == "bool" else value
 
     def store(self, value: Value, address: Value, mask: Value | None = None) -> None:
-        """Write `value` to `address`; with a mask only where it is true."""
+        """Write `value` to `address`, with a mask only the lanes where it is true."""
         if value.dtype == "bool":
             value = self.convert(value, "uint8")
         align = np.dtype(value.dtype).itemsize if value.dtype != "ptr" else 8
@@ -252,7 +256,7 @@ class Function:
         self.do(f"call void {name}({value}, ptr align {align} {address.name}, {mask})")
 
     def slot(self, dtype: str, lanes: int = 1) -> Value:
-        """Room for one value on the stack; LLVM turns it into registers where it can."""
+        """A stack slot for one value. LLVM turns slots into registers where it can."""
         name = self.fresh("slot")
         self.top.append(f"  {name} = alloca {Value('', dtype, lanes).type}, align 64")
         return Value(name, "ptr")
@@ -281,7 +285,7 @@ class Function:
 
     @contextmanager
     def loop(self, start: Value, end: Value, step: int = 1) -> Iterator[Value]:
-        """Count from `start` to below `end`; the counter is the context's value."""
+        """A loop that counts from `start` to `end` (excluded); the context's value is the counter."""
         head, body, latch, done = (self.label(h) for h in ("head", "body", "latch", "done"))
         before, counter, following = self.block, self.fresh("i"), self.fresh("n")
         self.jump(head)
@@ -301,7 +305,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """The instructions inside run only if `condition` holds."""
+        """The instructions written inside the context run only if `condition` holds."""
         yes, after = self.label("yes"), self.label("after")
         self.branch(condition, yes, after)
         self.begin(yes)
@@ -312,7 +316,7 @@ class Function:
         self.begin(after)
 
     def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
-        """The instructions that one of the two writes."""
+        """Run the instructions that `yes` writes if `condition` holds, else those that `no` writes."""
         then, otherwise, after = self.label("then"), self.label("else"), self.label("joined")
         self.branch(condition, then, otherwise)
         for label, write in ((then, yes), (otherwise, no)):
@@ -323,11 +327,11 @@ class Function:
 
     @property
     def declaration(self) -> str:
-        """For modules that call it and do not have it."""
+        """The declaration, for modules that call the function without defining it."""
         return f"declare {self.returns} @{self.name}({', '.join(p.type for p in self.params)})"
 
     def text(self) -> str:
-        """The finished function."""
+        """The text of the finished function."""
         alias = " noalias" if self.noalias else ""
         params = ", ".join(f"{p.type}{alias if p.dtype == 'ptr' else ''} {p.name}" for p in self.params)
         last = ["  ret void"] if self.returns == "void" else []
@@ -336,5 +340,5 @@ class Function:
         return "\n".join([head, "entry:", *self.top, "  br label %start", "start:", *self._body(), *last, "}"])
 
     def _body(self) -> list[str]:
-        # phi nodes name the block they come from; the first one is called `start` once the slots stand before it
+        # phi nodes name the block that they come from: the entry block ends after the slots, and `start` follows it
         return [line.replace("%entry ]", "%start ]") for line in self.lines]

@@ -1,4 +1,4 @@
-"""LLVM IR to machine code for the CPU at hand."""
+"""From LLVM IR to machine code for the CPU of this process, and the state that the process keeps for it (`STATE`)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from core.ir.lru import LRU
 __all__ = [
     "STATE",
     "Library",
+    "close_compiler_process",
     "compile_ir",
     "cpu",
     "keep_on_disk",
@@ -33,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """What the generated code may use. vector_bytes: width of one vector register."""
+    """The CPU that code is generated for. vector_bytes: width of one vector register."""
 
     name: str
     features: str
@@ -71,19 +72,25 @@ class Library:
 
 
 PASSES = ("sroa", "new_gvn", "instruction_combine", "loop_rotate", "simplify_cfg")
-"""What is left to do for the text of our generators, whose vectors, fusions and unrolling are explicit. LLVM's whole
-list at -O2 takes five to ten times as long, and the workloads of the bench run no faster for it."""
+"""LLVM's passes for generated text, whose vectors, fusions and unrolling are explicit. The passes of -O2 take five to
+ten times as long, and no workload of the bench gains speed from them."""
 
 
 GENERATOR = 1
-"""Grows with what object code depends on and neither the text of a module nor `PASSES` tells."""
+"""Version of the object code. Increase it when object code changes but neither the text nor `PASSES` does."""
 
 MEMORY_BYTES = 64 * 2**20
-"""Of object code whose libraries are kept for modules of the same text."""
+"""Bytes of object code whose libraries stay loaded for modules of the same text."""
 
 
 class CompilerState:
-    """The caches of this process. compilations: how often there was no way but to compile."""
+    """What this process keeps for compiling: the only mutable state of the process in `core.codegen`.
+
+    memory:       libraries by the digest of their texts and symbols.
+    disk:         object code by the digest of its text; None stores none. Set by `keep_on_disk`.
+    process:      the compiler process; None compiles in this process. Set by `use_compiler_process`.
+    compilations: how often a library needed LLVM. Tests read it.
+    """
 
     def __init__(self) -> None:
         self.memory: LRU[Library] = LRU(MEMORY_BYTES, lambda library: library.nbytes)
@@ -96,27 +103,34 @@ STATE = CompilerState()
 
 
 def keep_on_disk(directory: Path, limit: int) -> None:
-    """From now on object code is kept in `directory`, at most `limit` bytes; with 0 none is."""
+    """From now on store object code in `directory`, at most `limit` bytes; a limit of 0 turns this off."""
     STATE.disk = DiskCache(directory, limit) if limit else None
 
 
 def use_compiler_process(parallel: int = 1) -> CompilerProcess:
-    """From now on LLVM runs in a process of its own, which is returned, and so many modules are compiled at a time."""
+    """From now on compile in a process of its own, `parallel` texts at a time. Returns the process, not yet started."""
     STATE.process = CompilerProcess(parallel)
     return STATE.process
 
 
+def close_compiler_process() -> None:
+    """End the compiler process, if there is one. The next compilation starts it again."""
+    if STATE.process is not None:
+        STATE.process.close()
+
+
 def parallel_modules() -> int:
-    """How many modules are compiled at the same time."""
+    """How many texts are compiled at the same time."""
     return STATE.process.parallel if STATE.process else 1
 
 
 def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
-    """Compile a module's text, or those of several that call each other, if that has not been done before.
+    """The library of a module's text, or of several texts that call each other: from a cache, or compiled.
 
-    symbols: addresses of the functions that they only declare.
-    Raises RuntimeError with LLVM's words if a text is no valid module, ExecutionError (compiler_failed) if a compiler
-    outside crashes.
+    symbols: addresses of the functions that the texts only declare.
+
+    Raises RuntimeError with LLVM's message if a text is no valid module, ExecutionError (compiler_failed) if the
+    compiler process ends.
     """
     keys = [key_of(text) for text in texts]
     here = "\n".join([*keys, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
@@ -128,7 +142,7 @@ def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
 
 
 def _object_codes(texts: Mapping[str, str]) -> list[bytes]:
-    """The object code of each text, given by its key: from the disk, or compiled."""
+    """The object code of each text, from the disk or compiled. texts: by their keys."""
     found = {key: STATE.disk.get(key) if STATE.disk else None for key in texts}
     missing = [key for key, code in found.items() if code is None]
     if missing:
@@ -143,14 +157,14 @@ def _object_codes(texts: Mapping[str, str]) -> list[bytes]:
 
 
 def key_of(ir: str) -> str:
-    """A digest of all that the object code of a module depends on."""
+    """A digest of everything that the object code of a text depends on: text, passes, compiler and CPU."""
     host = cpu()
     compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, llvm.get_default_triple()]
     return hashlib.sha256(repr([*compiler, host.name, host.features, ir]).encode()).hexdigest()
 
 
 def compile_ir(ir: str) -> bytes:
-    """The object code of a module's text, made in this process. Raises RuntimeError if it is no valid module."""
+    """Compile a text in this process. Raises RuntimeError with LLVM's message if it is no valid module."""
     target = _target()
     module = llvm.parse_assembly(ir)
     module.verify()
@@ -173,7 +187,7 @@ def _target() -> Any:
 
 
 def _link(codes: Sequence[bytes], symbols: Mapping[str, int], target: Any) -> Library:
-    for name, address in symbols.items():
+    for name, address in symbols.items():  # LLVM's table of symbols is one for the process: a name has one address
         llvm.add_symbol(name, address)
     empty = llvm.parse_assembly("")
     engine = llvm.create_mcjit_compiler(empty, target)

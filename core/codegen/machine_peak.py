@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: arithmetic, and moving bytes that are more or less near."""
+"""The measured peak of this machine: its arithmetic, and its bandwidth to each level of the caches."""
 
 from __future__ import annotations
 
@@ -17,40 +17,43 @@ from core.codegen.machine import Library, cpu, lanes, load
 __all__ = ["MachinePeak", "machine_peak"]
 
 ARRAY_BYTES = (2**14, 2**18, 2**22, 2**26)
-"""Bytes of the arrays that are copied: about what the first, second and last caches hold, and more than any does."""
+"""Bytes of the copied arrays: they fit in the first, second and last level of the caches, and in none."""
 
 SECONDS = 0.002
-"""Of one measurement at least."""
+"""Shortest duration of one measurement."""
 TRIES, MOST_TRIES, ALIKE = 5, 15, 0.95
-"""The best of `TRIES` counts, as whatever else goes on can only slow it down; where a lot goes on, which shows in no
-two of them being `ALIKE`, of more.
-"""
+"""The best of `TRIES` measurements counts, because other processes can only slow them down. If the best two differ by
+more than `ALIKE` allows, the machine is busy, and up to `MOST_TRIES` are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachinePeak:
-    """flops: by dtype, in a second. bandwidth: (bytes, bytes in a second) for arrays of up to so many bytes."""
+    """The peak of some threads together.
+
+    flops:     floating-point operations per second, by dtype.
+    bandwidth: (size, bytes per second) for arrays of up to `size` bytes, in order of size.
+    """
 
     threads: int
     flops: dict[str, float]
     bandwidth: tuple[tuple[int, float], ...]
 
     def seconds(self, flops: int, nbytes: int, dtype: str) -> float:
-        """The least time for so much work."""
+        """The least time that this work can take."""
         rate = next((rate for room, rate in self.bandwidth if nbytes <= room), self.bandwidth[-1][1])
         return max(flops / self.flops.get(dtype, self.flops["float32"]), nbytes / rate)
 
 
 @cache
 def machine_peak(threads: int) -> MachinePeak:
-    """Of so many threads at once; measured when first asked for, in some tenths of a second."""
+    """The peak of `threads` threads together. The first call measures it, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
     return MachinePeak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ARRAY_BYTES))
 
 
 CHAINS = 12
-"""Sums that do not wait for each other: more than an addition takes cycles times how many start in one."""
+"""Independent sums: more than the latency of an addition times the additions that start in one cycle."""
 
 
 def _text() -> str:
@@ -87,7 +90,7 @@ def _flops(library: Library, dtype: str, threads: int) -> float:
 
 
 def _bandwidth(library: Library, room: int, threads: int) -> float:
-    """Bytes read and bytes written count."""
+    """Bytes read plus bytes written, per second."""
     call = library.function("move", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     count = room // 8  # half of it is read, half written
     arrays = [np.ones(2 * count, np.float32) for _ in range(threads)]
@@ -100,7 +103,7 @@ def _bandwidth(library: Library, room: int, threads: int) -> float:
 
 
 def _rate(run: Callable[[int, int], None], threads: int) -> float:
-    """How often `run(thread, times)` does its work in a second, on all threads together."""
+    """Repetitions per second of the work of `run(thread, times)`, on all threads together."""
     times = 1
     while min(_seconds(partial(run, 0, times)) for _ in range(3)) < SECONDS:
         times *= 2

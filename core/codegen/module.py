@@ -1,4 +1,4 @@
-"""The functions of one plan while they are written, and their text for LLVM."""
+"""The functions of one plan while they are written, and their LLVM text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from core.codegen.machine import cpu
 __all__ = ["Module"]
 
 SHARE = 50_000
-"""Characters of a module that are worth a compiler of their own: some thirty milliseconds of its time."""
+"""Characters of text that are worth another parallel compilation: some thirty milliseconds of LLVM's time."""
 
 
 @dataclass(slots=True)
 class Module:
     """The functions of one plan.
 
-    symbols: what it needs from elsewhere, by name. scratch: bytes behind the arena for partial results of threads.
-    uses_threads: whether it needs a pool of threads. polls: whether it can be asked to stop.
+    functions:    in the order in which they were written.
+    names:        function name by the key that it was written for.
+    globals:      definition of each global variable, by its name.
+    symbols:      addresses of external functions, by name.
+    scratch:      bytes after the arena for partial results of threads and for scratch memory of kernels.
+    uses_threads: whether the code calls `parallel_for`.
+    polls:        whether the code reads the stop word.
     """
 
     functions: list[Function] = field(default_factory=list)
@@ -31,9 +36,9 @@ class Module:
     polls: bool = False
 
     def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
-        """The name of the function for `key`, made now if there is none yet.
+        """The name of the function for `key`; `make(name)` writes it if there is none yet.
 
-        Keys are compared by what they look like: 0.0 and -0.0 are equal, and their code is not.
+        Keys are compared by their `repr`, because 0.0 equals -0.0 but needs other code.
         """
         text = repr(key)
         if text not in self.names:
@@ -42,7 +47,7 @@ class Module:
         return self.names[text]
 
     def table(self, numbers: tuple[int, ...]) -> Value:
-        """The address of these numbers, int64 each."""
+        """The address of a constant array of these numbers, int64 each."""
         name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
         values = ", ".join(f"i64 {n}" for n in numbers)
         self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
@@ -52,7 +57,7 @@ class Module:
         return self.texts(1)[0]
 
     def texts(self, most: int) -> list[str]:
-        """The module as several that call each other, at most so many, of about the same length: one if it is short."""
+        """The module as at most `most` texts that call each other, of about equal length; one text if it is short."""
         written = sorted(((f.text(), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
         count = max(1, min(most, sum(len(text) for text, _ in written) // SHARE))
         shares: list[list[Function]] = [[] for _ in range(count)]
@@ -64,7 +69,7 @@ class Module:
         return [self._text(set(share)) for share in shares]
 
     def _text(self, own: set[Function]) -> str:
-        """The functions `own`; the others are declared."""
+        """A text that defines the functions `own` and declares the others."""
         width = cpu().vector_bytes * 8
         wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
         declared = {f.declaration for f in self.functions if f not in own}.union(*(f.declarations for f in own))

@@ -1,10 +1,10 @@
-"""The arrays of a row kernel where they meet a row: loaded, stored, accumulated into.
+"""The arrays of a row kernel: loads, stores and accumulation for one row at a time.
 
-What is accumulated over all rows and along them stays in a register until the last row is done, what is accumulated
-along each row until that is; any other sum goes back to its array with every row.
+A sum over all rows and along them stays in a register until the last row is done, and a sum along each row until that
+row is done. Any other sum is added to its array row by row.
 
-A sum of floats in a register is put aside before it has grown so large that what is added to it gets lost: the error
-of a sum grows with the number of additions one after the other.
+A sum of floats in a register is moved to a second register every `MOST_ADDITIONS` additions and starts again at zero,
+because the rounding error of a sum grows with the number of additions in sequence.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from core.plan.data import Instr, RowKernel
 __all__ = ["MOST_ADDITIONS", "Operands", "RowSlice"]
 
 MOST_ADDITIONS = 240
-"""Additions after which a sum is put aside. A multiple of every number of pieces that stand side by side, so that the
-bits do not depend on it."""
+"""Additions in sequence to one register. A multiple of every unroll factor, so that the bits do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """A vector of a row's elements. start: the first of them. count: how many of its lanes exist."""
+    """A vector of adjacent elements of a row. start: position of the first. count: lanes that hold an element."""
 
     start: Value
     lanes: int
@@ -35,15 +34,15 @@ class RowSlice:
 
     @property
     def mask(self) -> Value | None:
-        """Which lanes exist, None if all do."""
+        """The lanes that hold an element; None if all do."""
         return mask(self.count, self.lanes)
 
 
 class Operands:
-    """The arrays of `kernel`, whose addresses are the parameters of `f`; vectors have so many lanes.
+    """The arrays of `kernel`, whose addresses are the parameters of `f`; vectors have `lanes` lanes.
 
-    `open` comes before the first row, `enter` before each, `leave` behind each, `close` behind the last. Instructions
-    are named by their numbers in the kernel.
+    Call `open` before the first row, `enter` before each row, `leave` after each row, `close` after the last row.
+    Instructions are given by their numbers in the kernel.
     """
 
     def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
@@ -57,17 +56,17 @@ class Operands:
         self._of_rows = [n for n in sums if n not in self._whole and kernel.code[n].full]
 
     def open(self) -> None:
-        """Begin the sums over all rows."""
+        """Start the sums over all rows."""
         self._begin(self._whole, self.kernel.rows * self._vectors)
 
     def close(self) -> None:
-        """Bring them to their arrays."""
+        """Add the sums over all rows to their arrays."""
         for number in self._whole:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self.f.param(f"p{instr.operand}"))
 
     def enter(self, row: Value) -> None:
-        """All that follows is about this row."""
+        """Go to row `row`: compute its addresses and start its sums."""
         f = self.f
         index = unravel(f, row, self.kernel.outer)
         self._bases = []
@@ -83,7 +82,7 @@ class Operands:
         self._begin(self._of_rows, self._vectors)
 
     def leave(self, row: Value) -> None:
-        """The row is done."""
+        """Finish row `row`: add its sums to their arrays."""
         for number in self._of_rows:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self._bases[instr.operand])
@@ -91,12 +90,12 @@ class Operands:
             self._put_aside(row, 1 << ((MOST_ADDITIONS // self._vectors).bit_length() - 1), 1, self._whole)
 
     def along(self, at: Value, stride: int, together: int) -> None:
-        """So many pieces of the row are done, in a loop over `at` that counts by `stride`."""
+        """Finish `together` slices of the row, in a loop over `at` that counts by `stride`."""
         if self._vectors > MOST_ADDITIONS:
             self._put_aside(at, MOST_ADDITIONS // together, stride, (*self._whole, *self._of_rows))
 
     def _begin(self, numbers: Sequence[int], additions: int) -> None:
-        """Sums of so many values each, or vectors of them."""
+        """Start sums of `additions` values each, or of vectors of values."""
         f = self.f
         for number in numbers:
             instr = self.kernel.code[number]
@@ -109,7 +108,7 @@ class Operands:
                 f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), each[number])
 
     def _put_aside(self, at: Value, every: int, step: int, numbers: Sequence[int]) -> None:
-        """Behind each so many steps of a count, add what was summed to what is aside, and begin again."""
+        """After every `every` steps of a loop over `at`, add the sums to those put aside, and start them again."""
         f = self.f
         numbers = [n for n in numbers if n in self._aside]
         if not numbers:
@@ -122,7 +121,7 @@ class Operands:
                 f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), self._totals[number])
 
     def _in_lanes(self, number: int) -> Value:
-        """All that was summed, in as many lanes as it was."""
+        """The whole sum, still in lanes."""
         f, instr = self.f, self.kernel.code[number]
         value = f.read(self._totals[number], instr.dtype, self._lanes(instr))
         if number in self._aside:
@@ -135,14 +134,14 @@ class Operands:
     def _lanes(self, instr: Instr) -> int:
         return self.lanes if instr.full else 1
 
-    # --- the same along the row ------------------------------------------------------------------------------------
+    # --- values that are the same along the row --------------------------------------------------------------------
 
     def get_one(self, number: int) -> Value:
         instr = self.kernel.code[number]
         return self.f.load(self._bases[instr.operand], instr.dtype)
 
     def put_one(self, number: int, value: Value) -> None:
-        """Store where the array has one element for the whole row."""
+        """Store to an array that has one element for the whole row."""
         instr = self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
         if operand.inner != 0 and self.kernel.inner != 1:
@@ -160,7 +159,7 @@ class Operands:
         else:
             self._add(instr, value, self._bases[instr.operand])
 
-    # --- a piece of the row ----------------------------------------------------------------------------------------
+    # --- a slice of the row ----------------------------------------------------------------------------------------
 
     def get(self, number: int, piece: RowSlice) -> Value:
         instr = self.kernel.code[number]
@@ -190,7 +189,7 @@ class Operands:
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
 
-    # --- below them ------------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _address(self, instr: Instr, piece: RowSlice) -> Value:
         operand = self.kernel.operands[instr.operand]
@@ -198,5 +197,5 @@ class Operands:
         return self.f.at(self._bases[instr.operand], at, operand.dtype)
 
     def _add(self, instr: Instr, value: Value, address: Value) -> None:
-        """Combine one value with one of an array."""
+        """Combine a value with the element of an array at `address`."""
         self.f.store(combine(self.f, instr.op, self.f.load(address, instr.dtype), value), address)

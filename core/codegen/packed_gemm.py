@@ -27,24 +27,25 @@ from core.plan.data import Gemm, Instr, RowKernel
 __all__ = ["PackedGemm", "is_packed", "packed_gemm_function", "packed_gemm_of", "packs", "sums_bytes"]
 
 DEPTH = 512
-"""Steps along k after which the sums go back to the result: so much of a panel stays in the cache."""
+"""Most steps along k in one block, whose sums are then added to the result: so much of a panel stays in the cache."""
 
 PARTS = 16
-"""Parts of a result that there should be, so that threads have enough to share."""
+"""Parts that a result should have, so that threads share the work evenly."""
 
 BAND = 128
-"""Rows that a band should have, for which a panel is packed."""
+"""Rows that a band should have at least: each band packs the panel again."""
 
 LINES = 4
-"""Of the caches, in a row of a tile."""
+"""Cache lines in a row of a tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGemm:
-    """One shape of product: c [m, n] = a [m, k] b [k, n], strides in elements, c with rows without gaps.
+    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps.
 
-    then: what is done with each element of the result; the operands at `own` are the result itself.
-    kept: whether the result is read later.
+    then: the epilogue, a row kernel that runs on each element of the result.
+    own:  operands of the epilogue that are the result itself.
+    kept: whether anything else reads the result.
     """
 
     m: int
@@ -61,7 +62,7 @@ class PackedGemm:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows and columns of a tile."""
         rows, wide = tile_of(self.m, self.n, lanes(self.dtype))
         return rows, wide * lanes(self.dtype)
 
@@ -71,7 +72,7 @@ class PackedGemm:
 
     @property
     def height(self) -> int:
-        """Rows of a band, whole tiles but for the last one; as few as there must be for enough parts."""
+        """Rows of a band: whole tiles except for the last one, and no fewer than enough parts require."""
         rows = self.tile[0]
         bands = max(1, min(math.ceil(PARTS / self.panels), self.m // BAND))
         return math.ceil(self.m / bands / rows) * rows
@@ -82,7 +83,7 @@ class PackedGemm:
 
     @property
     def in_tile(self) -> bool:
-        """Whether the result is no more than a tile at a time."""
+        """Whether no more than a tile of the result is ever stored."""
         return not self.kept and self.depth == self.k
 
     @property
@@ -91,7 +92,7 @@ class PackedGemm:
 
     @property
     def depth(self) -> int:
-        """Steps along k in one block: whole vectors, all blocks but the last one of the same size."""
+        """Steps along k in one block: whole vectors, and the same number in all blocks but the last."""
         blocks = math.ceil(self.k / DEPTH)
         return min(self.k, math.ceil(self.k / blocks / 16) * 16)
 
@@ -111,7 +112,7 @@ def packs(each: Gemm) -> bool:
 
 
 def packed_gemm_of(each: Gemm) -> PackedGemm | None:
-    """The product as one of panels, or None if that would not pay, or it cannot be."""
+    """The shape of a product if packing it pays and is possible, else None."""
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
     if not packs(each):
         return None
@@ -125,7 +126,7 @@ def packed_gemm_of(each: Gemm) -> PackedGemm | None:
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
-    """``name(a, b, c, then's operands..., first, end)`` for some of the parts: panel by panel, band by band.
+    """``name(a, b, c, epilogue's operands..., first, end)`` for parts `first` to `end`, numbered band by band.
 
     Sums over rows have one array for each band, `sums_bytes` apart.
     """
@@ -152,20 +153,20 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
 
 
 def scratch_memory(f: Function, count: int, dtype: str) -> Value:
-    """Memory of the thread's own."""
+    """Scratch memory for `count` elements on the stack of the thread."""
     name = f.fresh("tile")
     f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
     return Value(name, "ptr")
 
 
 def sums_bytes(n: int, dtype: str) -> int:
-    """Room for n sums: how far those of two bands, or of two chunks, are apart."""
+    """Bytes for n sums: the distance between the sums of two bands or of two chunks."""
     return math.ceil(n * np.dtype(dtype).itemsize / 64) * 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Rows `first` to below `end` of the result, `columns` from `start` on."""
+    """Writes rows `first` to `end` of the result for `columns` columns from `start`."""
 
     module: Module
     f: Function
@@ -207,8 +208,8 @@ class _Panel:
         operands = self._operands(row, c[0])
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
-        beside = self._fetcher(operands, rows) if operands else None
-        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, beside)
+        each_step = self._fetcher(operands, rows) if operands else None
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, each_step)
 
         for total, address, which in sums:
             if p.accumulate or p.depth < p.k:
@@ -219,7 +220,7 @@ class _Panel:
                 f.do(f"call void @{self._then()}({', '.join(map(str, operands))}, i64 0, i64 {rows})")
 
     def _then(self) -> str:
-        """The function for some rows of a panel."""
+        """The epilogue as a function for the rows of one tile."""
         kernel, p = self.p.then, self.p
         assert kernel is not None
         operands = list(kernel.operands)
@@ -230,7 +231,7 @@ class _Panel:
         return self.module.function(rows, "rows", lambda name: row_function(name, rows))
 
     def _operands(self, row: Value, c: Value) -> list[Value]:
-        """Where the operands of what is done then have the first element of a tile."""
+        """The address of the first element of a tile in each operand of the epilogue."""
         found: list[Value] = []
         for i, operand in enumerate(self.p.then.operands if self.p.then else ()):
             if i in self.p.own:
@@ -253,14 +254,14 @@ class _Panel:
             self._fill(base, identity(instr.op, instr.dtype))
 
     def _fill(self, address: Value, number: Value) -> None:
-        """One number in all columns of a row."""
+        """Write one number to all columns of a row."""
         width = lanes(number.dtype)
         for piece in slices_of(self.columns, width):
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
     def _fetcher(self, operands: list[Value], rows: int) -> Callable[[Value], None]:
-        """Asks for what the elements of a tile will meet while they are computed, line after line of each array."""
+        """Writes prefetches of the epilogue's operands for a tile: one cache line of each array in a step along k."""
         f, p, kernel = self.f, self.p, self.p.then
         assert kernel is not None
         f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -278,7 +279,7 @@ class _Panel:
         return fetch
 
     def _pack(self, k: Value, count: Value) -> None:
-        """So many steps from `k` on of some columns of b."""
+        """Pack `count` steps from `k` of the columns of b."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
         if p.b[1] == 1:
@@ -297,18 +298,18 @@ class _Panel:
             self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
 
     def _pack_columns(self, source: Value, count: Value, start: Value, columns: int) -> None:
-        """Up to a vector of columns, from `start` on, that are rows in memory."""
+        """Pack up to a vector of columns from `start`, which are rows in memory."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
         if p.k >= width:
             with f.loop(I64(0), whole, width) as step:
                 self._pack_square(source, step, width, start, columns)
-        if p.k % width:  # only the last block ends in less than a vector
+        if p.k % width:  # only the last block along k ends in less than a vector
             with f.when(f.compare("icmp slt", whole, count)):
                 self._pack_square(source, whole, p.k % width, start, columns)
 
     def _pack_square(self, source: Value, step: Value, steps: int, start: Value, columns: int) -> None:
-        """A square of them, for so many steps."""
+        """Pack one square: `columns` columns for `steps` steps."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         here = f.at(source, step, p.dtype)
         which = mask(steps, width)

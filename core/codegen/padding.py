@@ -1,4 +1,4 @@
-"""Planes copied into rooms that hold their padding, and back (see `core.plan.geometry.Room`)."""
+"""Padding: copy planes into larger ones that hold their padding too, and back (see `core.plan.geometry.Room`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["pad", "unpad"]
 
 
 def pad(_: Module, f: Function, spec: Room) -> None:
-    """``(x, room)``; a unit is a plane."""
+    """``(x, room)``: copy planes of x into padded planes; a unit is a plane."""
     dtype, width = spec.dtype, lanes(spec.dtype)
     with f.loop(f.param("first"), f.param("end")) as unit:
         source = move(f, f.param("x"), dtype, (unit, math.prod(spec.size)))
@@ -48,7 +48,7 @@ def pad(_: Module, f: Function, spec: Room) -> None:
 
 
 def unpad(_: Module, f: Function, spec: Room) -> None:
-    """``(room, x)``, the transpose of `pad`; a unit is a plane."""
+    """``(room, x)``, the inverse of `pad` on the elements of x; a unit is a plane."""
     dtype, width, stride = spec.dtype, lanes(spec.dtype), spec.phases
     inside = tuple(_inside(spec, axis) for axis in range(3))
     with f.loop(f.param("first"), f.param("end")) as unit:
@@ -71,25 +71,25 @@ def unpad(_: Module, f: Function, spec: Room) -> None:
 
             if whole:
                 for_each_slice(f, whole, width, piece)
-            for i, offset in enumerate(where):  # what is left, one by one
+            for i, offset in enumerate(where):  # the remaining elements, one by one
                 with f.loop(I64(whole), I64(-(-(inside[2] - i) // stride))) as at:
                     value = f.load(move(f, row, dtype, (at, 1), by=offset), dtype)
                     f.store(value, move(f, place, dtype, (at, stride), by=i))
 
 
 def _has_padding(spec: Room) -> bool:
-    """Whether any place of the room that a window meets holds no element."""
+    """Whether a window meets any place of the padded plane that holds no element."""
     sizes = (*spec.rows, spec.reach)
     return any(spec.before) or any(_inside(spec, axis) + spec.before[axis] < sizes[axis] for axis in range(3))
 
 
 def _inside(spec: Room, axis: int) -> int:
-    """Elements along an axis that have a place in the room."""
+    """Elements along an axis that have a place in the padded plane."""
     return max(0, min(spec.size[axis], (*spec.rows, spec.reach)[axis] - spec.before[axis]))
 
 
 def _row(f: Function, spec: Room, room: Value, z: Value, y: Value) -> Value:
-    """The row of the room for row (z, y) of the plane."""
+    """The address of the padded row for row (z, y) of the plane."""
     start = (spec.before[0] * spec.rows[1] + spec.before[1]) * spec.row
     return move(f, room, spec.dtype, (z, spec.rows[1] * spec.row), (y, spec.row), by=start)
 

@@ -1,7 +1,7 @@
-"""Sharing a kernel among threads: chunks of rows, of a product's rows, or of a batch of products.
+"""Kernels in parallel: chunks of rows, of parts of a product, of the products of a batch, or of other units of work.
 
-How many chunks there are depends on shapes and on the number of threads of the pool, never on who runs them; sums over
-chunks are added in their order. So a step gives the same bits every time.
+The number of chunks depends on shapes and on the number of threads of the pool, not on which thread runs what, and the
+sums of chunks are added in the order of the chunks. So a step gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 LONG = 400_000
-"""Element operations from which a row kernel is shared: some ten microseconds, and a fork costs one or two."""
+"""Fewest element operations of a row kernel that runs in parallel: some ten microseconds. A fork costs one or two."""
 
 LONG_PRODUCT = 1_000_000
-"""Floating-point operations from which a product is shared: some ten microseconds."""
+"""Fewest floating-point operations of a product that runs in parallel: some ten microseconds."""
 
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:
-    """Into how many chunks a row kernel is cut."""
+    """The number of chunks of a row kernel."""
     cost = sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
     if threads == 1 or kernel.rows == 1 or kernel.rows * kernel.inner * cost < LONG:
         return 1
@@ -47,7 +47,7 @@ def row_chunks(kernel: RowKernel, threads: int) -> int:
 
 
 def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
-    """Into how many chunks a product, or a batch of them, is cut."""
+    """The number of chunks of a product or of a batch of products."""
     batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
     work = 2 * batch * m * n * k
@@ -59,14 +59,14 @@ def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
 
 
 def kernel_chunks(each: Kernel, threads: int) -> int:
-    """Into how many chunks another kernel is cut."""
+    """The number of chunks of another kernel."""
     if threads == 1 or work(each) < LONG_PRODUCT:
         return 1
     return min(units(each), 4 * threads)
 
 
 def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: int) -> None:
-    """Run all chunks of `task` on the pool, with these addresses as their context."""
+    """Write a call that runs all chunks of `task` on the pool. addresses: the context of the task."""
     f.declarations |= {"declare void @parallel_for(ptr, ptr, ptr, i64)"}
     module.globals["@backpass_pool"] = "@backpass_pool = external global i8"
     module.uses_threads = True
@@ -78,7 +78,7 @@ def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: 
 
 
 def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
-    """A task that runs row function `name` on a chunk of the rows; sums go to partial results of the chunk's own."""
+    """A task that runs row function `name` on a chunk of the rows. Each chunk has its own partial results of sums."""
 
     def make(task: str) -> Function:
         f = _task(task)
@@ -100,7 +100,7 @@ def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
 
 
 def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
-    """A task that computes some parts of a product, whole units of them except for the last."""
+    """A task that computes a chunk of the parts of a product: whole units, except for the last chunk."""
 
     def make(task: str) -> Function:
         f = _task(task)
@@ -129,7 +129,7 @@ def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: in
 
 
 def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
-    """A task that runs kernel `name` on a chunk of its units, with scratch memory of the chunk's own."""
+    """A task that runs kernel `name` on a chunk of its units. Each chunk has its own scratch memory."""
 
     def make(task: str) -> Function:
         f = _task(task)
@@ -146,14 +146,14 @@ def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
 
 
 def partial_bytes(view: View) -> int:
-    """Room for the sums of one chunk."""
+    """Bytes for the sums of one chunk."""
     return sums_bytes(_size(view), view.dtype)
 
 
 def combine_partials(
     module: Module, f: Function, view: View, op: str, target: Value, partials: Value, chunks: int
 ) -> None:
-    """Add what the chunks have summed, in their order, to `target`."""
+    """Add the partial results of the chunks to `target`, in the order of the chunks."""
     size, dtype = _size(view), view.dtype
 
     def make(name: str) -> Function:
@@ -186,7 +186,7 @@ def _context(f: Function, number: int) -> Value:
 
 
 def _share(f: Function, chunk: Value, total: int, chunks: int) -> tuple[Value, Value]:
-    """The part of `total` things that belongs to a chunk: first, and behind the last."""
+    """The share of `total` units that belongs to a chunk: the first unit, and the one after the last."""
     following = f.binary("add", chunk, I64(1))
     first, end = (f.op(f"udiv {f.op(f'mul nuw {c}, {total}', 'int64')}, {chunks}", "int64") for c in (chunk, following))
     return first, end

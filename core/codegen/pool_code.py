@@ -98,7 +98,7 @@ def _internal(name: str, *params: tuple[str, str], returns: str = "void") -> Fun
 
 @contextmanager
 def _repeat(f: Function) -> Iterator[str]:
-    """A loop without end; the context's value is the label behind it."""
+    """A loop without end; the context's value is the label after it."""
     head, done = f.label("again"), f.label("done")
     f.jump(head)
     f.begin(head)

@@ -1,4 +1,4 @@
-"""Pooling: a reduction of each window, and its adjoints."""
+"""Pooling: a reduction of each window, and its adjoints. Elements of a window are numbered in row-major order."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from core.plan.geometry import Pool, Scattered, Tiles
 __all__ = ["pick", "pool", "tiles", "unpool"]
 
 UNROLLED = 32
-"""Elements of a window up to which they are visited in straight code."""
+"""Most elements of a window that is read in straight code."""
 
 NUMBER = "int32"
-"""Dtype of the numbers of elements in a register."""
+"""Dtype of element numbers in registers."""
 
 Visit = Callable[[Value, Value], None]
 
@@ -68,12 +68,12 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
 
 
 def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, number: Value) -> None:
-    """One element of each window."""
+    """Combine one element of each window with the result so far."""
     held = f.read(best, spec.dtype, value.lanes)
     if spec.kind == "sum":
         f.write(f.binary("fadd", held, value), best)
         return
-    missing = f.compare("fcmp uno", value, value)  # NaN is above all
+    missing = f.compare("fcmp uno", value, value)  # NaN counts as the largest
     if not spec.last:
         missing = f.binary("and", missing, f.compare("fcmp ord", held, held))
     better = f.binary("or", f.compare("fcmp ogt", value, held), missing)
@@ -83,7 +83,7 @@ def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, numb
 
 
 def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, visit: Visit) -> None:
-    """``visit(element of each window, its number)``, in row-major order."""
+    """``visit(element of each window, its number)`` in row-major order."""
     depth, height, row = spec.kernel
     stride = spec.strides[2]
     straight = math.prod(spec.kernel) <= UNROLLED
@@ -106,7 +106,7 @@ def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, vi
 
 @contextmanager
 def _each(f: Function, count: int, straight: bool) -> Iterator[list[Value]]:
-    """All numbers below `count`, or a loop over them."""
+    """The numbers below `count` as literals for straight code, or the counter of a loop."""
     if straight:
         yield [I64(i) for i in range(count)]
     else:
@@ -115,7 +115,7 @@ def _each(f: Function, count: int, straight: bool) -> Iterator[list[Value]]:
 
 
 def _weighted(f: Function, values: tuple[Value, ...], weights: tuple[int, ...]) -> Value:
-    """The sum of the values times their weights; a literal where they are."""
+    """The sum of the values times their weights; a literal if all values are literals."""
     known = sum(int(v.name) * w for v, w in zip(values, weights, strict=True) if not v.name.startswith("%"))
     total = I64(known)
     for value, weight in zip(values, weights, strict=True):
@@ -133,7 +133,7 @@ def _number(f: Function, spec: Pool, element: tuple[Value, Value, Value]) -> Val
 
 
 def _corner(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
-    """What is added to the numbers of the windows from `at` on."""
+    """The number of each window's corner, for the windows from `at`."""
     if not any(spec.corner):
         return f.splat(literal(spec.first, NUMBER), lanes)
     base = _narrow(f, f.binary("add", _weighted(f, at, spec.corner), I64(spec.first)))
@@ -145,7 +145,7 @@ def _iota(lanes: int, step: int) -> Value:
 
 
 def _first(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
-    """The number of each window's first element that is no padding: it is found where nothing is above -infinity."""
+    """The number of each window's first element outside the padding: the answer if no element is above -infinity."""
     total = f.splat(literal(0, NUMBER), lanes)
     for axis, (position, before, stride, weight) in enumerate(
         zip(at, spec.before, spec.strides, spec.numbers, strict=True)
@@ -198,7 +198,7 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
 
 
 def unpool(_: Module, f: Function, spec: Scattered) -> None:
-    """``(x, index, out)``: zeros, and x added at the positions; a unit is a plane."""
+    """``(x, index, out)``: out is zero, plus x at the positions `index`; a unit is a plane."""
     with f.loop(f.param("first"), f.param("end")) as unit:
         target = move(f, f.param("out"), spec.dtype, (unit, spec.size))
         fill_zeros(f, target, spec.size, spec.dtype)
@@ -211,7 +211,7 @@ def unpool(_: Module, f: Function, spec: Scattered) -> None:
 
 
 def pick(_: Module, f: Function, spec: Scattered) -> None:
-    """``(x, index, out)``: the elements of x at the positions; a unit is a plane."""
+    """``(x, index, out)``: out is x at the positions `index`; a unit is a plane."""
     with f.loop(f.param("first"), f.param("end")) as unit:
         source = move(f, f.param("x"), spec.dtype, (unit, spec.size))
         with f.loop(I64(0), I64(spec.count)) as i:

@@ -1,4 +1,4 @@
-"""The function for one shape of matrix product: tiles of our own, of packed panels or not, or the BLAS."""
+"""The function for one shape of matrix product: by packed panels (`packed_gemm`), unpacked (`gemm`) or by `blas`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ __all__ = ["ProductFunction", "batch_addresses", "product_function"]
 
 @dataclass(frozen=True, slots=True)
 class ProductFunction:
-    """``name(a, b, c, [operands of `then`...,] first, end)`` for some parts of the result.
+    """``name(a, b, c, [operands of `then`...,] first, end)`` for the parts from `first` to `end` of the result.
 
-    parts: in all. unit: of them that go together. bands: arrays for each sum over rows.
+    parts: all parts of the result.
+    unit:  parts in the smallest share of a thread.
+    bands: arrays of partial results for each sum over rows.
     """
 
     name: str
@@ -29,7 +31,7 @@ class ProductFunction:
 
 
 def product_function(module: Module, each: Gemm) -> ProductFunction:
-    """The parts are rows of the result, or panels of it."""
+    """The function for a product. Its parts are panels of the result if it is packed, else rows."""
     rows = each.c.shape[-2]
     packed = packed_gemm_of(each)
     if packed is not None:

@@ -1,6 +1,6 @@
-"""Reductions in registers: of no values, of two, of the lanes of a vector, and of one value many times.
+"""Reductions in registers: of no value, of two values, of the lanes of a vector, and of one value repeated.
 
-They are named as row kernels name them: sum, prod, max, min, and, or.
+`op` is the name that row kernels use: sum, prod, max, min, and, or.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMBINE: dict[str, str] = {
 
 
 def identity(op: str, dtype: str) -> Value:
-    """What changes nothing under `op`."""
+    """The identity of `op`: the value of an empty reduction."""
     if op in ("sum", "or"):
         return literal(0, dtype)
     if op in ("prod", "and"):
@@ -42,7 +42,7 @@ def combine(f: Function, op: str, a: Value, b: Value) -> Value:
 
 
 def reduce_lanes(f: Function, op: str, value: Value) -> Value:
-    """One value from all lanes, by halves."""
+    """One value from all lanes: the upper half is combined with the lower one until one lane is left."""
     while value.lanes > 2:
         lanes = value.lanes // 2
         low = ", ".join(f"i32 {i}" for i in range(lanes))
@@ -58,14 +58,14 @@ def reduce_lanes(f: Function, op: str, value: Value) -> Value:
 
 
 def masked(f: Function, op: str, value: Value, which: Value | None) -> Value:
-    """A vector with what changes nothing in all other lanes than those of `which`; None are all."""
+    """`value` with the identity of `op` in the lanes where `which` is false; `which` None selects all lanes."""
     if which is None:
         return value
     return f.select(which, value, f.splat(identity(op, value.dtype), value.lanes))
 
 
 def repeated(f: Function, op: str, value: Value, count: int) -> Value:
-    """The reduction of one value that stands for `count` of them."""
+    """The reduction of `count` copies of one value."""
     if op == "sum" and count > 1:
         return FUNCTIONS["multiply"](f, value, literal(count, value.dtype))
     if op == "prod" and count > 1:
@@ -74,7 +74,7 @@ def repeated(f: Function, op: str, value: Value, count: int) -> Value:
 
 
 def _power(f: Function, value: Value, exponent: int) -> Value:
-    """A whole number to a power above 0, by squaring; what it cannot hold is left out, as in a product of as many."""
+    """An integer to a power of at least 1, by squaring. It wraps around as a product of as many factors does."""
     result = None
     while exponent:
         if exponent & 1:

@@ -1,7 +1,7 @@
-"""Row kernels: one function for each, that does all its instructions for a range of rows.
+"""Row kernels: one function for each kernel, which runs all instructions for a range of rows.
 
-A short row is straight code, its values in registers from the first instruction to the last. A long one is swept, once
-and then once more for every reduction that later instructions need (`sweeps`).
+A short row is straight code whose values stay in registers. A long row is processed in sweeps: one, and one more for
+each reduction that later instructions need (`sweeps`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["row_function"]
 
 
 def row_function(name: str, kernel: RowKernel) -> Function:
-    """``name(operands..., first row, end row)``. Arrays that are accumulated into must hold the start values."""
+    """``name(operands..., first row, end row)``. Arrays that the kernel accumulates into hold their start values."""
     params = [(f"p{i}", "ptr") for i in range(len(kernel.operands))]
     f = Function(name, [*params, ("first", "int64"), ("end", "int64")], noalias=False)
     _Writer(f, kernel).write()
@@ -31,7 +31,7 @@ def row_function(name: str, kernel: RowKernel) -> Function:
 
 
 def _lanes(kernel: RowKernel) -> int:
-    """Elements of one vector: as many of the smallest numbers in use as a register holds, if a row has so many."""
+    """Lanes of a vector: as many of the narrowest numbers in use as a register holds, but not twice the row or more."""
     sizes = [np.dtype(i.dtype).itemsize for i in kernel.code if i.full and i.dtype not in ("", "bool")]
     width = cpu().vector_bytes // max(min(sizes, default=4), 4)
     while width // 2 >= kernel.inner:
@@ -40,7 +40,11 @@ def _lanes(kernel: RowKernel) -> int:
 
 
 class _Writer:
-    """values: of the instructions that are the same along the row. scratch: rows of memory for those that are kept."""
+    """Writes one row kernel.
+
+    values:  the value of each instruction that is the same along the row.
+    scratch: a row of memory for each value that a later sweep reads again.
+    """
 
     def __init__(self, f: Function, kernel: RowKernel) -> None:
         self.f, self.kernel, self.code = f, kernel, kernel.code
@@ -75,7 +79,7 @@ class _Writer:
     # --- a row as straight code ------------------------------------------------------------------------------------
 
     def _straight(self) -> None:
-        """Every instruction once, for all pieces of the row."""
+        """Every instruction once, for all slices of the row."""
         pieces = [RowSlice(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
         if self.rest:
             pieces.append(self._tail())
@@ -126,7 +130,7 @@ class _Writer:
             for n in sweep.along:
                 uses = f.uses
                 for piece, each in zip(pieces, made, strict=True):
-                    f.uses = uses.copy()  # side by side they count as one
+                    f.uses = uses.copy()  # unrolled copies count as one use
                     one(n, piece, each)
 
         if sweep.along:
@@ -135,7 +139,7 @@ class _Writer:
             self.values[n] = reduce_lanes(f, code[n].op, f.read(slot, code[n].dtype, self.lanes))
 
     def _along(self, body: Callable[..., None], unroll: int) -> None:
-        """`body` for all pieces of the row, in order, so many of them at a time."""
+        """``body(*slices)`` for all slices of the row in order, `unroll` of them at a time."""
         f, done, whole = self.f, 0, self.steps * self.lanes
         for together in sorted({unroll, 1}, reverse=True):
             stride = together * self.lanes
@@ -153,7 +157,7 @@ class _Writer:
     # --- single instructions ---------------------------------------------------------------------------------------
 
     def _row(self, number: int) -> None:
-        """An instruction whose value is the same along the row."""
+        """Write an instruction whose value is the same along the row."""
         f, instr, values = self.f, self.code[number], self.values
         if instr.kind == "constant":
             values[number] = literal(instr.value, instr.dtype)
@@ -176,7 +180,7 @@ class _Writer:
             self._check(number, values[instr.args[0]])
 
     def _full(self, number: int, piece: RowSlice, made: dict[int, Value]) -> None:
-        """An instruction for a piece of the row. made: values of the piece, to which its own is added."""
+        """Write an instruction for a slice of the row. made: values of the slice; the new value is added to it."""
         f, instr = self.f, self.code[number]
         args = [made[a] if a in made else self.values[a] for a in instr.args]
         if instr.kind == "load":

@@ -158,7 +158,7 @@ class Element:
     def __bool__(self) -> bool:
         raise NotTraceable("a decision by the value of an element")
 
-    # --- what arrays have and elements have no translation of -------------------------------------------------------
+    # --- members of arrays without a translation --------------------------------------------------------------------
 
     __pow__ = __rpow__ = _untranslated("**")
     __mod__ = __rmod__ = _untranslated("%")

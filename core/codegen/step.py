@@ -1,7 +1,7 @@
-"""The function that runs a plan: it calls one kernel after another.
+"""The function `step` that runs a plan: it calls one kernel after another.
 
-``step(given, arena, control, stacks)``: the addresses of the numpy arrays the caller passes, the arena, words for what
-must be known on both sides while it runs, and the table of the stacks.
+``step(given, arena, control, stacks[, times])``: the addresses of the caller's numpy arrays, the arena, the words that
+the step shares with its caller (`CONTROL`), the table of the stacks, and the table of the profile clock.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from core.runtime.control_words import CONTROL, STOPPED
 __all__ = ["write_step"]
 
 POLL_WORK = 300_000_000
-"""Operations and bytes between two questions whether the step should stop: some milliseconds."""
+"""Operations plus bytes of straight code between two reads of the stop word: some milliseconds."""
 
 OUTLINED_KERNELS = 64
-"""Kernels of straight code that are a function of their own where there are many: the time that LLVM takes for a
-function grows with the square of its length."""
+"""Kernels in one function of long straight code: LLVM's time for a function grows with the square of its length."""
 
 
 def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | None = None) -> Module:
-    """The module with the function `step` of `plan`, whose long kernels run on so many threads.
+    """The module with the function `step` of `plan`, whose long kernels run on `threads` threads.
 
-    With a timer, which learns what is timed, `step` has one more parameter, the table of times. A caller for whom each
-    word takes time calls ``enter(arguments)``, with the address of all of them in a row: it returns the error word and
-    sets it to 0 again.
+    timer: writes a clock around each kernel; `step` then has one more parameter, the table of times.
+
+    The module also has ``enter(arguments)``: it takes the address of all arguments of `step` in a row, runs `step`,
+    returns the error word and resets it to 0. One argument makes the call from Python cheaper.
     """
     module = Module()
     params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
@@ -82,7 +82,7 @@ class _Step(StepWriter):
     _exit: str | None = None
 
     def sequence(self, body: Sequence) -> None:
-        """All instructions of `body`. Behind some milliseconds of them the step asks whether it should stop."""
+        """Write all instructions of `body`. The code reads the stop word after every `POLL_WORK` of straight code."""
         spent = 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
@@ -103,7 +103,7 @@ class _Step(StepWriter):
         self.straight(waiting)
 
     def straight(self, waiting: list[Instruction]) -> None:
-        """Instructions without control flow, which wait no longer."""
+        """Write the waiting instructions, which have no control flow."""
         for each in waiting:
             if self.timer is None:
                 self.instruction(each)
@@ -113,7 +113,7 @@ class _Step(StepWriter):
         waiting.clear()
 
     def outlined(self, waiting: list[Instruction]) -> None:
-        """The same in a function of its own: its parameters are those of the step, and addresses that only we know."""
+        """Write them to a function of their own. Its parameters are those of `step`, and addresses known only here."""
         outer, roots = self.f, self.roots
         error = self.plan.error.root
         used = dict.fromkeys(root for each in waiting for root in (*each.reads(), *each.writes()) if root in roots)
@@ -129,7 +129,7 @@ class _Step(StepWriter):
         outer.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
     def poll(self) -> None:
-        """If the step should stop, leave it."""
+        """Leave the step if the stop word is set."""
         f = self.f
         self.module.polls = True
         if self._exit is None:
@@ -197,7 +197,7 @@ class _Step(StepWriter):
         return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
 
     def fill(self, view: View, number: Value) -> None:
-        """Set a dense array to one number."""
+        """Set all elements of a dense array to one number."""
         f = self.f
         size = int(np.prod(view.shape, dtype=np.int64))
         address = self.address(view)
@@ -231,9 +231,9 @@ class _Step(StepWriter):
             parallel.combine_partials(self.module, f, view, op, target, partials, function.bands)
 
     def sums_of_bands(self, each: Gemm, bands: int, addresses: list[Value]) -> list[tuple[View, str, Value, Value]]:
-        """What is to be combined when a product is done: array, op, where it goes, and the sums of each of the bands.
+        """The sums over rows in a product's epilogue: (array, op, address of the result, address of the bands' sums).
 
-        These take the array's place among the addresses.
+        The address of the bands' sums replaces that of the array in `addresses`; the caller combines them afterwards.
         """
         found: list[tuple[View, str, Value, Value]] = []
         if each.then is None or bands == 1:

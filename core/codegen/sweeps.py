@@ -1,8 +1,8 @@
-"""What is done in which sweep along a long row: decided from the instructions alone, before any code is written.
+"""The schedule of a long row: which instructions run in which sweep, decided before any code is written.
 
-Each reduction that later instructions need ends a sweep. A value of an earlier sweep is computed again, or, where that
-costs more than memory does, kept in a row of scratch memory. Where each result waits for another one, several pieces of
-the row are computed side by side.
+Each reduction that later instructions need ends a sweep. A later sweep computes the value of an earlier one again, or
+reads it from a row of scratch memory if computing it costs more than memory. If each result waits for another one, the
+sweep is unrolled: several slices of the row are computed together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core.plan.data import Instr
 __all__ = ["EXPENSIVE", "STRAIGHT", "Sweep", "kept_values", "sweeps"]
 
 STRAIGHT = 1500
-"""Vector instructions up to which a row is straight code."""
+"""Most vector instructions of a row that is straight code."""
 
 EXPENSIVE = frozenset(
     [
@@ -49,25 +49,25 @@ EXPENSIVE = frozenset(
         "tanh",
     ]
 )
-"""Ops whose values are kept for later sweeps rather than computed again."""
+"""Ops whose values are kept for later sweeps instead of being computed again."""
 
 CYCLES, EXPENSIVE_CYCLES = 3, 40
-"""From the operands of an op to its result, of one in `EXPENSIVE` also."""
+"""Latency of an op in cycles, and latency of an op in `EXPENSIVE`."""
 
 REACH = 100
-"""Cycles of such waiting that a processor fills by itself: it looks ahead some 300 instructions."""
+"""Cycles of latency that out-of-order execution hides: a processor looks ahead some 300 instructions."""
 
 MOST_UNROLLED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One sweep, by the numbers of its instructions, each list in their order.
+    """One sweep. Instructions are given by their numbers, in order.
 
-    before:  those whose value is the same along the row.
-    along:   those that are done for each piece of the row; its reductions among them give their values at the end.
-    read:    those of `along` whose values an earlier sweep has kept.
-    unroll: how many pieces are computed side by side.
+    before: instructions whose value is the same along the row; they run before the sweep.
+    along:  instructions that run for each slice of the row; reductions among them have their values at the end.
+    read:   those of `along` whose values an earlier sweep kept in memory.
+    unroll: how many slices are computed together.
     """
 
     before: tuple[int, ...]
@@ -77,7 +77,7 @@ class Sweep:
 
 
 def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
-    """The dear values that a later sweep needs again, the last one first."""
+    """The expensive values that a later sweep needs again, the last one first."""
     stages = _stages(code)
     last = list(stages)  # the last sweep that needs each value
     kept = []
@@ -93,7 +93,7 @@ def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
 
 
 def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
-    """The sweeps along a row of so many whole pieces. kept: see `kept_values`."""
+    """The sweeps along a row of `pieces` whole slices. kept: see `kept_values`."""
     stages = _stages(code)
     found = []
     for stage in range(max(stages, default=0) + 1):
@@ -113,7 +113,7 @@ def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[S
 
 
 def _stages(code: Sequence[Instr]) -> list[int]:
-    """The sweep in which each instruction can run: one more than that of a reduction it needs."""
+    """The first sweep in which each instruction can run: it needs reductions of earlier sweeps only."""
     stages: list[int] = []
     for instr in code:
         at = max((stages[a] for a in instr.args), default=0)
@@ -122,12 +122,12 @@ def _stages(code: Sequence[Instr]) -> list[int]:
 
 
 def _is_total(code: Sequence[Instr], instr: Instr) -> bool:
-    """Whether it is a reduction along the row, which is there when a sweep is done."""
+    """Whether an instruction is a reduction along the row, whose value is known when a sweep ends."""
     return instr.kind == "reduce" and code[instr.args[0]].full
 
 
 def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -> tuple[int, ...]:
-    """The instructions along the row that a sweep must do for the sake of `ends`, in order."""
+    """The instructions along the row that `ends` need, in order. Values in `read` come from memory."""
     needed = set(ends)
     for number in reversed(range(len(code))):
         if number in needed and number not in read:
@@ -136,7 +136,7 @@ def _needed(code: Sequence[Instr], ends: Sequence[int], read: Collection[int]) -
 
 
 def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], pieces: int) -> int:
-    """How many pieces of the row to compute side by side: more where each result waits for another."""
+    """How many slices of the row to compute together: more if each result waits for another one."""
     ready: dict[int, int] = {}
     for n in along:
         if n in read:

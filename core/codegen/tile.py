@@ -1,4 +1,4 @@
-"""A tile of a product: some rows by some vectors of the result, in registers for all steps along k."""
+"""A tile of a matrix product: some rows by some vectors of the result, in registers for all steps along k."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["tile", "tile_of"]
 
 
 def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
-    """Rows of a tile, and vectors of one of its rows: as much as the registers hold beside the operands."""
+    """The rows of a tile and the vectors of one row: as many as the registers hold next to the operands."""
     registers = 32 if cpu().vector_bytes == 64 else 16
     vectors = -(-n // width)
     wide = min(vectors, 4 if registers == 32 else 2)
@@ -21,7 +21,7 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     most = min((registers - wide - 2) // wide, 12, m)
     tiles = -(-m // most)
     for rows in range(most, most * 2 // 3 - 1, -1):
-        if m % rows == 0:  # none is lower than the others: there is less to compile
+        if m % rows == 0:  # all tiles have the same height: one function body less to compile
             return rows, wide
     return -(-m // tiles), wide  # tiles of nearly equal height
 
@@ -29,13 +29,15 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[Value, Value],
     a: tuple[Value, int, int], b: tuple[Value, int], c: tuple[Value, int],
-    beside: Callable[[Value], None] | None = None,
+    each_step: Callable[[Value], None] | None = None,
 ) -> list[tuple[Value, Value, Value | None]]:  # fmt: skip
-    """The sums over `steps` along k of a [rows, k] times b [k, columns]: vectors, with their addresses and masks in c.
+    """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
-    size: rows and columns. a: where its first row begins, and how far its rows and its steps are apart. b: where its
-    columns begin, and how far its steps are apart. c: where the tile begins, and how far its rows are apart.
-    beside: writes what else is done at each step.
+    size:      rows and columns of the tile.
+    a:         address of its first row, stride of its rows, stride of its steps along k.
+    b:         address of its columns, stride of its steps along k.
+    c:         address of the tile, stride of its rows.
+    each_step: writes more instructions for each step along k.
     """
     rows, columns = size
     count = -(-columns // width)
@@ -46,8 +48,8 @@ def tile(
         for slot in each:
             f.write(zero, slot)
     with f.loop(*steps) as k:
-        if beside is not None:
-            beside(k)
+        if each_step is not None:
+            each_step(k)
         b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
         b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
         a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)

@@ -1,4 +1,4 @@
-"""A step that keeps time: nanoseconds and calls of each kernel, added up in a table that its caller passes."""
+"""The profile clock: a timed step adds up the nanoseconds and the calls of each kernel in a table of its caller."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _NOW = """define internal i64 @now() noinline nounwind {
 
 
 class Timer:
-    """kernels: what is timed, in the order of the table: two int64 for each, nanoseconds and calls."""
+    """Writes the clock around kernels.
+
+    kernels: the timed kernels in the order of the table, which has two int64 for each: nanoseconds and calls.
+    """
 
     def __init__(self) -> None:
         self.kernels: list[Instruction] = []
 
     @contextmanager
     def around(self, f: Function, each: Instruction) -> Iterator[None]:
-        """What is written inside the context is timed as kernel `each`. `f` has the table as its parameter `times`."""
+        """Time the instructions written inside the context as kernel `each`. `f` has the table as parameter `times`."""
         f.declarations |= {_NOW, "declare i32 @clock_gettime(i32, ptr)"}
         number = len(self.kernels)
         self.kernels.append(each)

@@ -1,4 +1,4 @@
-"""A matrix with its rows as columns: square blocks, transposed_square in registers."""
+"""The transpose of a matrix: square blocks, transposed in registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["transpose", "transpose_units", "transposed_square"]
 
 
 def transpose_units(spec: Turned) -> int:
-    """A unit is as many rows of the result as a vector has lanes."""
+    """Units of work: as many rows of the result in each as a vector has lanes."""
     return -(-spec.columns // lanes(spec.dtype))
 
 
@@ -31,7 +31,7 @@ def transpose(_: Module, f: Function, spec: Turned) -> None:
 
 
 def _strip(f: Function, spec: Turned, start: Value, columns: int) -> None:
-    """Some columns of x, all rows of it."""
+    """`columns` columns of x from `start`, in all rows."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.rows, width)
     if whole:
@@ -52,7 +52,7 @@ def _block(f: Function, spec: Turned, row: Value, rows: int, start: Value, colum
 
 
 def transposed_square(f: Function, rows: list[Value]) -> list[Value]:
-    """The columns of a square whose rows are vectors; rows that are left out are anything."""
+    """The columns of a square whose rows are vectors. Elements of missing rows are undefined in the result."""
     width = rows[0].lanes
     vectors = [*rows, *[Value("poison", rows[0].dtype, width)] * (width - len(rows))]
     step = width // 2

@@ -1,4 +1,4 @@
-"""Rows of arrays in vectors: cutting them, walking along them, and elements that lie apart."""
+"""Rows of arrays as slices of one vector each: splitting a row, loops along it, and strided elements."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 WIDEST = 4
-"""Distances up to which elements that lie apart are loaded together with those between them."""
+"""Largest stride at which elements are loaded together with the elements between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorSlice:
-    """`count` elements of a row from `start`, in a vector of `lanes`."""
+    """`count` elements of a row from `start`, in a vector of `lanes` lanes."""
 
     start: int
     lanes: int
@@ -44,12 +44,12 @@ class VectorSlice:
 
 
 def passes(size: int) -> int:
-    """How often a vector of `size` bytes occupies the unit that multiplies."""
+    """Passes of a vector of `size` bytes through the multiplier: Zen 4 splits 64 bytes in two halves."""
     return 2 if size == 64 and cpu().name == "znver4" else 1
 
 
 def lanes_for(dtype: str, length: int) -> int:
-    """Lanes of the vectors that take the least time for a row of `length`; of equally good ones the wider."""
+    """The number of lanes with which a row of `length` takes the least time; the larger of equal ones."""
     one = np.dtype(dtype).itemsize
     widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes]
     return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
@@ -60,14 +60,15 @@ def slices_of(length: int, lanes: int) -> list[VectorSlice]:
 
 
 def mask(count: int, lanes: int) -> Value | None:
-    """Which lanes exist, of `count`; None if all do."""
+    """A mask of the first `count` lanes; None if that is all of them."""
     if count >= lanes:
         return None
     return Value(f"<{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>", "bool", lanes)
 
 
 def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
-    """Blocks of at most `most` and of nearly equal size: (start, size, how many) of the larger and of the others."""
+    """Blocks of at most `most` elements and of nearly equal size: (start, size, number) of the larger ones and of the
+    smaller ones."""
     number = -(-total // most)
     small, larger = divmod(total, number)
     found = [(0, small + 1, larger), (larger * (small + 1), small, number - larger)]
@@ -75,7 +76,7 @@ def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
 
 
 def for_each_block(f: Function, total: int, most: int, body: Callable[[Value, int], None]) -> None:
-    """``body(start, size)`` for each block of `split`."""
+    """``body(start, size)`` for each block of `even_blocks`."""
     for start, size, number in even_blocks(total, most):
         if number == 1:
             body(I64(start), size)
@@ -85,7 +86,7 @@ def for_each_block(f: Function, total: int, most: int, body: Callable[[Value, in
 
 
 def for_each_slice(f: Function, length: int, lanes: int, body: Callable[[Value, int], None], unrolled: int = 4) -> None:
-    """``body(start, count)`` for the pieces of a row: few as straight code, many as a loop and a tail."""
+    """``body(start, count)`` for the slices of a row: up to `unrolled` as straight code, more as a loop and a tail."""
     pieces = slices_of(length, lanes)
     if len(pieces) <= unrolled:
         for piece in pieces:
@@ -99,7 +100,7 @@ def for_each_slice(f: Function, length: int, lanes: int, body: Callable[[Value, 
 
 
 def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by: int = 0) -> Value:
-    """`address` moved by each number times its distance, and by `by` elements."""
+    """`address` plus each number times its stride, plus `by` elements."""
     for number, distance in steps:
         if distance and number.name != "0":
             address = f.at(address, f.op(f"mul nsw {number}, {distance}", "int64"), dtype)
@@ -107,7 +108,7 @@ def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by:
 
 
 def unravel(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
-    """A position in row-major order as one on each axis."""
+    """A position in row-major order as one index for each axis."""
     found: list[Value] = []
     for size in reversed(sizes[1:]):
         found.insert(0, f.op(f"urem {number}, {size}", "int64"))
@@ -123,16 +124,16 @@ def fill_zeros(f: Function, address: Value, count: int, dtype: str) -> None:
 
 
 def store_lanes(f: Function, value: Value, address: Value, count: int) -> None:
-    """Store the first `count` lanes."""
+    """Store the first `count` lanes of `value`."""
     f.store(value, address, mask(count, value.lanes) if value.lanes > 1 else None)
 
 
 def load_phases(
     f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int, wanted: int = 1
 ) -> list[Value]:
-    """For each of the first `wanted` positions, the `count` elements `stride` apart from there on, in `lanes` lanes.
+    """One vector for each of the `wanted` positions from `address`: `count` elements `stride` apart, in `lanes` lanes.
 
-    Nothing behind the last of them is read.
+    Nothing after the last of these elements is read.
     """
     if lanes == 1 or stride == 1:
         if wanted > stride:
@@ -150,7 +151,7 @@ def load_phases(
 
 
 def load_strided(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
-    """`count` elements `stride` apart, loaded one by one."""
+    """A vector of `count` elements `stride` apart, loaded one by one."""
     result = f.splat(literal(0, dtype), lanes)
     for lane in range(count):
         one = f.load(f.at(address, I64(lane * stride), dtype), dtype)
@@ -164,11 +165,11 @@ def _every(f: Function, block: Value, stride: int, first: int, lanes: int) -> Va
 
 
 def interleaved(f: Function, vectors: list[Value]) -> Value:
-    """Element by element from each of the vectors in turn."""
+    """One vector with element 0 of each of the vectors, then element 1 of each, and so on."""
     lanes, number = vectors[0].lanes, len(vectors)
     if number == 1:
         return vectors[0]
-    while len(vectors) > 1:  # side by side first, in pairs of equal length
+    while len(vectors) > 1:  # concatenate first, in pairs of equal length
         if len(vectors) % 2:
             vectors = [*vectors, f.splat(literal(0, vectors[0].dtype), vectors[0].lanes)]
         vectors = [

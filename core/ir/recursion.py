@@ -1,4 +1,9 @@
-"""A higher recursion limit and a paused garbage collector for large, deeply nested programs."""
+"""A higher recursion limit and a paused garbage collector for large, deeply nested programs.
+
+This file owns two switches of the whole process: Python's recursion limit and its cycle collector. No other code
+changes them. While any thread is inside `headroom`, the limit is raised and the collector is off for all threads; the
+last thread to leave restores both.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _limit_before = 1000
 
 @contextmanager
 def headroom() -> Iterator[None]:
-    """Raise the recursion limit and pause the cycle collector.
+    """Raise the recursion limit and pause the cycle collector while the context lasts.
 
     Building a block makes tens of thousands of objects without reference cycles. Repeated searches for cycles among
     them would make the time grow faster than linearly with the size of the program.

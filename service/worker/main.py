@@ -139,8 +139,8 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
 def _end_compiler() -> None:
     """End the idle compiler process. The next compilation starts another one."""
     machine = sys.modules.get("core.codegen.machine")
-    if machine is not None and machine.STATE.process is not None:
-        machine.STATE.process.close()
+    if machine is not None:
+        machine.close_compiler_process()
 
 
 class _Sender:

@@ -1,9 +1,9 @@
-"""Elementary functions in LLVM IR: each appends the instructions for one value of any lanes, float32 or float64,
-and is named as in numpy.
+"""Elementary functions in LLVM IR, under numpy's names: each appends the instructions for a float32 or float64 value
+with any number of lanes.
 
-Without branches (but for the angles too large to reduce in a few steps), without flags: NaN, infinities, the sign of
-zero and denormals are what numpy makes of them, and the bits of a result do not depend on the lanes. Each docstring
-says how far from the exact result the function may be, in units of the last place (ulp), as the tests have it.
+They have no branches (except for angles too large to reduce in a few steps) and no fast-math flags. NaN, infinities,
+signed zeros and denormals give the same as in numpy, and the bits of a result do not depend on the lanes. Each
+docstring states the largest error in units of the last place (ulp), which the tests check.
 """
 
 from collections.abc import Callable

@@ -68,7 +68,7 @@ ASIN = {
 
 
 def arcsin(f: Function, x: Value) -> Value:
-    """The inverse sine; NaN beyond -1 and 1. Within 2 ulp."""
+    """The inverse sine; NaN outside [-1, 1]. Within 2 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
     high, low, _ = PI_2[x.dtype]
@@ -76,7 +76,7 @@ def arcsin(f: Function, x: Value) -> Value:
 
 
 def arccos(f: Function, x: Value) -> Value:
-    """The inverse cosine; NaN beyond -1 and 1. Within 1.3 ulp."""
+    """The inverse cosine; NaN outside [-1, 1]. Within 1.3 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
     high, low, _ = PI_2[x.dtype]
@@ -85,7 +85,7 @@ def arccos(f: Function, x: Value) -> Value:
 
 
 def _small_arc(x: Number) -> tuple[Number, Number]:
-    """arcsin(|x|) where |x| <= 0.5; where it is larger, which is said first, ``(pi/2 - arcsin(|x|)) / 2``."""
+    """Whether |x| > 0.5, and an angle: arcsin(|x|), or if |x| > 0.5 ``(pi/2 - arcsin(|x|)) / 2``."""
     size = x.abs()
     large = size > 0.5
     z = where(large, fma(size, -0.5, 0.5), size * size)
@@ -107,7 +107,7 @@ def arctan2(f: Function, y: Value, x: Value) -> Value:
     height, width = b.abs(), a.abs()
     steep = height > width
     short, long = where(steep, width, height), where(steep, height, width)
-    # two zeros or two infinities have no ratio; the angle is as of 0 : 1 and 1 : 1
+    # two zeros or two infinities have no ratio; their angles are those of 0 : 1 and 1 : 1
     equal = where(short == 0.0, short.const(0.0), 1.0)
     angle = _arc(where(short == long, equal, short / long), steep)
     high, low, _ = PI_2[x.dtype]
@@ -116,7 +116,7 @@ def arctan2(f: Function, y: Value, x: Value) -> Value:
 
 
 def _arc(ratio: Number, steep: Number) -> Number:
-    """arctan(ratio) for a ratio from 0 to 1, or where `steep`, arctan(1 / ratio)."""
+    """arctan(ratio) for a ratio from 0 to 1; if `steep`, arctan(1 / ratio)."""
     z = ratio * ratio
     y = fma(ratio * z, polynomial(z, ATAN[ratio.dtype]), ratio)
     high, low, _ = PI_2[ratio.dtype]

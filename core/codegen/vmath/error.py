@@ -8,7 +8,7 @@ from core.codegen.vmath.expression import Number, fma, minimum, polynomial, powe
 
 __all__ = ["erf", "erfc"]
 
-MIDDLE = {"float32": 0.8, "float64": 1.0}  # erf has a polynomial of its own below, and is 1 - erfc above
+MIDDLE = {"float32": 0.8, "float64": 1.0}  # below, erf is a polynomial; above, it is 1 - erfc
 # erf(x) / x - 1 in x^2, up to there: 2^-28.0 and 2^-56.2 of erf(x) / x
 ERF = {
     "float32": (1.2837917e-01, -3.7612608e-01, 1.1283162e-01, -2.6822243e-02, 5.0869263e-03, -6.5433845e-04),
@@ -79,7 +79,7 @@ ERFC_BELOW = (
     0.0005579837083297945,
     2.534658327459357e-05,
 )
-VANISHED = {"float32": 10.1, "float64": 27.3}  # erfc is below half the least denormal from here on
+VANISHED = {"float32": 10.1, "float64": 27.3}  # from here on, erfc is below half the smallest denormal
 
 
 def erf(f: Function, x: Value) -> Value:
@@ -87,12 +87,12 @@ def erf(f: Function, x: Value) -> Value:
     a = Number(f, x)
     size = minimum(a.abs(), 3.93 if x.dtype == "float32" else 6.0)
     near = fma(size, polynomial(size * size, ERF[x.dtype]), size)
-    far = 1.0 - (_erfc_to_one_digit_less(size) if x.dtype == "float32" else _erfc(size))
+    far = 1.0 - (_rough_erfc(size) if x.dtype == "float32" else _erfc(size))
     return where(size < MIDDLE[x.dtype], near, far).copysign(a).value
 
 
 def erfc(f: Function, x: Value) -> Value:
-    """The complementary error function, 1 - erf(x), with all digits for large x. Within 4.6 ulp; float64 6.5."""
+    """The complementary error function, 1 - erf(x), accurate for large x too. Within 4.6 ulp; float64 6.5."""
     a = Number(f, x)
     y = _erfc(minimum(a.abs(), VANISHED[x.dtype]))
     return where(a < 0.0, 2.0 - y, y).value
@@ -107,11 +107,11 @@ def _erfc(x: Number) -> Number:
         g = part * polynomial((x - 2.0) * part, ERFC_SINGLE)
     else:
         g = polynomial(x, ERFC_ABOVE) / polynomial(x, ERFC_BELOW)
-    # e^r g as g + (e^r - 1) g: a rounding less
+    # e^r g as g + (e^r - 1) g saves one rounding
     return scale_by_power(fma(g, fma(r * r, polynomial(r, EXPM1[x.dtype]), r), g), n, k)
 
 
-def _erfc_to_one_digit_less(x: Number) -> Number:
-    """erfc(x) for 0.8 <= x <= 3.93 as far as 1 - erfc(x) in float32 needs it."""
+def _rough_erfc(x: Number) -> Number:
+    """erfc(x) for 0.8 <= x <= 3.93, accurate enough for 1 - erfc(x) in float32."""
     _, k, r = whole_and_rest(polynomial(x, LOG2_ERFC))
     return power_of_two(k) * polynomial(r, (1.0, *EXP2[x.dtype]))

@@ -1,9 +1,9 @@
-"""Exponentials and what is made of them.
+"""Exponential functions.
 
-All start from ``x = n ln 2 + r`` with a whole n and |r| <= ln(2) / 2, so that ``exp(x) = 2^n exp(r)`` and a short
-polynomial gives exp(r). Coefficients here and in the modules beside: minimax fits (Remez exchange in 40 digits, the
-error weighted to be relative to the result), rounded one by one from the lowest power, the higher ones fitted anew
-each time. Comments say the function, the interval and the error that the rounded coefficients leave.
+All start from ``x = n ln 2 + r`` with an integer n and |r| <= ln(2) / 2, so that ``exp(x) = 2^n exp(r)``, and a short
+polynomial gives exp(r). The coefficients in this package are minimax fits (Remez exchange in 40 digits, for the error
+relative to the result). They were rounded one by one from the lowest power, with the higher ones fitted again each
+time. Comments give the function, the interval, and the error with the rounded coefficients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.codegen.vmath.expression import (
 
 __all__ = ["cosh", "exp", "exp2", "expm1", "sigmoid", "sinh", "tanh"]
 
-# ln 2 in two parts: the first rounded to the dtype, the second what that left
+# ln 2 in two parts: rounded to the dtype, and the remainder
 LN2 = {
     "float32": (0.693147182464599609375, -1.904654323148236017e-09),
     "float64": (0.693147180559945286226764, 2.319046813846299558e-17),
@@ -49,7 +49,7 @@ EXP = {
 }
 
 
-# (exp(r) - 1 - r) / r^2 on |r| <= 0.347 again, now 2^-26.1 and 2^-60.3 of exp(r) - 1
+# (exp(r) - 1 - r) / r^2 on |r| <= 0.347, fitted for exp(r) - 1: 2^-26.1 and 2^-60.3 of it
 EXPM1 = {
     "float32": (4.9999997e-01, 1.6666539e-01, 4.1667745e-02, 8.367058e-03, 1.3839381e-03),
     "float64": (
@@ -114,15 +114,15 @@ TANH_HALF = {
         (1.0, 0.11110817788377464, 0.0009917702046535225),
     ),
 }
-UNDERFLOW = {"float32": -104.0, "float64": -745.5}  # exp gives 0 from here on down,
-OVERFLOW = {"float32": 89.0, "float64": 710.0}  # and infinity from here on up
-TINY = {"float32": 2.0**-25, "float64": 2.0**-55}  # below, sinh(x) and others like it are x
+UNDERFLOW = {"float32": -104.0, "float64": -745.5}  # from here down, exp is 0
+OVERFLOW = {"float32": 89.0, "float64": 710.0}  # from here up, exp is infinity
+TINY = {"float32": 2.0**-25, "float64": 2.0**-55}  # below, sinh(x) and similar functions round to x
 
 
 def reduce(x: Number, low: Number | None = None) -> tuple[Number, Number, Number]:
     """n as a float and as an integer, and r: ``x - low = n ln 2 + r``.
 
-    low: a small correction of x, for callers that know x to more digits than it has.
+    low: a small correction of x, for callers that know x more precisely than its dtype holds.
     """
     high, rest = LN2[x.dtype]
     n, k = _times_to_whole(x, 1.0 / math.log(2.0))
@@ -133,8 +133,8 @@ def reduce(x: Number, low: Number | None = None) -> tuple[Number, Number, Number
 
 
 def _times_to_whole(x: Number, factor: float) -> tuple[Number, Number]:
-    """The whole number nearest to ``factor * x``, as a float and as an integer."""
-    # adding 1.5 * 2^bits rounds to whole numbers and leaves n in the last bits
+    """The integer nearest to ``factor * x``, as a float and as an integer."""
+    # adding 1.5 * 2^bits rounds to an integer and leaves n in the last bits
     magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
     shifted = fma(x, factor, magic)
     return shifted - magic, shifted.bits() - x.const(magic).bits()
@@ -154,7 +154,7 @@ def exp(f: Function, x: Value) -> Value:
 
 
 def exp2(f: Function, x: Value) -> Value:
-    """2^x, exact for whole x. Within 0.9 ulp."""
+    """2^x, exact for integers. Within 0.9 ulp."""
     least, most = (-151.0, 129.0) if x.dtype == "float32" else (-1076.0, 1025.0)
     a = maximum(minimum(Number(f, x), most), least)
     n, k, r = whole_and_rest(a)
@@ -162,7 +162,7 @@ def exp2(f: Function, x: Value) -> Value:
 
 
 def whole_and_rest(x: Number) -> tuple[Number, Number, Number]:
-    """The nearest whole number, as a float and as an integer, and x minus it, exactly."""
+    """The nearest integer, as a float and as an integer, and x minus it, exactly."""
     magic = 1.5 * 2.0 ** mantissa_bits(x.dtype)
     shifted = x + magic
     n = shifted - magic
@@ -170,10 +170,10 @@ def whole_and_rest(x: Number) -> tuple[Number, Number, Number]:
 
 
 def expm1(f: Function, x: Value) -> Value:
-    """e^x - 1, with all digits for small x. Within 1.8 ulp."""
+    """e^x - 1, accurate for small x too. Within 1.8 ulp."""
     a = Number(f, x)
     _, k, r = reduce(maximum(minimum(a, OVERFLOW[x.dtype]), -45.0))
-    s = power_of_two(k - 1)  # half of it: the whole overflows before the result does
+    s = power_of_two(k - 1)  # half of 2^k, because 2^k overflows before the result does
     y = 2.0 * fma(s, _expm1_of_rest(r), s - 0.5)
     return where(a.abs() < TINY[x.dtype], a, y).value
 
@@ -199,7 +199,7 @@ def cosh(f: Function, x: Value) -> Value:
 def _halves(x: Number) -> tuple[Number, Number, Number, Number]:
     """``(2^n + 2^-n) / 4``, ``(2^n - 2^-n) / 4``, sinh(r) and cosh(r) - 1 for ``x = n ln 2 + r`` >= 0.
 
-    sinh(x) and cosh(x) follow by the addition theorems; a quarter, because n goes one beyond the largest exponent.
+    sinh(x) and cosh(x) follow by the addition theorems. The factor is 1/4, because n exceeds the largest exponent by 1.
     """
     _, k, r = reduce(minimum(x, 89.5 if x.dtype == "float32" else 710.6))
     up, down = power_of_two(k - 2), power_of_two(-2 - where(k < 100, k, 100))
@@ -209,17 +209,17 @@ def _halves(x: Number) -> tuple[Number, Number, Number, Number]:
 
 
 def sigmoid(f: Function, x: Value) -> Value:
-    """1 / (1 + e^-x), with all digits at both ends. Within 2.5 ulp."""
-    # -x = n ln 2 + r, and e^r = (a + r b) / (a - r b) with tanh(r / 2) = r b / a: one division is enough for the whole
+    """1 / (1 + e^-x), accurate at both ends. Within 2.5 ulp."""
+    # -x = n ln 2 + r, and e^r = (a + r b) / (a - r b) with tanh(r / 2) = r b / a: one division is enough
     bounded = maximum(minimum(Number(f, x), 20.0 if x.dtype == "float32" else 44.0), UNDERFLOW[x.dtype])
     n, k = _times_to_whole(bounded, -1.0 / math.log(2.0))
     high, rest = LN2[x.dtype]
     nearly = fma(n, -high, -bounded)
     r = fma(n, -rest, nearly)
-    z = nearly * nearly if x.dtype == "float32" else r * r  # in float64 `rest` counts more digits of r
+    z = nearly * nearly if x.dtype == "float32" else r * r  # in float64 `rest` affects more digits of r
     b, a = (polynomial(z, coefficients) for coefficients in TANH_HALF[x.dtype])
     below = fma(-r, b, a)
-    # 2^-n may be a denormal number; before the product it is none
+    # 2^-n may be denormal; scaled by 2^places it is normal
     places = mantissa_bits(x.dtype) + 1
     scale = power_of_two(places - k) * 2.0**-places
     return (scale * below / fma(scale, below, fma(r, b, a))).value
@@ -227,14 +227,14 @@ def sigmoid(f: Function, x: Value) -> Value:
 
 def tanh(f: Function, x: Value) -> Value:
     """The hyperbolic tangent. Within 2.6 ulp."""
-    # x = (n ln 2 + r) / 2, and e / (e + 2) with e = 2^n e^r - 1: it is never more than 1
+    # x = (n ln 2 + r) / 2, and the result is e / (e + 2) with e = 2^n e^r - 1, which never exceeds 1
     a = Number(f, x)
     bounded = minimum(a.abs(), 10.0 if x.dtype == "float32" else 22.0)
     n, k = _times_to_whole(bounded, 2.0 / math.log(2.0))
     high, rest = LN2[x.dtype]
     nearly = fma(n, -0.5 * high, bounded)
     half = fma(n, -0.5 * rest, nearly)
-    # what `rest` changes of the higher powers of r is below the last digit of e
+    # the effect of `rest` on the higher powers of r is below the last digit of e
     square = nearly * nearly
     higher = by_pairs(nearly, square, [c * 2.0 ** (i + 2) for i, c in enumerate(EXPM1[x.dtype])])
     scale = power_of_two(k)

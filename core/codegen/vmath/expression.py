@@ -1,7 +1,7 @@
-"""Values with operators, so that a formula of numerics reads as one.
+"""Values with operators, so that code reads like the formula that it computes.
 
-No flags here, not even `contract`: what is fused is written `fma`. So error-free transformations hold, and a result
-has the same bits whatever the lanes and whatever stands beside it in the loop.
+Operations have no fast-math flags, not even `contract`: a fused operation is written `fma`. So error-free
+transformations hold, and a result has the same bits for any number of lanes and in any surrounding code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLOAT = {"int32": "float32", "int64": "float64"}
 
 
 class Number:
-    """A value of a function under construction; Python numbers beside it become literals of its dtype."""
+    """A value of a function under construction. Python numbers in the same expression become literals of its dtype."""
 
     __slots__ = ("function", "value")
     __hash__ = None  # type: ignore[assignment]  # == writes a comparison
@@ -47,7 +47,7 @@ class Number:
         return self.value.dtype
 
     def const(self, number: float | int) -> Number:
-        """A literal like this value."""
+        """A literal with the dtype and the lanes of this value."""
         return Number(self.function, self.function.constant(number, self.value))
 
     def _like(self, other: Number | float | int) -> Number:
@@ -102,7 +102,7 @@ class Number:
         return self._op("", "shl", other)
 
     def __rshift__(self, other: int) -> Number:
-        """With the sign, as Python's."""
+        """Shift right with sign extension, as in Python."""
         return self._op("", "ashr", other)
 
     def _compare(self, predicate: str, other: Number | float | int) -> Number:
@@ -134,7 +134,7 @@ class Number:
         return self._compare("ne", other)
 
     def bits(self) -> Number:
-        """A float's bits as an integer of its size."""
+        """The bits of a float as an integer of the same size."""
         return Number(self.function, self.function.bitcast(self.value, _INTEGER[self.dtype]))
 
     def as_float(self) -> Number:
@@ -146,7 +146,7 @@ class Number:
         return Number(self.function, self.function.convert(self.value, dtype))
 
     def call(self, intrinsic: str, *others: Number | float) -> Number:
-        """`llvm.<intrinsic>` of this and the others."""
+        """Call `llvm.<intrinsic>` with this value and the others."""
         values = [self._like(other).value for other in others]
         return Number(self.function, self.function.intrinsic(intrinsic, self.value, *values))
 
@@ -176,12 +176,12 @@ def where(condition: Number, a: Number | float, b: Number | float) -> Number:
 
 
 def minimum(x: Number, bound: Number | float) -> Number:
-    """The lesser; a NaN in x stays."""
+    """The smaller of the two; NaN if x is NaN."""
     return where(x > bound, bound, x)
 
 
 def maximum(x: Number, bound: Number | float) -> Number:
-    """The greater; a NaN in x stays."""
+    """The larger of the two; NaN if x is NaN."""
     return where(x < bound, bound, x)
 
 
@@ -195,7 +195,7 @@ def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
 
 
 def by_pairs(x: Number, square: Number, coefficients: Sequence[float]) -> Number:
-    """The same with x^2 given: a chain half as long, where a result is waited for."""
+    """The same polynomial in pairs of terms, given x^2: half the latency of Horner's rule."""
     total: Number | float | None = None
     for i in reversed(range(0, len(coefficients), 2)):
         pair = coefficients[i : i + 2]
@@ -206,35 +206,35 @@ def by_pairs(x: Number, square: Number, coefficients: Sequence[float]) -> Number
 
 
 def two_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """a + b rounded, and what the rounding left."""
+    """a + b rounded, and the rounding error."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def mantissa_bits(dtype: str) -> int:
-    """The stored ones: 23 or 52."""
+    """Stored bits of the mantissa: 23 or 52."""
     return int(np.finfo(dtype).nmant)
 
 
 def _bias(dtype: str) -> int:
-    """What is added to an exponent before it is stored."""
+    """The bias of the stored exponent."""
     return int(np.finfo(dtype).maxexp) - 1
 
 
 def power_of_two(k: Number) -> Number:
-    """``2 ** k`` for an integer k for which that is a normal number; garbage elsewhere, but a float of some kind."""
+    """``2 ** k`` for an integer k, if that is a normal number; else an arbitrary float."""
     dtype = _FLOAT[k.dtype]
     return ((k + _bias(dtype)) << mantissa_bits(dtype)).as_float()
 
 
 def scale_by_power(x: Number, n: Number, k: Number) -> Number:
-    """``x * 2 ** n`` rounded once, to infinity and to denormals too, while |n| is below twice the largest exponent.
+    """``x * 2 ** n`` rounded once, also to infinity and to denormals. |n| must be below twice the largest exponent.
 
-    n, k: the same whole number, as a float and as an integer.
+    n, k: the same integer, as a float and as an integer.
     """
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
-    if "+avx512vl" in machine.cpu().features.split(","):  # one instruction there
+    if "+avx512vl" in machine.cpu().features.split(","):  # AVX-512 has one instruction for it
         bits = np.dtype(dtype).itemsize * 8
         if lanes * bits in (128, 256, 512):
             name = f"llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.{lanes * bits}"

@@ -1,6 +1,6 @@
-"""Logarithms, and the inverse hyperbolic functions that are made of them.
+"""Logarithms, and the inverse hyperbolic functions, which are logarithms too.
 
-``x = 2^e m`` with m between sqrt(1/2) and sqrt(2), so that ``log(x) = e ln 2 + log(m)``: e is 0 for all x near 1, and
+``x = 2^e m`` with m between sqrt(1/2) and sqrt(2), so that ``log(x) = e ln 2 + log(m)``. For x near 1, e is 0, so
 nothing cancels.
 """
 
@@ -47,7 +47,7 @@ LOG_DOUBLE = (
     0.15313470878855343,
     0.14802086241686507,
 )
-# constants in two parts: the first rounded to the dtype, the second what that left
+# constants in two parts: rounded to the dtype, and the remainder
 LOG2_E = {
     "float32": (1.4426950216293335, 1.925963033500011e-08),
     "float64": (1.4426950408889634, 2.0355273740931033e-17),
@@ -97,7 +97,7 @@ def _times(rest: Number, factor: tuple[float, float]) -> Number:
 
 
 def log1p(f: Function, x: Value) -> Value:
-    """log(1 + x), with all digits for small x. Within 1.6 ulp."""
+    """log(1 + x), accurate for small x too. Within 1.6 ulp."""
     return one_plus(Number(f, x)).value
 
 
@@ -105,7 +105,7 @@ def one_plus(x: Number) -> Number:
     """log(1 + x)."""
     total = 1.0 + x
     k = exponent(total.bits())
-    # (1 + x) / 2^k - 1 from x itself, not from the rounded sum; by quarters, because 2^-k may not be a normal number
+    # (1 + x) / 2^k - 1 from x, not from the rounded sum 1 + x; scaled by 4, because 2^-k may be denormal
     scale = power_of_two(2 - k)
     y = logarithm(k.to(x.dtype), fma(0.25 * x, scale, fma(scale, 0.25, -1.0)))
     return where(x.abs() < TINY[x.dtype], x, edges(total, y))
@@ -116,7 +116,7 @@ def logaddexp(f: Function, x: Value, y: Value) -> Value:
     a, b = Number(f, x), Number(f, y)
     first = a > b
     most, least = where(first, a, b), where(first, b, a)
-    # what the rounding of the difference left is lost from the result otherwise, where most is near 0
+    # without the rounding error of the difference, results near 0 would lose digits
     difference, rest = two_sum(least, -most)
     bounded = maximum(difference, UNDERFLOW[x.dtype])
     e = exponential(bounded, where(bounded == difference, -rest, 0.0))
@@ -127,7 +127,7 @@ def logaddexp(f: Function, x: Value, y: Value) -> Value:
     return where(a == b, a + LN2[x.dtype][0], most + soft).value
 
 
-LARGE = {"float32": 2.0**28, "float64": 2.0**56}  # above, x^2 + 1 is x^2, and log(1 + x) is log(x)
+LARGE = {"float32": 2.0**28, "float64": 2.0**56}  # above, x^2 + 1 rounds to x^2, and log(1 + x) is log(x)
 
 
 def arcsinh(f: Function, x: Value) -> Value:
@@ -168,7 +168,7 @@ def exponent(bits: Number) -> Number:
 
 
 def split(x: Number) -> tuple[Number, Number]:
-    """e and m of a positive finite x, as floats: ``x = 2^e m``, e whole and sqrt(1/2) <= m < sqrt(2)."""
+    """e and m of a positive finite x, as floats: ``x = 2^e m``, with an integer e and sqrt(1/2) <= m < sqrt(2)."""
     width = mantissa_bits(x.dtype)
     denormal = x < float(np.finfo(x.dtype).tiny)
     bits = where(denormal, x * 2.0**width, x).bits()
@@ -183,7 +183,7 @@ def log_of_one_plus(f: Number) -> Number:
         return f * f * fma(f, polynomial(f, LOG_SINGLE), -0.5)
     s = f / (2.0 + f)
     z = s * s
-    # 2 s = f - s f, so log(1 + f) = f - s f + s z p = f - h + s (h + z p) with h = f^2 / 2, whose error counts s times
+    # 2 s = f - s f, so log(1 + f) = f - s f + s z p = f - h + s (h + z p) with h = f^2 / 2; s scales the error of h
     h = 0.5 * f * f
     return fma(s, fma(z, polynomial(z, LOG_DOUBLE), h), -h)
 

@@ -1,4 +1,4 @@
-"""Powers with real exponents: ``|x|^y = exp(y log|x|)``, the logarithm in more digits than the result has."""
+"""Powers with real exponents: ``|x|^y = exp(y log|x|)``, with a logarithm of higher precision than the result."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOG = (
     0.1320256029613177,
 )
 THIRDS = (0.6666666666666666, 3.700743415417188e-17)  # 2/3 in two parts
-LN2 = (0.693147180559663, 2.8235290563031577e-13)  # the first of 41 bits: its products with exponents are exact
+LN2 = (0.693147180559663, 2.8235290563031577e-13)  # the first has 41 bits, so its products with exponents are exact
 
 
 def power(f: Function, x: Value, y: Value) -> Value:
-    """x^y as C's pow: 1 for y = 0 and for x = 1, NaN for x < 0 unless y is whole. Within 0.6 ulp; float64 1.5."""
+    """x^y as C's pow: 1 for y = 0 and for x = 1, NaN for x < 0 unless y is an integer. Within 0.6 ulp; float64 1.5."""
     base, exponent = Number(f, x), Number(f, y)
     size = base.abs()
     if x.dtype == "float32":
@@ -39,7 +39,7 @@ def power(f: Function, x: Value, y: Value) -> Value:
     whole = exponent.call("rint") == exponent
     half = 0.5 * exponent
     odd = where(half.call("rint") == half, whole.const(False), whole)
-    result = where(size == 1.0, 1.0, result)  # to infinite powers too
+    result = where(size == 1.0, 1.0, result)  # infinite exponents included
     signed = where(base.bits() < 0, where(odd, -result, result), result)
     defined = where(whole, whole.const(True), where(base < 0.0, size == math.inf, whole.const(True)))
     signed = where(defined, signed, math.nan)
@@ -62,7 +62,7 @@ def _double(x: Number, power: Number) -> Number:
 
 
 def _log_in_two(x: Number) -> tuple[Number, Number]:
-    """log(x) in two parts, with an error of 2^-64 of it."""
+    """log(x) in two parts, with a relative error of 2^-64."""
     e, m = split(x)
     f = m - 1.0
     # s = f / (2 + f) in two parts, log(m) = 2 s + s^3 (2/3 + s^2 LOG(s^2))

@@ -1,8 +1,8 @@
 """Sine, cosine and tangent.
 
-``|x| = n pi/2 + r`` with |r| a little above pi/4 at most. For usual x the product n pi/2 is taken off in three parts;
-the rare vector that holds larger ones takes a branch, where a function of scalars multiplies by as many bits of 2/pi
-as it needs (Payne and Hanek 1983).
+``|x| = n pi/2 + r``, where |r| is at most a little above pi/4. Usually the product n pi/2 is subtracted in three parts.
+A vector that holds a larger angle takes a branch: a scalar function multiplies by as many bits of 2/pi as the angle
+needs (Payne and Hanek 1983).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from core.codegen.vmath.expression import Number, by_pairs, fma, mantissa_bits, 
 
 __all__ = ["cos", "sin", "sine_and_cosine", "tan"]
 
-# pi/2 in three parts, each rounded to the dtype. With n * first exact to a multiple of the last bit of x - n pi/2, and
-# n * third below that of the closest approach of an x to a multiple of pi/2, r is right to its last bit
+# pi/2 in three parts, each rounded to the dtype. n * first is exact to a multiple of the last bit of x - n pi/2, and
+# n * third is below the smallest distance of any x from a multiple of pi/2, so r is right to its last bit
 PI_2 = {
     "float32": (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
     "float64": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33),
 }
-LIMIT = {"float32": 2.0**17, "float64": 2.0**30}  # of |x|; above it the branch is taken
+LIMIT = {"float32": 2.0**17, "float64": 2.0**30}  # of |x|; larger angles take the branch
 # (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 in r^2, |r| <= 0.8: 2^-27.7 and 2^-32.6; 2^-63.2 and 2^-63.5
 SIN = {
     "float32": (-1.6666654e-01, 8.332095e-03, -1.950554e-04),
@@ -59,23 +59,23 @@ def cos(f: Function, x: Value) -> Value:
 
 
 def sine_and_cosine(f: Function, x: Value) -> tuple[Value, Value]:
-    """Both, in little more time than one of them."""
+    """The sine and the cosine, in little more time than one of them."""
     a = Number(f, x)
-    n, s, c = _beside_quarter(a.abs())
+    n, s, c = _sine_and_cosine_of_rest(a.abs())
     even = (n & 1) == 0
-    return _turned(where(even, s, c), n, a).value, _turned(where(even, c, s), n + 1).value
+    return _signed(where(even, s, c), n, a).value, _signed(where(even, c, s), n + 1).value
 
 
 def tan(f: Function, x: Value) -> Value:
     """The tangent of x radians, for every finite x. Within 3.7 ulp; float64 3."""
     a = Number(f, x)
-    n, s, c = _beside_quarter(a.abs())
+    n, s, c = _sine_and_cosine_of_rest(a.abs())
     even = (n & 1) == 0
-    return _turned(where(even, s, c) / where(even, c, s), n << 1, a).value
+    return _signed(where(even, s, c) / where(even, c, s), n << 1, a).value
 
 
-def _turned(y: Number, n: Number, *signs: Number) -> Number:
-    """y with its sign changed where bit 1 of n is set, and for each negative one of `signs`."""
+def _signed(y: Number, n: Number, *signs: Number) -> Number:
+    """y, negated if bit 1 of n is set, and once more for each negative value of `signs`."""
     top = mantissa_bits(y.dtype) + (8 if y.dtype == "float32" else 11)
     flip = n << (top - 1)
     for each in signs:
@@ -83,10 +83,10 @@ def _turned(y: Number, n: Number, *signs: Number) -> Number:
     return (y.bits() ^ (flip & (-1 << top))).as_float()
 
 
-def _beside_quarter(x: Number) -> tuple[Number, Number, Number]:
-    """n as of `reduce`, and the sine and the cosine of ``x - n pi/2``, for x >= 0."""
+def _sine_and_cosine_of_rest(x: Number) -> tuple[Number, Number, Number]:
+    """n as in `reduce`, and the sine and the cosine of ``x - n pi/2``, for x >= 0."""
     r, nearly, n = reduce(x)
-    # the last part of pi/2 counts where r is small, and there in the first term of the sine only
+    # the last part of pi/2 matters only for small r, and there only in the first term of the sine
     z = nearly * nearly
     square = z * z
     s = fma(nearly * z, by_pairs(z, square, SIN[x.dtype]), r)
@@ -94,7 +94,7 @@ def _beside_quarter(x: Number) -> tuple[Number, Number, Number]:
 
 
 def reduce(x: Number) -> tuple[Number, Number, Number]:
-    """r, what it is without the last part of pi/2, and an integer n that is right in its last two bits.
+    """r, r without the last part of pi/2, and an integer that equals n in its last two bits.
 
     ``x = n pi/2 + r``, for x >= 0; NaN for infinity.
     """
@@ -128,7 +128,7 @@ def reduce(x: Number) -> tuple[Number, Number, Number]:
 
 
 def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
-    """The same one lane after the other, for those above the limit: a call, as it is often there and seldom run."""
+    """r and n, with the lanes above the limit reduced one after the other. A call, because it rarely runs."""
     f, lanes = x.function, x.value.lanes
     name = f"reduce_far_{x.dtype}_{lanes}"
     pair = f"{{ {r.value.type}, {k.value.type} }}"
@@ -140,7 +140,7 @@ def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
 
 @cache
 def _lane_by_lane(name: str, dtype: str, quadrants: str, lanes: int) -> str:
-    """The text of a function that reduces those lanes of its first argument that are above the limit."""
+    """The text of a function that reduces the lanes of its first argument that are above the limit."""
     pair = f"{{ {Value('', dtype, lanes).type}, {Value('', quadrants, lanes).type} }}"
     f = Function(name, [("x", dtype, lanes), ("r", dtype, lanes), ("k", quadrants, lanes)], pair, internal=True)
     slots = [f.slot(v.dtype, lanes) for v in f.params]
@@ -162,7 +162,7 @@ def _lane_by_lane(name: str, dtype: str, quadrants: str, lanes: int) -> str:
 
 
 def _two_over_pi(bits: int) -> int:
-    """``floor(2/pi * 2^bits)``, by Machin's formula for pi in whole numbers."""
+    """``floor(2/pi * 2^bits)``, by Machin's formula for pi in integers."""
     one = 1 << (bits + 64)
 
     def arctangent_of_one_over(n: int) -> int:
@@ -177,8 +177,8 @@ def _two_over_pi(bits: int) -> int:
     return (2 * one << bits) // pi
 
 
-# enough for the largest double: its last bit is worth 2^971, so 969 bits of 2/pi only give multiples of 4 (whole
-# turns), the next 192 are used
+# enough for the largest double: its last bit is worth 2^971, so the first 969 bits of 2/pi give multiples of 4 (whole
+# turns), and the next 192 bits are used
 _BITS = 1168
 _TABLE = _two_over_pi(_BITS).to_bytes(_BITS // 8 + 32, "little")
 _BYTES = "".join(f"\\{byte:02X}" for byte in _TABLE)

@@ -259,4 +259,4 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path, caplog):
     DiskCache(directory, LIMIT).put("key", b"code")
 
     assert not list(directory.iterdir())
-    assert "others may write" in caplog.text
+    assert "other users may write to it" in caplog.text

@@ -41,7 +41,7 @@ def kept(compiler: CompilerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator
     machine.STATE.memory.clear()
 
 
-def test_it_makes_the_code_that_this_process_would_make(compiler: CompilerProcess):
+def test_the_compiler_process_gives_the_same_object_code(compiler: CompilerProcess):
     assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
     first = compiler.pid
     square = DOUBLE.replace("add", "mul")
@@ -49,13 +49,13 @@ def test_it_makes_the_code_that_this_process_would_make(compiler: CompilerProces
     assert compiler.pid == first
 
 
-def test_what_it_compiled_runs_here(kept: CompilerProcess):
+def test_code_of_the_compiler_process_runs_here(kept: CompilerProcess):
     double = machine.load(DOUBLE).function("double", ctypes.c_int64, returns=ctypes.c_int64)
     assert double(21) == 42
     assert kept.pid is not None
 
 
-def test_llvms_words_about_a_wrong_text_come_back_and_the_process_stays(compiler: CompilerProcess):
+def test_an_invalid_text_raises_llvms_message_and_the_process_survives(compiler: CompilerProcess):
     with pytest.raises(RuntimeError, match="expected"):
         compiler.compile(["define nonsense"])
     first = compiler.pid
@@ -82,7 +82,7 @@ def test_a_crash_costs_one_compilation(compiler: CompilerProcess, sent: signal.S
     assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
 
-def test_closing_ends_the_process_and_the_next_question_starts_another(compiler: CompilerProcess):
+def test_close_ends_the_process_and_the_next_request_starts_another(compiler: CompilerProcess):
     compiler.compile([DOUBLE])
     first = compiler.pid
     compiler.close()
@@ -92,7 +92,7 @@ def test_closing_ends_the_process_and_the_next_question_starts_another(compiler:
     assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
 
-def test_it_ends_with_the_process_that_wanted_it():
+def test_the_compiler_process_ends_with_its_parent():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -121,7 +121,7 @@ define i64 @six_times(i64 %x) {
 """
 
 
-def test_several_texts_are_compiled_at_a_time_each_as_it_is_alone(compiler: CompilerProcess):
+def test_texts_compiled_together_give_the_same_code_as_alone(compiler: CompilerProcess):
     texts = [DOUBLE, SIX_TIMES, TRIPLE]
 
     assert compiler.compile(texts) == [machine.compile_ir(text) for text in texts]
@@ -138,7 +138,7 @@ def test_modules_that_call_each_other_are_one_library(kept: CompilerProcess, cou
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_a_wrong_text_among_several_is_told_of(compiler: CompilerProcess, wrong: int):
+def test_one_invalid_text_among_several_raises(compiler: CompilerProcess, wrong: int):
     texts = [DOUBLE, SIX_TIMES, TRIPLE]
     texts[wrong] = "define nonsense"
 
@@ -171,13 +171,13 @@ def test_a_fork_that_crashes_costs_one_compilation(compiler: CompilerProcess):
 
     assert (caught.value.code, caught.value.message) == (
         "compiler_failed",
-        "a part of the compiler ended: killed by SIGSEGV",
+        "a fork of the compiler ended: killed by SIGSEGV",
     )
     assert compiler.compile([DOUBLE, TRIPLE]) == [machine.compile_ir(DOUBLE), machine.compile_ir(TRIPLE)]
     assert compiler.pid == first
 
 
-def test_where_no_process_can_be_made_one_compiles_all(monkeypatch: pytest.MonkeyPatch):
+def test_without_forks_the_compiler_process_compiles_all_texts(monkeypatch: pytest.MonkeyPatch):
     def fork() -> int:
         raise BlockingIOError("too many processes")
 

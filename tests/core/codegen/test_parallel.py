@@ -29,14 +29,14 @@ SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to
 
 
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
-def test_an_op_in_chunks_is_the_op(name, i):
+def test_an_op_in_chunks_gives_the_same_result(name, i):
     example = examples_of(OPS[name])[i]
     both(block_for(OPS[name], example), arrays(example))
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (2, 33), (7, 5), (13, 64), (64, 10), (100, 1)])
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
-def test_sums_over_rows_columns_and_all_are_those_of_numpy(shape, axes):
+def test_parallel_sums_equal_numpys(shape, axes):
     from core.ir import TensorType
     from core.ir.builder import BlockBuilder
 

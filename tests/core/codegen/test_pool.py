@@ -1,4 +1,4 @@
-"""Fork and join: every chunk runs once, whoever claims it and whatever happens beside it."""
+"""The thread pool: every chunk runs exactly once, whichever thread claims it."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_chunks_run_at_the_same_time():
             assert arrived_met.tolist() == [4, 4]
 
 
-def test_callers_beside_each_other_get_their_own_chunks():
+def test_concurrent_callers_each_get_their_own_chunks():
     with Pool(3) as pool:
         results: list[np.ndarray] = []
         callers = [threading.Thread(target=lambda n=n: results.append(counted(pool, n, 20_000))) for n in (2, 5, 9, 16)]
@@ -242,7 +242,7 @@ def test_closing_ends_the_threads_and_leaves_a_pool_of_one():
     assert_each_ran(7, counted(pools[0], 5, 7))
 
 
-def test_closing_beside_a_running_job_loses_nothing():
+def test_closing_during_a_job_loses_nothing():
     for _ in range(20):
         pool = Pool(3)
         results: list[np.ndarray] = []

@@ -65,7 +65,7 @@ def sweep_through(code: tuple[Instr, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_every_value_of_a_sweep_is_there_when_it_is_asked_for(name):
+def test_every_value_of_a_sweep_is_computed_before_its_use(name):
     for example in examples_of(OPS[name]):
         values = arrays(example)
         block = block_for(OPS[name], example)

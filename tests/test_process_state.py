@@ -1,0 +1,78 @@
+"""Switches of the whole process: each has one owner for each kind of process, a file that documents it.
+
+Two files that set the same switch undo each other's work, so a new user of a switch calls its owner instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+OWNERS = {
+    "gc.disable": {"core/ir/recursion.py"},
+    "gc.enable": {"core/ir/recursion.py"},
+    "sys.setrecursionlimit": {"core/ir/recursion.py"},
+    "llvm.initialize_native_target": {"core/codegen/machine.py"},
+    "llvm.initialize_native_asmprinter": {"core/codegen/machine.py"},
+    "llvm.add_symbol": {"core/codegen/machine.py"},
+    "scipy_openblas_set_num_threads": {"core/codegen/blas.py"},
+    "os.dup2": {"core/codegen/compiler_process.py"},  # the compiler process
+    "prctl": {"core/codegen/compiler_process.py", "service/worker/main.py"},  # the compiler process; a worker
+    "faulthandler.enable": {"service/worker/main.py"},
+    "resource.setrlimit": {"service/worker/main.py"},
+    "sys.setswitchinterval": {"service/worker/main.py"},
+    "threading.stack_size": {"service/worker/compiling.py"},
+    "signal.signal": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
+    "logging.basicConfig": {"service/logs.py"},
+    "os.environ": {"service/cli/main.py"},  # the command `profile`
+}
+"""Every file that may set a switch; two where the files run in different processes."""
+
+OTHERS = {
+    "gc.freeze", "gc.set_threshold", "gc.set_debug", "sys.settrace", "sys.setprofile", "threading.settrace",
+    "threading.setprofile", "signal.setitimer", "signal.set_wakeup_fd", "faulthandler.register", "locale.setlocale",
+    "os.chdir", "os.umask", "os.nice", "os.putenv", "os.sched_setaffinity", "np.seterr", "np.seterrcall",
+    "np.set_printoptions", "np.setbufsize", "warnings.simplefilter", "warnings.filterwarnings", "random.seed",
+    "np.random.seed", "multiprocessing.set_start_method",
+}  # fmt: skip
+"""Switches that no file sets."""
+
+
+def switches(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            found |= {name, name.rpartition(".")[2]} & (OWNERS.keys() | OTHERS)
+            if name in ("os.environ.setdefault", "os.environ.update", "os.environ.pop", "os.environ.clear"):
+                found.add("os.environ")
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+        if any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == "os.environ" for t in targets):
+            found.add("os.environ")
+    return found
+
+
+def sources() -> list[Path]:
+    return [path for folder in ("core", "service") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_each_switch_of_the_process_is_set_by_its_owner_alone():
+    users = defaultdict(set)
+    for path in sources():
+        for switch in switches(ast.parse(path.read_text())):
+            users[switch].add(path.relative_to(ROOT).as_posix())
+
+    assert users == OWNERS
+
+
+def test_no_module_of_core_rebinds_globals_but_the_owner_of_the_recursion_limit():
+    users = [
+        path.relative_to(ROOT).as_posix()
+        for path in sources()
+        if any(isinstance(node, ast.Global) for node in ast.walk(ast.parse(path.read_text())))
+    ]
+
+    assert users == ["core/ir/recursion.py"]
