@@ -1,4 +1,4 @@
-"""Planes copied into rooms that hold their padding, and back (see `core.plan.geometry.Room`)."""
+"""Planes copied into rooms that hold their padding, and back (see `core.plan.geometry.Padding`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from core.codegen.llvm import I64, Function, Value, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.vector_slices import WIDEST, along, interleaved, mask, move, phases, put, zero
-from core.plan.geometry import Room
+from core.plan.geometry import Padding
 
 __all__ = ["fill_room", "leave_room"]
 
 
-def fill_room(_: Module, f: Function, spec: Room) -> None:
+def fill_room(_: Module, f: Function, spec: Padding) -> None:
     """``(x, room)``; a unit is a plane."""
     dtype, width = spec.dtype, lanes(spec.dtype)
     with f.loop(f.param("first"), f.param("end")) as unit:
@@ -38,7 +38,7 @@ def fill_room(_: Module, f: Function, spec: Room) -> None:
                     along(f, last - first, width, piece)
 
 
-def leave_room(_: Module, f: Function, spec: Room) -> None:
+def leave_room(_: Module, f: Function, spec: Padding) -> None:
     """``(room, x)``, the transpose of `fill_room`; a unit is a plane."""
     dtype, width, stride = spec.dtype, lanes(spec.dtype), spec.phases
     inside = tuple(_inside(spec, axis) for axis in range(3))
@@ -68,18 +68,18 @@ def leave_room(_: Module, f: Function, spec: Room) -> None:
                     f.store(value, move(f, place, dtype, (at, stride), by=i))
 
 
-def _has_padding(spec: Room) -> bool:
+def _has_padding(spec: Padding) -> bool:
     """Whether any place of the room that a window meets holds no element."""
     sizes = (*spec.rows, spec.reach)
     return any(spec.before) or any(_inside(spec, axis) + spec.before[axis] < sizes[axis] for axis in range(3))
 
 
-def _inside(spec: Room, axis: int) -> int:
+def _inside(spec: Padding, axis: int) -> int:
     """Elements along an axis that have a place in the room."""
     return max(0, min(spec.size[axis], (*spec.rows, spec.reach)[axis] - spec.before[axis]))
 
 
-def _row(f: Function, spec: Room, room: Value, z: Value, y: Value) -> Value:
+def _row(f: Function, spec: Padding, room: Value, z: Value, y: Value) -> Value:
     """The row of the room for row (z, y) of the plane."""
     start = (spec.before[0] * spec.rows[1] + spec.before[1]) * spec.row
     return move(f, room, spec.dtype, (z, spec.rows[1] * spec.row), (y, spec.row), by=start)

@@ -34,9 +34,7 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     summed = [c for c in x if c in y and c not in result]
     if len(batch) + len(rows) + len(summed) < len(x) or len(batch) + len(columns) + len(summed) < len(y):
         raise Unsupported(f"einsum {equation}: it sums over a letter of one operand alone")
-    if (
-        rows and columns and result.index(columns[0]) < result.index(rows[0])
-    ):  # then rows are contiguous
+    if rows and columns and result.index(columns[0]) < result.index(rows[0]):  # then rows are contiguous
         x, y, a, b, rows, columns = y, x, b, a, columns, rows
     m, n, k = (math.prod(sizes[c] for c in part) for part in (rows, columns, summed))
     lead = tuple(sizes[c] for c in batch)
