@@ -51,7 +51,7 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
     under = low.apply("less_than", {}, [at, bounds[1]], two, flag)
     fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
     if isinstance(fine, Uniform):
-        raise Unsupported("a constant label")
+        raise Unsupported("constant positions")
     fusion, axes = low.join(type.shape, [fine])
     number = low.shared.check("index_out_of_range", message, op.location)
     fusion.check(low.argument(fusion, fine, type.shape, axes), low.shared.error, number)
@@ -64,12 +64,14 @@ def lower_positions(low: Lowering, op: Op) -> None:
     low.type(name)
     for reader in low.uses.readers(name):
         if reader is None or reader.type not in PICKING or reader.attrs["axis"] != 0:
-            raise Unsupported("positions that are computed")
+            raise Unsupported(COMPUTED)
         source = reader.inputs[PICKING[reader.type]]
         if reader.inputs[1] != name or _picked(low, source, name) is None:
-            raise Unsupported("positions that are computed")
+            raise Unsupported(COMPUTED)
     low.define(name, _Positions())
 
+
+COMPUTED = "positions that are used for more than picking one element of each row"
 
 PICKING = {"gather": 0, "scatter_add_like": 2}
 """Ops that may pick one element of each row -> the slot of the flattened rows."""
@@ -111,7 +113,7 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
 def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
     """As `_hits`. Raises Unsupported if no fusion can compute it."""
     if not Fusion(shape, 0, low.target.rows).can_reduce(frozenset({len(shape) - 1})):
-        raise Unsupported(f"picking from rows of {shape[-1]}")
+        raise Unsupported(f"picking from rows of {shape[-1]} elements")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])
     size = shape[-1]
@@ -156,7 +158,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], reshaped(low, result, out.shape))
             return
     if isinstance(low.entry(index), _Positions):
-        raise Unsupported("positions of several elements in a row")
+        raise Unsupported("positions of several elements of a row")
     x = low.type(source)
     axis = op.attrs["axis"] % x.rank
     where = low.type(index)
@@ -193,7 +195,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
             return
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
-        raise Unsupported("positions of several elements in a row")
+        raise Unsupported("positions of several elements of a row")
     axis = op.attrs["axis"] % len(out.shape)
     where = low.type(index)
     x, at = low.dense(low.entry(given)), low.dense(low.entry(index))

@@ -59,7 +59,7 @@ def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
     result = reduced(low, kind, entry, over, type, None if op.type == "reduce_mean" else name)
     if op.type == "reduce_mean":
         if not type.is_float:
-            raise Unsupported("a mean of whole numbers")
+            raise Unsupported(f"{op.type} of {type.dtype}")
         divisor = Uniform(np.dtype(type.dtype).type(count), type.dtype, ())
         result = low.apply("div", {}, [result, divisor], [type.dtype] * 2, type)
     low.define(name, result)

@@ -202,5 +202,5 @@ def lower_value(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     values = op.attrs.get("values")
     if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are equal, but not the same
-        raise Unsupported("a list of numbers")
+        raise Unsupported("a constant array of different numbers")
     low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))

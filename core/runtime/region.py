@@ -100,7 +100,7 @@ class NativeRegion:
         """The error that the error word stands for."""
         if failed < 0:
             run.poll()
-            return ExecutionError("a loop records more than an array may have", "too_large")
+            return ExecutionError("a loop recorded more bytes than an array may have", "too_large")
         check = self.plan.checks[failed]
         return ExecutionError(check.message, check.code, location=check.location)
 
