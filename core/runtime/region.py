@@ -45,6 +45,8 @@ class NativeRegion:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _reference: Interpreter | None = None
 
+    readable = staticmethod(readable)  # a method would take 0.05 us longer, and the smallest steps take 2 us
+
     def __post_init__(self) -> None:
         self._arenas = Arenas(self.arena_bytes)
         self._stacks = Stacks([self.plan.target.stack_bytes(s.slot_bytes) for s in self.plan.stacks])
@@ -67,10 +69,6 @@ class NativeRegion:
         results = self.results()
         self.run(self.bind([*arrays, *results]), run)
         return tuple(results)
-
-    def readable(self, array: Any) -> np.ndarray:
-        """`array` itself if the code can read it in place, else a contiguous and aligned copy."""
-        return readable(array)
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results that nothing else refers to."""
