@@ -1,4 +1,4 @@
-"""Padding: copy planes into larger ones that hold their padding too, and back (see `core.plan.geometry.Room`)."""
+"""Padding: copy planes into larger ones that hold their padding too, and back (see `core.plan.geometry.Padding`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from core.codegen.vector_slices import (
     move,
     store_lanes,
 )
-from core.plan.geometry import Room
+from core.plan.geometry import Padding
 
 __all__ = ["pad", "unpad"]
 
 
-def pad(_: Module, f: Function, spec: Room) -> None:
+def pad(_: Module, f: Function, spec: Padding) -> None:
     """``(x, room)``: copy planes of x into padded planes; a unit is a plane."""
     dtype, width = spec.dtype, lanes(spec.dtype)
     with f.loop(f.param("first"), f.param("end")) as unit:
@@ -47,7 +47,7 @@ def pad(_: Module, f: Function, spec: Room) -> None:
                     for_each_slice(f, last - first, width, piece)
 
 
-def unpad(_: Module, f: Function, spec: Room) -> None:
+def unpad(_: Module, f: Function, spec: Padding) -> None:
     """``(room, x)``, the inverse of `pad` on the elements of x; a unit is a plane."""
     dtype, width, stride = spec.dtype, lanes(spec.dtype), spec.phases
     inside = tuple(_inside(spec, axis) for axis in range(3))
@@ -77,18 +77,18 @@ def unpad(_: Module, f: Function, spec: Room) -> None:
                     f.store(value, move(f, place, dtype, (at, stride), by=i))
 
 
-def _has_padding(spec: Room) -> bool:
+def _has_padding(spec: Padding) -> bool:
     """Whether a window meets any place of the padded plane that holds no element."""
     sizes = (*spec.rows, spec.reach)
     return any(spec.before) or any(_inside(spec, axis) + spec.before[axis] < sizes[axis] for axis in range(3))
 
 
-def _inside(spec: Room, axis: int) -> int:
+def _inside(spec: Padding, axis: int) -> int:
     """Elements along an axis that have a place in the padded plane."""
     return max(0, min(spec.size[axis], (*spec.rows, spec.reach)[axis] - spec.before[axis]))
 
 
-def _row(f: Function, spec: Room, room: Value, z: Value, y: Value) -> Value:
+def _row(f: Function, spec: Padding, room: Value, z: Value, y: Value) -> Value:
     """The address of the padded row for row (z, y) of the plane."""
     start = (spec.before[0] * spec.rows[1] + spec.before[1]) * spec.row
     return move(f, room, spec.dtype, (z, spec.rows[1] * spec.row), (y, spec.row), by=start)

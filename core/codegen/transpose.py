@@ -6,17 +6,17 @@ from core.codegen.llvm import I64, Function, Value
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.vector_slices import mask
-from core.plan.geometry import Turned
+from core.plan.geometry import Transposition
 
 __all__ = ["transpose", "transpose_units", "transposed_square"]
 
 
-def transpose_units(spec: Turned) -> int:
+def transpose_units(spec: Transposition) -> int:
     """Units of work: as many rows of the result in each as a vector has lanes."""
     return -(-spec.columns // lanes(spec.dtype))
 
 
-def transpose(_: Module, f: Function, spec: Turned) -> None:
+def transpose(_: Module, f: Function, spec: Transposition) -> None:
     """``(x, out)``: out [columns, rows] from x [rows, columns]."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.columns, width)
@@ -30,7 +30,7 @@ def transpose(_: Module, f: Function, spec: Turned) -> None:
                 _strip(f, spec, start, rest)
 
 
-def _strip(f: Function, spec: Turned, start: Value, columns: int) -> None:
+def _strip(f: Function, spec: Transposition, start: Value, columns: int) -> None:
     """`columns` columns of x from `start`, in all rows."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.rows, width)
@@ -41,7 +41,7 @@ def _strip(f: Function, spec: Turned, start: Value, columns: int) -> None:
         _block(f, spec, I64(whole * width), rest, start, columns)
 
 
-def _block(f: Function, spec: Turned, row: Value, rows: int, start: Value, columns: int) -> None:
+def _block(f: Function, spec: Transposition, row: Value, rows: int, start: Value, columns: int) -> None:
     width, dtype = lanes(spec.dtype), spec.dtype
     x = f.at(f.at(f.param("x"), f.op(f"mul nsw {row}, {spec.step}", "int64"), dtype), start, dtype)
     vectors = [f.load(f.at(x, I64(i * spec.step), dtype), dtype, width, mask(columns, width)) for i in range(rows)]

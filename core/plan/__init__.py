@@ -1,4 +1,64 @@
-"""From a block to a plan: plain data that a code generator reads. See `data` for what a plan is."""
+"""From a block to a plan: a list of instructions over views of memory, as data that a code generator reads.
+
+    plan = plan_block(block, target)      # raises Unsupported if an op cannot be part of generated code
+    arena = arrange(plan)                 # an offset for every intermediate array
+    region = backend.compile(plan)        # a code generator; see core.runtime.backend
+
+The room knows no device. All assumptions about a machine and its generator are in a `Target`, which callers pass.
+
+The plan, as data:
+
+    target        what the planner assumes of a machine: dtypes, limits, thresholds, callbacks; and the room of a stack
+    plan          a whole plan: instructions, arguments, checks
+    data          instructions, row kernels, and the memory that they work on: roots, views, stacks
+    flow          loops, branches, and the stacks and states of loops
+    geometry      specs of the other kernels: padding, convolution, pooling, transposition
+    arena         the arena map: offsets of arrays, from the instructions that first write and last read them
+    work          operations and bytes of an instruction, for profiles
+
+From ops to instructions:
+
+    build         `plan_block`
+    walk          every op of a block in order; ops without generated code are left to the reference executor
+    lowering      what all lowerings use: values of variables, elementwise ops, checks
+    storage       allocation, and the instructions that store, copy and fill
+    destinations  memory that results must be written to
+    entries       the forms of a value: a number, a value inside a fusion, an array
+    uses          producers and readers of variables
+    unsupported   the exception for ops that a plan cannot contain
+    interpreted   an op that the reference executor runs, called from generated code
+    partition     regions of generated code, and the single ops between them
+
+Lowerings, one family of ops in each file: shapes, reduce, linear, einsum, convolution, windows, pooling, indexing,
+loops, branches, stacks.
+
+Fusion:
+
+    fusion            elementwise ops, broadcasts and reductions in one pass over memory
+    instruction_list  the instructions so far, and the fusion that an op joins
+    epilogue          elementwise work on the result of a product moves into the product
+    hoist             one product for several trips of a loop
+
+How a plan comes about. Reshapes, transpositions and slices only change views; nothing is copied that strides can
+describe. Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in
+registers. A reduction along the row, as in softmax or layer_norm, can be used inside the same fusion; any other one
+accumulates into memory. Products, convolutions, gathers and scatters are instructions of their own. Elementwise work on
+the result of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that nothing
+else reads is not stored.
+
+A loop is an instruction that holds the instructions of one trip. Its states swap buffers. A recorded value goes to a
+stack that grows, or to an array if the number of trips is known, so that joining the elements copies nothing. A product
+that each trip adds to a state is added in place; if the operands of several trips are adjacent in memory, their
+products become one. The product of a weight with the next row of a sequence is computed for several rows ahead.
+
+Every index is checked before it is used. A failed check writes its number to the error word, which ends all loops; the
+caller raises the error that the reference executor would have raised.
+
+Generated code cannot hold sizes that are known only at run time, empty arrays, dtypes that the target lacks, and tensor
+arrays that grow. For these `partition` splits a block into regions and single ops between them. Usually one region is
+the whole step. An op that the target has no code for (a random draw, a sort, a factorisation) is called from inside the
+region if the target can call back, and ends the region otherwise.
+"""
 
 from core.plan.arena import ArenaMap, arrange
 from core.plan.build import plan_block

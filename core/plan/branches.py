@@ -16,7 +16,7 @@ __all__: list[str] = []
 @lowers("if_else")
 def lower_if_else(low: Lowering, op: Op) -> None:
     if any(isinstance(low.types[n], StackType) for n in op.outputs):
-        raise Unsupported("a branch that returns stacks")
+        raise Unsupported("a branch that returns tensor arrays")
     condition = low.stored(low.entry(op.inputs[0]))
     operands = [captured(low, n) for n in op.inputs[1:]]
     targets = [low.destination(n) for n in op.outputs]

@@ -1,4 +1,4 @@
-"""Convolution and its adjoints: which kernels they become, directly or as products of matrices."""
+"""Convolution and its adjoints: their kernels, in the direct form or as products of matrices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from core.ir import Op
 from core.plan.data import Kernel, View, contiguous
-from core.plan.geometry import Correlation, Room
+from core.plan.geometry import Correlation, Padding
 from core.plan.lowering import Lowering, lowers
 from core.plan.target import ConvolutionLimits
-from core.plan.windows import Windows, in_room, triple, windows_of
+from core.plan.windows import Windows, padded, triple, windows_of
 
 __all__ = ["correlation", "to_input"]
 
@@ -21,7 +21,7 @@ __all__ = ["correlation", "to_input"]
 def lower_correlate(low: Lowering, op: Op) -> None:
     x, filter = op.inputs
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
-    image, weights = in_room(low, op, low.entry(x), _image_room(windows, spec)), low.dense(low.entry(filter))
+    image, weights = padded(low, op, low.entry(x), _image_padding(windows, spec)), low.dense(low.entry(filter))
     out = low.destination(op.outputs[0])
     _correlated(low, op, "correlate", spec, image, weights, out)
     low.define(op.outputs[0], out)
@@ -29,18 +29,18 @@ def lower_correlate(low: Lowering, op: Op) -> None:
 
 @lowers("correlate_input_adjoint")
 def lower_input_adjoint(low: Lowering, op: Op) -> None:
-    """Windows that move by 1 give a convolution again, of the padded cotangent with the filters turned round."""
+    """If windows move by 1, this is a convolution again: of the padded cotangent with flipped filters."""
     ct, filter, like = op.inputs
     windows, spec = _convolution(low, op, like, filter, ct)
     given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
-    back, limits = _turned_round(windows), low.target.convolutions
+    back, limits = _flipped(windows), low.target.convolutions
     if back is None or _vectors(back, limits) > _vectors(windows, limits) * (1 + limits.addition_cost / spec.out):
         to_input(low, op, windows, spec, given, weights)
         return
     spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
-    image = in_room(low, op, given, _image_room(back, spec))
+    image = padded(low, op, given, _image_padding(back, spec))
     out = low.destination(op.outputs[0])
-    _correlated(low, op, "correlate", spec, image, _filters_turned_round(low, spec, weights), out)
+    _correlated(low, op, "correlate", spec, image, _flipped_filters(low, spec, weights), out)
     low.define(op.outputs[0], out)
 
 
@@ -48,38 +48,38 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
 def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     ct, x, like = op.inputs
     windows, spec = _convolution(low, op, x, like, ct)
-    given, image = low.dense(low.entry(ct)), in_room(low, op, low.entry(x), _image_room(windows, spec))
+    given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
     _correlated(low, op, "filter_adjoint", spec, given, image, out)
     low.define(op.outputs[0], out)
 
 
 def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
-    """The adjoint of a convolution to its input, left in a room where the input needs one, and then brought out."""
-    name, room = op.outputs[0], _image_room(windows, spec)
+    """The adjoint of a convolution to its input, computed with the padding of the input, which is then removed."""
+    name, padding = op.outputs[0], _image_padding(windows, spec)
     if not _by_columns("input_adjoint", spec, low.target.convolutions):
         weights = _by_element(low, spec, weights)
     target = low.destination(name)
-    inside = low.allocate((room.planes, room.plane), room.dtype) if room else target
+    inside = low.allocate((padding.planes, padding.plane), padding.dtype) if padding else target
     _correlated(low, op, "input_adjoint", spec, given, weights, inside)
-    if room:
-        low.add(Kernel("leave_room", room, (inside, target), location=op.location))
+    if padding:
+        low.add(Kernel("leave_room", padding, (inside, target), location=op.location))
     low.define(name, target)
 
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
-    """One kernel, of one of the two forms."""
+    """Append one kernel, in the faster of the two forms."""
     limits = low.target.convolutions
     if _by_columns(kind, spec, limits):
         spec, kind = _parted(spec, kind, limits), f"{kind}_columns"
     low.add(Kernel(kind, spec, (first, second, out), location=op.location))
 
 
-# --- as a convolution of which windows ---------------------------------------------------------------------------
+# --- windows and specs --------------------------------------------------------------------------------------------
 
 
 def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
-    """The windows of a convolution of `x` with `filter` to `out`, and its kernel's spec."""
+    """The windows of a convolution of `x` with `filter` to `out`, and the spec of its kernel."""
     image, weights, result = low.type(x), low.type(filter), low.type(out)
     attrs = op.attrs
     windows = windows_of(
@@ -91,9 +91,9 @@ def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[
 
 
 def correlation(windows: Windows, dtype: str, batch: int, groups: int, channels: int, out: int) -> Correlation:
-    """The spec of a convolution; channels in and out are those of each group."""
-    room = _room(windows, dtype, batch * groups * channels)
-    height, row = (room.rows[1], room.row) if room else windows.size[1:]
+    """The spec of a convolution. channels, out: input and output channels of each group."""
+    padding = _padding(windows, dtype, batch * groups * channels)
+    height, row = (padding.rows[1], padding.row) if padding else windows.size[1:]
     taps = range(0, windows.kernel[2] * windows.dilations[2], windows.dilations[2])
     return Correlation(
         dtype,
@@ -103,39 +103,39 @@ def correlation(windows: Windows, dtype: str, batch: int, groups: int, channels:
         out,
         windows.kernel,
         windows.counts,
-        room.plane if room else math.prod(windows.size),
+        padding.plane if padding else math.prod(windows.size),
         (windows.strides[0] * height * row, windows.strides[1] * row),
         (windows.dilations[0] * height * row, windows.dilations[1] * row),
-        tuple(room.along(t) if room else t for t in taps),
+        tuple(padding.along(t) if padding else t for t in taps),
     )
 
 
-def _room(windows: Windows, dtype: str, planes: int) -> Room | None:
-    """The room that images need for a convolution; None where windows can meet them as they are."""
+def _padding(windows: Windows, dtype: str, planes: int) -> Padding | None:
+    """The padding that images need for a convolution; None if windows can read them as they are."""
     phases = windows.strides[2] if windows.counts[2] > 1 else 1
-    return None if windows.inside and phases == 1 else windows.room(dtype, planes, phases)
+    return None if windows.inside and phases == 1 else windows.padding(dtype, planes, phases)
 
 
-def _image_room(windows: Windows, spec: Correlation) -> Room | None:
-    return _room(windows, spec.dtype, spec.batch * spec.groups * spec.channels)
+def _image_padding(windows: Windows, spec: Correlation) -> Padding | None:
+    return _padding(windows, spec.dtype, spec.batch * spec.groups * spec.channels)
 
 
 def _vectors(windows: Windows, limits: ConvolutionLimits) -> int:
-    """A measure of the time that the elements of a result take in registers."""
+    """Vector registers that the elements of one result plane take: a measure of time."""
     *rows, width = windows.counts
     return math.prod(rows) * -(-width // limits.lanes)
 
 
-def _turned_round(windows: Windows) -> Windows | None:
-    """The windows over the result, padded, whose convolution is the adjoint; None if there are none."""
+def _flipped(windows: Windows) -> Windows | None:
+    """The windows over the padded result whose convolution is the adjoint; None if there are none."""
     before = [(k - 1) * d - b for k, d, b in zip(windows.kernel, windows.dilations, windows.before, strict=True)]
     if windows.strides != (1, 1, 1) or min(before) < 0:
         return None
     return replace(windows, size=windows.counts, before=triple(before, 0), counts=windows.size)
 
 
-def _filters_turned_round(low: Lowering, spec: Correlation, weights: View) -> View:
-    """The filters [group, in, out, kernel] for those that are given as [group, out, in, kernel], each back to front."""
+def _flipped_filters(low: Lowering, spec: Correlation, weights: View) -> View:
+    """The filters [group, out, in, kernel] as [group, in, out, kernel], with every kernel axis reversed."""
     steps = contiguous((spec.groups, spec.channels, spec.out, *spec.kernel))
     shape = (spec.groups, spec.out, spec.channels, *spec.kernel)
     strides = (steps[0], steps[2], steps[1], *(-n for n in steps[3:]))
@@ -143,13 +143,13 @@ def _filters_turned_round(low: Lowering, spec: Correlation, weights: View) -> Vi
 
 
 def _by_element(low: Lowering, spec: Correlation, weights: View) -> View:
-    """Filters as [group, kernel, channel, out]."""
+    """The filters as [group, kernel, channel, out]."""
     shape = (spec.groups, spec.size, spec.channels, spec.out)
     strides = (spec.out * spec.depth, 1, spec.size, spec.depth)
     return low.dense(View(weights.root, weights.dtype, shape, strides, weights.offset))
 
 
-# --- direct, or by products of matrices --------------------------------------------------------------------------
+# --- direct form, or products of matrices -------------------------------------------------------------------------
 
 
 def _by_columns(kind: str, spec: Correlation, limits: ConvolutionLimits) -> bool:
@@ -166,7 +166,7 @@ def _by_columns(kind: str, spec: Correlation, limits: ConvolutionLimits) -> bool
 
 
 def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:
-    """`spec` with the windows, and the filters, that one product takes."""
+    """`spec` with the images, rows of windows and filters that one product takes."""
     wide = limits.pixels[kind]
     if kind == "filter_adjoint":
         shares = (n for n in (16, 8, 4, 2) if spec.channels % n == 0 and spec.depth >= n * limits.share)

@@ -1,8 +1,7 @@
-"""A plan, as data: what a code generator reads, for a CPU or a GPU.
+"""The instructions of a plan, and the memory that they work on, as data for a code generator.
 
-A plan is a list of instructions over views of buffers. Nothing in it holds an address; a `Root` says how its address is
-found, and where that is in the arena, the arena map gives the offset. The instructions that hold others, loops and
-branches, are in `flow`.
+An instruction reads and writes views of roots. A root is a piece of memory; it holds no address, but says how its
+address is found. `flow` has the instructions that hold other instructions: loops and branches.
 """
 
 from __future__ import annotations
@@ -57,12 +56,14 @@ def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Root:
-    """A piece of memory, of `nbytes` bytes.
+    """A piece of memory of `nbytes` bytes.
 
-    place: "arena", where the arena map puts it; "given", an array that the caller passes; "carried", one of a loop's
-    states, whose address changes from trip to trip; "element", what belongs to one trip: an element of a stack that a
-    loop records or reads, or a trip's part of what is made for several.
-    name: of the variable, for people.
+    place: "arena"   the arena map has its offset.
+           "given"   an array that the caller passes.
+           "carried" a state of a loop, whose address changes from trip to trip.
+           "element" memory of one trip: an element of a stack that a loop records or reads, or the part of one trip in
+                     memory for several.
+    name:  of the variable, for debugging.
     """
 
     nbytes: int
@@ -94,9 +95,9 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(slots=True, eq=False)
 class Stack:
-    """Memory for what a loop records of one value: slots of equal size, as many as it turns out to need.
+    """Memory in which a loop records one value: slots of equal size, whose number only the run determines.
 
-    kept: whether what one run of the loop recorded outlives the next one, because an outer loop records it.
+    kept: whether the slots of one run of the loop outlive the next run, because an outer loop records the stack.
     """
 
     slot_bytes: int
@@ -108,7 +109,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """How a row kernel walks through one array: a stride for each outer axis, and one along the row."""
+    """The path of a row kernel through one array: a stride for each outer axis, and one along the row."""
 
     dtype: str
     outer: tuple[int, ...]
@@ -118,13 +119,18 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Instr:
-    """One instruction of a row kernel; its value is known by its position.
+    """One instruction of a row kernel. Other instructions refer to its value by its position in the kernel.
 
-    kind: "constant" (value), "load" (operand), "iota" (position along the row, int64), "apply" (op, attrs, args),
-    "reduce" (op: sum, max, ...; one value of a row from a full one), "store" (operand, args), "accumulate" (op, args,
-    operand: into what that holds; value: whether a value that is the same along the row counts for each element),
-    "check" (args: a bool that must hold everywhere; value: number of the check).
-    full: whether it is done for each element of a row, as its value or where it is stored differs along the row.
+    kind: "constant"   the number `value`.
+          "load"       an element of `operand`.
+          "iota"       the position along the row, int64.
+          "apply"      elementwise op `op` with `attrs` on `args`.
+          "reduce"     one value for the row: the reduction `op` (sum, max, ...) of `args`.
+          "store"      write `args` to `operand`.
+          "accumulate" reduce `args` with `op` into the contents of `operand`. value: whether a value that is constant
+                       along the row counts once for each element.
+          "check"      `args`, a bool, must be true everywhere; else the number `value` is written to `operand`.
+    full: whether it runs for each element of a row, because its value or its store address varies along the row.
     """
 
     kind: str
@@ -139,7 +145,7 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class RowKernel:
-    """The same instructions for every row of a domain: `outer` axes of rows, each of `inner` elements."""
+    """The same instructions for every row of a domain: `outer` are the axes of rows, `inner` the elements of a row."""
 
     outer: tuple[int, ...]
     inner: int
@@ -156,22 +162,25 @@ class RowKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One thing to do. location: the client's op, the first of them where several are fused."""
+    """An instruction. location: the client's op; the first one if several are fused."""
 
     location: Location | None = field(default=None, kw_only=True)
 
     def reads(self) -> Iterator[Root]:
+        """The roots that it reads."""
         yield from ()
 
     def writes(self) -> Iterator[Root]:
+        """The roots that it writes."""
         yield from ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows(Instruction):
-    """A row kernel and its arrays: views in the order of the kernel's operands, whose offsets alone still matter.
+    """A row kernel and its arrays.
 
-    ops: the client's ops in it, for people.
+    views: in the order of the kernel's operands, which have the strides; of the views only root and offset count.
+    ops:   the ops in it, for profiles.
     """
 
     kernel: RowKernel
@@ -189,9 +198,9 @@ class Rows(Instruction):
 class Gemm(Instruction):
     """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n].
 
-    then: what is done with each element of c [m, n] as soon as it is there; a kernel of m rows of n elements, in any
-          order of them, that reduces nothing but columns.
-    kept: whether c is read by anything else.
+    then: the epilogue: a kernel of m rows of n elements that runs on each element of c [m, n] as soon as it is
+          computed. It may visit elements in any order, and reduces along columns only.
+    kept: whether another instruction reads c; if not, c need not be stored.
     """
 
     a: View
@@ -216,7 +225,7 @@ class Gemm(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indexed(Instruction):
-    """Rows of an array at positions that are data; an index below 0 counts from the end. check: number of its check."""
+    """Rows of an array at positions that are data. An index below 0 counts from the end. check: number of its check."""
 
     x: View
     index: View
@@ -244,9 +253,12 @@ class ScatterAdd(Indexed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel(Instruction):
-    """Any other kernel: `kind` names its code generator, `spec` is all it must know beside its arrays.
+    """Any other kernel.
 
-    views: what it reads, then what it writes (the last `written` ones).
+    kind:  names its code generator.
+    spec:  its sizes and parameters, from `geometry`.
+    views: the arrays that it reads, then the `written` arrays that it writes.
+    check: number of its check; 0 if it has none.
     """
 
     kind: str
@@ -264,9 +276,11 @@ class Kernel(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interpreted(Instruction):
-    """An op that the reference executor runs, called from where it stands.
+    """An op that the reference executor runs; generated code calls it from this place.
 
-    number: among those of the plan. block: the op alone. views: dense arrays, its parameters and then its results.
+    number: among the interpreted ops of the plan.
+    block:  of this op alone.
+    views:  dense arrays: the parameters of the block, then its results.
     reason: why it has no machine code.
     """
 

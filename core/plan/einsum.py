@@ -22,7 +22,7 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     """Letters of both operands and the result are batch axes; letters of both operands alone are summed over."""
     equation = op.attrs["equation"]
     if not low.type(op.outputs[0]).is_float:
-        raise Unsupported("einsum of whole numbers")
+        raise Unsupported(f"einsum of {low.type(op.outputs[0]).dtype}")
     views = [low.stored(low.entry(n)) for n in op.inputs]
     letters, result, _ = terms_of(equation, tuple(len(v.shape) for v in views))
     sizes = {c: n for term, v in zip(letters, views, strict=True) for c, n in zip(term, v.shape, strict=True)}

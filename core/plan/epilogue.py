@@ -1,7 +1,7 @@
-"""Fusing what is done with each element of a product's result into the product.
+"""Epilogues: elementwise work on the result of a product moves into the product.
 
-A bias, a relu and its mask, the cotangent of one, an optimiser's update: elementwise work on a large result, done on
-each tile of it while it is near, is no pass over memory of its own; and a result that nothing else reads is not kept.
+Examples are a bias, a relu and its mask, the cotangent of a relu, or an optimiser's update. Done on each tile while it
+is in registers or in cache, the work needs no pass over memory. A result that nothing else reads is not stored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 __all__ = ["fuse_epilogues"]
 
 TOGETHER = frozenset({"constant", "load", "apply", "store", "accumulate"})
-"""Kinds of instructions that need no more than their element, and no order among rows."""
+"""Kinds of row-kernel instructions that need only their own element, and rows in no particular order."""
 
 
 @dataclass(slots=True)
-class _Piece:
-    """An instruction, or what a row kernel does apart from its others.
+class _Component:
+    """An instruction; or a connected component of a row kernel: instructions that share no value with its others.
 
-    whole: the position of the kernel. numbers: of the kernel's instructions that are part of it, without its leaves.
+    whole:   position of the instruction or row kernel.
+    numbers: of the row kernel's instructions in this component, without loads and constants; None for all.
     """
 
     instruction: Instruction | None
@@ -48,45 +49,45 @@ def fuse_epilogues(
     }
     if not results:
         return tuple(instructions)
-    pieces = [piece for at, each in enumerate(instructions) for piece in _pieces(each, at, results)]
-    touching: dict[Root, set[int]] = {}  # the positions of the pieces that read or write a root
-    for at, piece in enumerate(pieces):
-        for root in _roots(piece.instruction):
+    components = [component for at, each in enumerate(instructions) for component in _components(each, at, results)]
+    touching: dict[Root, set[int]] = {}  # the positions of the components that touch a root
+    for at, component in enumerate(components):
+        for root in _roots(component.instruction):
             touching.setdefault(root, set()).add(at)
     late = set(kept)
-    for at, piece in enumerate(pieces):
-        product = piece.instruction
+    for at, component in enumerate(components):
+        product = component.instruction
         if not isinstance(product, Gemm) or product.c.root not in results:
             continue
         reader = min((i for i in touching[product.c.root] if i > at), default=at)
-        rows = pieces[reader].instruction
+        rows = components[reader].instruction
         if not isinstance(rows, Rows) or any(i.kind not in TOGETHER for i in rows.kernel.code):
             continue
-        same = pieces[reader].whole
-        near = {i for root in _roots(rows) for i in touching[root] if at < i < reader or pieces[i].whole == same}
+        same = components[reader].whole
+        near = {i for root in _roots(rows) for i in touching[root] if at < i < reader or components[i].whole == same}
         then = _along(rows, product.c)
-        if then is None or not _may_move(rows, product, [pieces[i].instruction for i in near - {reader}]):
+        if then is None or not _may_move(rows, product, [components[i].instruction for i in near - {reader}]):
             continue
         for root in _roots(rows):
             touching[root] = touching[root] - {reader} | {at}
-        pieces[reader].instruction = None
+        components[reader].instruction = None
         needed = product.c.root.place != "arena" or product.c.root in late or touching[product.c.root] != {at}
-        piece.instruction = replace(product, then=then, kept=needed)
-    return tuple(_joined(pieces, instructions))
+        component.instruction = replace(product, then=then, kept=needed)
+    return tuple(_joined(components, instructions))
 
 
 def _roots(each: Instruction | None) -> set[Root]:
     return set() if each is None else {*each.reads(), *each.writes()}
 
 
-def _pieces(each: Instruction, at: int, results: set[Root]) -> list[_Piece]:
-    """A row kernel that reads some of `results` as pieces that share no value but leaves; all else as it is."""
+def _components(each: Instruction, at: int, results: set[Root]) -> list[_Component]:
+    """A row kernel that reads some of `results` as its components; any other instruction as a single one."""
     if not isinstance(each, Rows) or results.isdisjoint(each.reads()):
-        return [_Piece(each, at)]
+        return [_Component(each, at)]
     code = each.kernel.code
-    of = list(range(len(code)))  # a forest: the root of the tree of an instruction is its piece
+    of = list(range(len(code)))  # union-find: the root of an instruction's tree is its component
 
-    def piece(n: int) -> int:
+    def component(n: int) -> int:
         while of[n] != n:
             of[n] = n = of[of[n]]
         return n
@@ -95,35 +96,35 @@ def _pieces(each: Instruction, at: int, results: set[Root]) -> list[_Piece]:
     leaves = set()
     for n, instr in enumerate(code):
         if instr.kind == "load" and (root := each.views[instr.operand].root) in results:
-            of[piece(n)] = piece(first.setdefault(root, n))  # one result is read in one piece
+            of[component(n)] = component(first.setdefault(root, n))  # one component reads all of one result
         elif instr.kind in ("load", "constant"):
             leaves.add(n)
         for arg in instr.args:
             if arg not in leaves:
-                of[piece(arg)] = piece(n)
+                of[component(arg)] = component(n)
     found: dict[int, list[int]] = {}
     for n in range(len(code)):
         if n not in leaves:
-            found.setdefault(piece(n), []).append(n)
+            found.setdefault(component(n), []).append(n)
     if len(found) == 1:
-        return [_Piece(each, at)]
-    return [_Piece(_picked(each, numbers), at, numbers) for numbers in found.values()]
+        return [_Component(each, at)]
+    return [_Component(_picked(each, numbers), at, numbers) for numbers in found.values()]
 
 
-def _joined(pieces: Iterable[_Piece], instructions: Sequence[Instruction]) -> Iterator[Instruction]:
-    """What is left of each instruction, in one piece again."""
-    for at, group in groupby(pieces, lambda piece: piece.whole):
-        left = [piece for piece in group if piece.instruction is not None]
+def _joined(components: Iterable[_Component], instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    """The remaining components of each row kernel, joined again."""
+    for at, group in groupby(components, lambda component: component.whole):
+        left = [component for component in group if component.instruction is not None]
         if len(left) < 2:
-            yield from (piece.instruction for piece in left if piece.instruction is not None)
+            yield from (component.instruction for component in left if component.instruction is not None)
         else:
             rows = instructions[at]
             assert isinstance(rows, Rows)
-            yield _picked(rows, sorted(n for piece in left for n in piece.numbers or ()))
+            yield _picked(rows, sorted(n for component in left for n in component.numbers or ()))
 
 
 def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
-    """Whether `then` may run as soon as elements of the product are there, in front of what is `between` them."""
+    """Whether `then` may run with the product, before the instructions `between` the two."""
     writes = set(then.writes())
     reads = {v.root for v, o in zip(then.views, then.kernel.operands, strict=True) if not o.written}
     if writes & (reads | {product.a.root, product.b.root}):
@@ -139,7 +140,7 @@ def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) 
 
 
 def _picked(rows: Rows, numbers: Sequence[int]) -> Rows:
-    """The instructions with these numbers and the leaves that they read."""
+    """The row kernel of the instructions with these numbers and of the loads and constants that they read."""
     code = rows.kernel.code
     wanted = sorted({*numbers, *(a for n in numbers for a in code[n].args)})
     place = {n: i for i, n in enumerate(wanted)}
@@ -160,7 +161,7 @@ def _picked(rows: Rows, numbers: Sequence[int]) -> Rows:
 
 
 def _along(rows: Rows, c: View) -> Rows | None:
-    """`rows` with the rows and columns of the matrix c as its own, None if it is not about exactly these elements."""
+    """`rows` over the rows and columns of the matrix c; None unless its domain is exactly the elements of c."""
     kernel = rows.kernel
     columns = [[*o.outer, o.inner] for o in kernel.operands]
     cut = _cut([*kernel.outer, kernel.inner], columns, *c.shape)
@@ -181,18 +182,18 @@ def _along(rows: Rows, c: View) -> Rows | None:
         ):
             return None
         if instr.kind == "accumulate" and (operand.outer != (0,) or operand.inner != 1 or not instr.full):
-            return None  # other sums are of more than one tile
+            return None  # any other sum spans more than one tile
         if instr.kind == "store" and (0 in operand.outer or operand.inner == 0):
             return None
     return replace(rows, kernel=replace(kernel, outer=(c.shape[0],), inner=c.shape[1], operands=operands))
 
 
 def _cut(sizes: list[int], arrays: list[list[int]], rows: int, columns: int) -> list[tuple[int, int]] | None:
-    """The strides of each array along the rows and columns of a matrix, None where a walk is not as regular."""
+    """The strides of each array along the rows and columns of a matrix; None if an array has no such strides."""
     if math.prod(sizes) != rows * columns:
         return None
     inner, at = sizes[-1], len(sizes) - 1
-    while inner < columns and at > 0:  # as many of the last axes as make a row
+    while inner < columns and at > 0:  # merge the last axes until they make a row
         if not all(a[at - 1] == a[at] * sizes[at] for a in arrays):
             return None
         at -= 1
@@ -202,7 +203,7 @@ def _cut(sizes: list[int], arrays: list[list[int]], rows: int, columns: int) -> 
     along = [a[-1] for a in arrays]
     height = inner // columns
     down = [s * columns if height > 1 else 0 for s in along]
-    for i in range(at - 1, -1, -1):  # and the others as one axis of rows
+    for i in range(at - 1, -1, -1):  # merge the other axes into one axis of rows
         if sizes[i] == 1:
             continue
         if height == 1:

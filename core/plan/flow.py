@@ -1,4 +1,4 @@
-"""Control flow, as data: loops and branches, instructions that hold instructions; and the values that loops keep."""
+"""Control flow as data: loops and branches, which hold other instructions, and the stacks and states of loops."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["Ahead", "Branch", "Elements", "Hoisted", "Loop", "Recording", "State
 class Loop(Instruction):
     """Trips of `body`.
 
-    condition: whether the first state, a bool, is asked before each trip; else there are as many trips as `over` has
+    condition: whether the first state, a bool, decides before each trip; else there are as many trips as `over` has
                elements.
-    over:      each stack it reads, and what an element is called in the body.
-    records:   each stack that it writes, and what the body leaves there.
-    reverse:   from the last element to the first; what is recorded stands where the element stood.
-    ops:       of the client's, in one trip.
+    over:      each stack that it runs over, and the element in the body.
+    records:   each stack that it writes, and the element in the body.
+    reverse:   whether it runs from the last element to the first; a recorded element has the position of the element
+               that it was computed from.
+    ops:       client ops in one trip, for the limit of ops.
     limits:    numbers of the checks for too many trips and too many ops.
-    outside:   roots that the body reads and that are not its own.
-    hoisted:   products that are made every few trips, behind the body.
-    ahead:     products that are made every few trips, before the body.
+    outside:   roots that the body touches and does not own.
+    hoisted:   products that are computed every few trips, after the body.
+    ahead:     products that are computed every few trips, before the body.
     """
 
     body: Sequence
@@ -40,7 +41,7 @@ class Loop(Instruction):
 
     @property
     def length(self) -> int | None:
-        """The number of trips, if it is known."""
+        """The number of trips if it is known, else None."""
         return next((stack.length for stack, _ in self.over), None)
 
     def reads(self) -> Iterator[Root]:
@@ -54,12 +55,16 @@ class Loop(Instruction):
             yield from state.buffers
         yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
         for kept in (*(each.kept for each in self.hoisted), *(each.kept for each in self.ahead)):
-            yield from (room for _, room in kept)
+            yield from (memory for _, memory in kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch(Instruction):
-    """One of two lists of instructions, by a bool. results: the roots that both write."""
+    """One of two lists of instructions, chosen by a bool.
+
+    results: the roots that both lists write.
+    outside: roots that they touch and do not own.
+    """
 
     condition: View
     yes: Sequence
@@ -79,7 +84,7 @@ class Branch(Instruction):
 class Recording:
     """A stack value: the slots that one run of a loop filled.
 
-    element: one of them, where they are stacks. length: how many they are, where that is known.
+    element: a slot, if slots are stacks. length: number of slots, if known.
     """
 
     stack: Stack
@@ -88,7 +93,7 @@ class Recording:
 
     @property
     def inside(self) -> Iterator[Stack]:
-        """The stacks that hold what its slots only point to: they last as long as this one."""
+        """The stacks that its slots refer to; they live as long as this one."""
         if isinstance(self.element, Recording):
             yield self.element.stack
             yield from self.element.inside
@@ -96,7 +101,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:
-    """A stack value whose length is known: what `view` holds, a dense array, along its first axis."""
+    """A stack value of known length: the elements of a dense array along its first axis."""
 
     view: View
 
@@ -109,8 +114,8 @@ class Elements:
 class State:
     """A carried value of a loop.
 
-    now:       where a trip reads it; one of the two `buffers`.
-    following: where a trip writes it, the other one; the same root where it is updated in place.
+    now:       the root that a trip reads; one of the two `buffers`.
+    following: the root that a trip writes, the other buffer; the same root if the state is updated in place.
     """
 
     now: Root
@@ -126,10 +131,10 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hoisted:
-    """A product that trips add to a state, made for `trips` of them at once; what is left at the end, one by one.
+    """A product that each trip adds to a state, computed for `trips` trips at once; the remaining trips one by one.
 
-    one, many: for a trip, and for `trips` that lie one behind the other.
-    kept:      the operands that a trip computes: what they are called in the body, and room for those of `trips`.
+    one, many: the product of one trip, and of `trips` trips whose operands are adjacent in memory.
+    kept:      for each operand that a trip computes: its root in the body, and memory for `trips` of them.
     """
 
     one: Gemm
@@ -140,12 +145,12 @@ class Hoisted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ahead:
-    """A product of a row of an array, the next one in each trip, with what no trip changes: made for `trips` at once.
+    """A product of the next row of an array with an operand that no trip changes, computed for `trips` trips at once.
 
-    rows, index: the array [1, size, row], and which row a trip takes, a scalar that grows by one from trip to trip.
-    row:         what the row is called.
-    one, many:   for a trip, and for `trips` of them, if there are so many rows left.
-    kept:        the result: what it is called in the body, and room for those of `trips`.
+    rows, index: the array [1, size, row], and the row of a trip: a scalar that grows by one from trip to trip.
+    row:         the root of the row.
+    one, many:   the product of one trip, and of `trips` trips, used if so many rows are left.
+    kept:        for the result: its root in the body, and memory for `trips` of them.
     """
 
     rows: View

@@ -1,7 +1,7 @@
-"""What kernels must know beside their arrays: windows that slide over images, and a matrix that is laid out anew.
+"""Specifications of kernels (`Kernel.spec`): paddings, convolutions, pooling, and transpositions.
 
-Every image has three spatial axes here; those it lacks are of size 1. Windows never hang over the end of an image:
-where they would, the image is first copied into a room that holds the padding.
+Every image has three spatial axes here; missing ones have size 1. Windows never reach beyond an image: where they
+would, the image is first copied into a larger array that contains its padding.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correlation", "Pool", "Room", "Scattered", "Tiles", "Triple", "Turned"]
+__all__ = ["Correlation", "Padding", "Pool", "Scattered", "Tiles", "Transposition", "Triple"]
 
 Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Planes of `size`, each copied into a room of its own, `before` elements behind its start, on every axis.
+class Padding:
+    """Planes of `size`, each copied into a padded plane, `before` elements from its start on every axis.
 
-    A row of the room is kept as `phases` parts: its element ``q * phases + p`` is element q of part p, so that windows
-    that move by `phases` meet elements that lie side by side.
+    A padded row is stored as `phases` parts: its element ``q * phases + p`` is element q of part p, so that windows
+    that move by `phases` read adjacent elements.
 
-    rows:  sizes of the room along the first two axes.
-    reach: elements of a row, before it is parted, that windows meet; none behind them has a place.
+    rows:  sizes of a padded plane along the first two axes.
+    reach: elements of a padded row that windows read; elements after them are not stored.
+    fill:  the number in the padding.
     """
 
     dtype: str
@@ -37,7 +38,7 @@ class Room:
 
     @property
     def work(self) -> int:
-        """In additions and multiplications, or what takes as long."""
+        """Time, in additions and multiplications that take as long."""
         return 8 * self.planes * self.plane
 
     @property
@@ -51,7 +52,7 @@ class Room:
 
     @property
     def row(self) -> int:
-        """Elements of one row of the room."""
+        """Elements of one padded row."""
         return self.phases * self.length
 
     @property
@@ -59,21 +60,22 @@ class Room:
         return math.prod(self.rows) * self.row
 
     def along(self, position: int) -> int:
-        """Where the element at `position` of a row lies in it."""
+        """The index in the stored row of the element at `position` of a padded row."""
         return position % self.phases * self.length + position // self.phases
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A convolution, or one of its adjoints, of `batch` images, whose windows move by 1 along the last axis.
+    """A convolution of `batch` images, or one of its adjoints. Windows move by 1 along the last axis.
 
-    channels, out: of the image and of the result, in each group. counts: windows along each axis.
+    channels, out: channels of the image and of the result, in each group.
+    counts:        windows along each axis.
     plane:         elements from one channel of the image to the next.
-    moves, taps:   elements from one window to the next, and from one element of it to the next, on the first two axes.
-    along:         where the elements of a window's row lie.
-    together:      of products of matrices: images that one takes together; or, of a single one, so many `rows` of
-                   windows, 0 for all.
-    shares:        how many products there are to the filters of a group, each for as many of the image's channels.
+    moves, taps:   elements from one window to the next, and between elements of a window, on the first two axes.
+    along:         offsets of the elements of a window's row.
+    together:      images that one product of matrices takes together, if the convolution runs as products.
+    rows:          rows of windows that one product takes, if it takes part of an image; 0 for all.
+    shares:        products to the filters of one group; each takes the same number of image channels.
     """
 
     dtype: str
@@ -93,12 +95,12 @@ class Correlation:
 
     @property
     def work(self) -> int:
-        """In additions and multiplications, or what takes as long."""
+        """Time, in additions and multiplications that take as long."""
         return 2 * self.batch * self.groups * self.out * self.depth * self.pixels
 
     @property
     def units(self) -> int:
-        """Images of one group each."""
+        """Images times groups."""
         return self.batch * self.groups
 
     @property
@@ -112,21 +114,21 @@ class Correlation:
 
     @property
     def depth(self) -> int:
-        """Products that are summed to one element of the result."""
+        """Products that are summed up to one element of the result."""
         return self.channels * self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A reduction of each window of `planes` planes; the planes have no padding, or have been copied into rooms.
+    """A reduction of each window of `planes` planes. The planes need no padding, or are padded already.
 
-    kind:    "max" or "sum".
-    steps:   elements from one row of a plane to the next, on the first two axes; `plane`: from one plane to the next.
-    numbers: how the number of the largest element grows along each axis of a window. Where `corner` is given, it also
-             grows by that on each axis from window to window, and starts at `first`.
-    index:   dtype of the numbers, or nothing if nobody reads them.
-    before:  of the windows' first element, what is padding.
-    last:    whether of several NaNs the last counts.
+    steps:   elements from one row of a plane to the next, on the first two axes.
+    plane:   elements from one plane to the next.
+    before:  elements of padding before a plane, on each axis.
+    index:   dtype of the second result, the number of the largest element of each window; empty if it is not computed.
+    numbers: how that number grows along each axis of a window.
+    corner:  how it grows on each axis from window to window; and `first`: its value at the first element.
+    last:    whether the last one of several NaNs counts, and not the first one.
     """
 
     kind: Literal["max", "sum"]
@@ -146,7 +148,7 @@ class Pool:
 
     @property
     def work(self) -> int:
-        """In additions and multiplications, or what takes as long."""
+        """Time, in additions and multiplications that take as long."""
         return 8 * self.planes * math.prod(self.counts) * math.prod(self.kernel)
 
     @property
@@ -156,9 +158,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Windows that tile planes of `size`: each element of `counts` spread over a window of `kernel`.
+    """Windows side by side in planes of `size`: each of `counts` elements is spread over its window of `kernel`.
 
-    chosen: whether it goes only to the element of which the number is given.
+    chosen: whether it goes only to the element with the given number in its window.
     """
 
     dtype: str
@@ -170,7 +172,7 @@ class Tiles:
 
     @property
     def work(self) -> int:
-        """In additions and multiplications, or what takes as long."""
+        """Time, in additions and multiplications that take as long."""
         return 8 * self.planes * math.prod(self.size)
 
     @property
@@ -180,7 +182,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """`count` elements for each of `planes` planes of `size`, read or added at positions that are data."""
+    """`count` elements of each of `planes` planes of `size`, read from or added at positions that are data."""
 
     dtype: str
     index: str
@@ -190,7 +192,7 @@ class Scattered:
 
     @property
     def work(self) -> int:
-        """In additions and multiplications, or what takes as long."""
+        """Time, in additions and multiplications that take as long."""
         return 8 * self.planes * (self.size + 4 * self.count)
 
     @property
@@ -199,8 +201,8 @@ class Scattered:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """A matrix [rows, columns], whose rows are `step` elements apart, to be laid out as [columns, rows]."""
+class Transposition:
+    """A matrix [rows, columns], whose rows are `step` elements apart, to be stored as [columns, rows]."""
 
     rows: int
     columns: int

@@ -1,11 +1,11 @@
-"""Hoisting from loops: products of many trips are made at once, where no trip needs another one for its own.
+"""Hoisting from loops: one product for several trips, for products that do not depend on earlier trips.
 
-A weight's gradient is the sum of a product over all trips. What the trips multiply lies one behind the other in memory,
-as a loop records it or in room made for it here, so that the products of some trips are one product with as much more
-to sum over: long enough to run at full speed and to be shared by threads, and one pass over the sum instead of many.
+The gradient of a weight is the sum of a product over all trips. The operands of the trips are adjacent in memory, where
+a loop records them or in memory that is allocated here. So the products of several trips are one product with a longer
+sum: long enough to run at full speed and to be shared by threads, with one pass over the result instead of many.
 
-The product of a sequence's next row with a weight is made for some rows ahead: a product of as many more rows. How many
-trips there will be nobody knows, so it is a few rows, not all.
+The product of a weight with the next row of a sequence is computed for several rows ahead, as one product with more
+rows. The number of trips is unknown, so it takes a few rows and not all.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["hoist_products", "hoist_rows"]
 
 
 def hoist_products(loop: Loop, terms: int) -> Loop:
-    """`loop` with the products it only adds up made every few trips, where their operands allow it.
+    """`loop` with products that it only adds to a state computed every few trips, if their operands allow it.
 
     terms: fewest terms of a sum that are worth a pass over the result.
     """
     sums = {s.now: s for s in loop.states if s.now is s.following}
-    lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # no stack that may yet move
+    lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # a growing stack may move
     elements = {e for _, e in lasting if isinstance(e, Root)}
     own = _computed(loop)
     hoisted: dict[Gemm, Hoisted] = {}
     renamed: dict[Root, Root] = {}
-    rooms: dict[tuple[Root, int], Root] = {}
+    memories: dict[tuple[Root, int], Root] = {}
     for each in loop.body.instructions:
         if not isinstance(each, Gemm) or not each.accumulate or each.c.root not in sums or len(each.c.shape) != 2:
             continue
@@ -55,8 +55,8 @@ def hoist_products(loop: Loop, terms: int) -> Loop:
         kept = []
         for root in dict.fromkeys(v.root for v in (a, b) if v.root not in elements):
             element = renamed.setdefault(root, Root(root.nbytes, "element", root.name))
-            room = rooms.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
-            kept.append((element, room))
+            memory = memories.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
+            kept.append((element, memory))
         one, many = (
             replace(
                 each,
@@ -70,10 +70,10 @@ def hoist_products(loop: Loop, terms: int) -> Loop:
 
 
 def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], height: int) -> Loop:
-    """`loop` with the products of rows that it takes one after the other made for some of them ahead.
+    """`loop` with products of consecutive rows computed for several rows ahead.
 
-    counters: int64 states that grow by one in each trip. own: the roots of the body in the arena.
-    height: fewest rows that are worth a pass over the weight.
+    counters: int64 states that grow by one in each trip. own:      arena roots that the body allocated.
+    height:   fewest rows that are worth a pass over the weight.
     """
     changing = {*own, *(r for s in loop.states for r in (s.now, s.following)), *_elements(loop)}
     taken = {
@@ -94,32 +94,32 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
         source = taken[each.a.root]
         row = Root(each.a.root.nbytes, "element", each.a.root.name)
         element = Root(each.c.root.nbytes, "element", each.c.root.name)
-        room = Root(trips * element.nbytes, "arena", element.name)
+        memory = Root(trips * element.nbytes, "arena", element.name)
         one, many = (replace(each, a=_rows(each.a, row, n), c=_rows(each.c, element, n)) for n in (1, trips))
-        ahead[each] = Ahead(source.x, source.index, row, one, many, trips, ((element, room),))
+        ahead[each] = Ahead(source.x, source.index, row, one, many, trips, ((element, memory),))
     names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}
     return replace(_without(loop, ahead, names), ahead=tuple(ahead.values())) if ahead else loop
 
 
 def _without(loop: Loop, gone: Collection[Instruction], names: Mapping[Root, Root]) -> Loop:
-    """`loop` without some instructions of its body, the others with other roots."""
+    """`loop` without the instructions `gone` of its body, and with the roots of the others renamed."""
     left = (_renamed(each, names) for each in loop.body.instructions if each not in gone)
     return replace(loop, body=replace(loop.body, instructions=tuple(left)))
 
 
 def _rows(view: View, root: Root, count: int) -> View:
-    """A matrix that is all of `root`, or of `count` such behind one another."""
+    """The matrix of the shape of `view` that is all of `root`; or `count` adjacent ones as one matrix."""
     rows, columns = view.shape
     return View(root, view.dtype, (count * rows, columns), (columns, 1))
 
 
 def _elements(loop: Loop) -> Iterator[Root]:
-    """What the elements of stacks are called in the body."""
+    """The roots of stack elements in the body."""
     return (e for _, e in (*loop.over, *loop.records) if isinstance(e, Root))
 
 
 def _computed(loop: Loop) -> set[Root]:
-    """The arena's roots that every trip computes itself, and that nothing inside an inner loop or branch touches."""
+    """The arena roots that every trip computes, and that no inner loop or branch touches."""
     inner = (i for i in loop.body.instructions if isinstance(i, Loop | Branch))
     shared = {r for i in inner for r in (*i.reads(), *i.writes())}
     written = {r for i in loop.body.instructions for r in i.writes()}
@@ -127,7 +127,7 @@ def _computed(loop: Loop) -> set[Root]:
 
 
 def _trips(k: int, least: int) -> int:
-    """For how many trips a product of `k` terms, or rows, is made at once to have `least`: a power of two."""
+    """The number of trips, a power of two, whose products of `k` terms or rows have at least `least` together."""
     trips = 1
     while trips * k < least:
         trips *= 2
@@ -139,13 +139,13 @@ def _transposed(view: View) -> View:
 
 
 def _whole(view: View) -> bool:
-    """Whether a matrix is all of its root, row by row."""
+    """Whether a matrix is all of its root, stored by rows without gaps."""
     laid = all(n == 1 or s == t for n, s, t in zip(view.shape, view.strides, contiguous(view.shape), strict=True))
     return laid and view.offset == 0 and view.root.nbytes == bytes_of(view.shape, view.dtype)
 
 
 def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
-    """`each`, which is neither loop nor branch, with other roots."""
+    """`each`, which is no loop or branch, with its roots renamed."""
     if isinstance(each, Rows | Kernel | Interpreted):
         return replace(each, views=tuple(_views(each.views, names)))
     if isinstance(each, Gemm):

@@ -1,4 +1,8 @@
-"""Reading and adding at positions that are data. Every position is checked before it is used."""
+"""Ops that read or add at positions that are data. Every position is checked before it is used.
+
+Picking one element of each row, as a cross entropy does with its labels, needs no positions: the row is compared with
+the wanted position instead, inside a fusion.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ __all__: list[str] = []
 
 @lowers("class_index")
 def lower_class_index(low: Lowering, op: Op) -> None:
-    """Labels as positions: three comparisons, and a check."""
+    """Labels as positions: three comparisons and a check."""
     index, counted = op.outputs
     label, x = (low.type(n) for n in op.inputs)
     type = low.type(index)
@@ -39,7 +43,7 @@ def lower_class_index(low: Lowering, op: Op) -> None:
 
 
 def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, message: str, below: int = 0) -> None:
-    """`at` must be from -`below` to under `size` everywhere."""
+    """Append the check that `at` is at least -`below` and less than `size` everywhere."""
     flag = TensorType(type.shape, "bool")
     two = [type.dtype] * 2
     bounds = [Uniform(-below, type.dtype, ()), Uniform(size, type.dtype, ())]
@@ -47,7 +51,7 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
     under = low.apply("less_than", {}, [at, bounds[1]], two, flag)
     fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
     if isinstance(fine, Uniform):
-        raise Unsupported("a constant label")
+        raise Unsupported("constant positions")
     fusion, axes = low.join(type.shape, [fine])
     number = low.shared.check("index_out_of_range", message, op.location)
     fusion.check(low.argument(fusion, fine, type.shape, axes), low.shared.error, number)
@@ -55,28 +59,30 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
 
 @lowers("positions_along")
 def lower_positions(low: Lowering, op: Op) -> None:
-    """Nothing, where those who read them pick one element of each row: they read the declaration instead."""
+    """No instruction if all readers pick one element of each row: they read the op's operands instead."""
     name = op.outputs[0]
     low.type(name)
     for reader in low.uses.readers(name):
         if reader is None or reader.type not in PICKING or reader.attrs["axis"] != 0:
-            raise Unsupported("positions that are computed")
+            raise Unsupported(COMPUTED)
         source = reader.inputs[PICKING[reader.type]]
         if reader.inputs[1] != name or _picked(low, source, name) is None:
-            raise Unsupported("positions that are computed")
+            raise Unsupported(COMPUTED)
     low.define(name, _Positions())
 
 
+COMPUTED = "positions that are used for more than picking one element of each row"
+
 PICKING = {"gather": 0, "scatter_add_like": 2}
-"""Ops that may pick one element of each row, and the slot of the flattened rows."""
+"""Ops that may pick one element of each row -> the slot of the flattened rows."""
 
 
 class _Positions:
-    """Positions that were never computed."""
+    """Positions that are not computed."""
 
 
 def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]] | None:
-    """If `index` holds the position of one element in each row of `source` (flattened): who said so, and the rows."""
+    """The op of `index`, and the shape of the rows, if `index` has one position in each row of flattened `source`."""
     positions, flat = low.uses.producers.get(index), low.uses.producers.get(source)
     if positions is None or positions.type != "positions_along" or flat is None or flat.type != "reshape":
         return None
@@ -91,9 +97,9 @@ def _picked(low: Lowering, source: str, index: str) -> tuple[Op, tuple[int, ...]
 
 
 def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entry, index: str) -> Member | None:
-    """A bool of the shape of the rows: whether the position along the row is the wanted one, which is checked.
+    """A bool of the shape of the rows: whether the position along the row is the wanted one. The position is checked.
 
-    None where no fusion can tell; then the positions `index` have been computed.
+    None if no fusion can compute it; then the positions `index` have been computed.
     """
     positions, shape = picked
     try:
@@ -105,14 +111,14 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
 
 
 def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], other: Entry) -> Member:
-    """As `_hits`. Raises Unsupported."""
+    """As `_hits`. Raises Unsupported if no fusion can compute it."""
     if not Fusion(shape, 0, low.target.rows).can_reduce(frozenset({len(shape) - 1})):
-        raise Unsupported(f"picking from rows of {shape[-1]}")
+        raise Unsupported(f"picking from rows of {shape[-1]} elements")
     type = low.type(positions.inputs[0])
     at = low.entry(positions.inputs[0])
     size = shape[-1]
     maker = low.uses.producers.get(positions.inputs[0])
-    if maker is None or maker.type != "class_index":  # a label is checked already
+    if maker is None or maker.type != "class_index":  # class_index has checked its labels
         _check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
         two = [type.dtype] * 2
         negative = low.apply("less_than", {}, [at, Uniform(0, type.dtype, ())], two, TensorType(type.shape, "bool"))
@@ -152,7 +158,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], reshaped(low, result, out.shape))
             return
     if isinstance(low.entry(index), _Positions):
-        raise Unsupported("positions of several elements in a row")
+        raise Unsupported("positions of several elements of a row")
     x = low.type(source)
     axis = op.attrs["axis"] % x.rank
     where = low.type(index)
@@ -189,7 +195,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
             return
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
-        raise Unsupported("positions of several elements in a row")
+        raise Unsupported("positions of several elements of a row")
     axis = op.attrs["axis"] % len(out.shape)
     where = low.type(index)
     x, at = low.dense(low.entry(given)), low.dense(low.entry(index))
@@ -210,7 +216,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
 
 
 def _with(shape: tuple[int, ...], axis: int, index: TensorType) -> tuple[int, ...]:
-    """`shape` with as many elements along `axis` as `index` has."""
+    """`shape` with the number of elements of `index` along `axis`."""
     return (*shape[:axis], math.prod(index.shape), *shape[axis + 1 :])
 
 

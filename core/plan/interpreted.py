@@ -1,4 +1,4 @@
-"""Ops without machine code: the step calls the reference executor for them, from where they stand."""
+"""Ops without machine code: the step calls the reference executor for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["interpret"]
 
 
 def interpret(low: Lowering, op: Op, reason: str) -> None:
-    """Let the reference executor run `op`. Raises Unsupported where an array has no known size or native dtype."""
+    """Append an instruction that lets the reference executor run `op`.
+
+    reason: why the op has no machine code.
+    Raises Unsupported if an array has no known size or native dtype, or if the target cannot call the executor.
+    """
     if not low.target.interprets:
         raise Unsupported(reason)
     names = tuple(dict.fromkeys(n for n in op.inputs if n != HOLE))

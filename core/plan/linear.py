@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.data import Gemm, Kernel, View
-from core.plan.geometry import Turned
+from core.plan.geometry import Transposition
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped_view
 from core.plan.storage import Storage
@@ -60,7 +60,7 @@ def _transposed_copy(low: Storage, view: View) -> View:
     """A copy of a matrix that is stored by columns, stored by rows."""
     columns, rows = view.shape
     target = low.allocate(view.shape, view.dtype)
-    low.add(Kernel("turn", Turned(rows, columns, view.strides[-1], view.dtype), (view, target)))
+    low.add(Kernel("turn", Transposition(rows, columns, view.strides[-1], view.dtype), (view, target)))
     return target
 
 

@@ -21,11 +21,11 @@ def lower_loop(low: Lowering, op: Op) -> None:
     roles = loop_roles(op)
     n = len(roles.carried)
     if op.attrs["condition"] and op.attrs["reverse"]:
-        raise Unsupported("a loop that runs backwards until a condition fails")
+        raise Unsupported("a loop with a condition that runs in reverse")
     fixed = [i for i in range(n) if body.results[i] == body.params[i]]
     moving = [i for i in range(n) if i not in fixed]
     if op.attrs["condition"] and 0 in fixed:
-        raise Unsupported("a loop whose condition never changes")
+        raise Unsupported("a loop whose condition is constant")
 
     inner = Lowering(body, low.shared, outer=low)
     states: list[State] = []
@@ -58,8 +58,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     ]
     sequence = Sequence(inner.finish())
     limits = (
-        low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
-        low.shared.check("too_many_ops", "the run executed more ops than are allowed", op.location),
+        low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
+        low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),
     )
     loop = Loop(
         sequence,

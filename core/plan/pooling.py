@@ -1,4 +1,4 @@
-"""Pooling and its adjoints: which kernels they become; where windows overlap, those of a convolution."""
+"""Pooling and its adjoints. Where windows overlap, the adjoint of a sum is the adjoint of a convolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.plan.geometry import Pool, Scattered, Tiles
 from core.plan.lowering import Lowering, lowers
 from core.plan.target import PoolLimits
 from core.plan.unsupported import Unsupported
-from core.plan.windows import Windows, in_room, triple, windows_of
+from core.plan.windows import Windows, padded, triple, windows_of
 
 __all__: list[str] = []
 
@@ -27,23 +27,23 @@ def _pooling(low: Lowering, op: Op, x: str, out: str) -> Windows:
 
 
 def _pool(low: Lowering, op: Op, windows: Windows, pool: Pool, fill: float, targets: Sequence[View]) -> None:
-    """One reduction of the windows of the op's input."""
+    """Append a reduction of each window of the op's input. fill: the number in the padding."""
     entry = low.entry(op.inputs[0])
     height, width = windows.size[1:]
     if windows.inside:
         image = low.dense(entry)
         plane = math.prod(windows.size)
     else:
-        room = windows.room(pool.dtype, pool.planes, 1, fill)
-        image = in_room(low, op, entry, room)
-        (_, height), width, plane = room.rows, room.row, room.plane
+        padding = windows.padding(pool.dtype, pool.planes, 1, fill)
+        image = padded(low, op, entry, padding)
+        (_, height), width, plane = padding.rows, padding.row, padding.plane
     pool = replace(pool, plane=plane, steps=(height * width, width))
     low.add(Kernel("pool", pool, (image, *targets), written=len(targets), location=op.location))
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Positions that a pooling never wrote, because those who read them want the number of each within its window."""
+    """Positions stored as the number of each element within its window: only `unpool_like` reads them."""
 
     numbers: View
     windows: Windows
@@ -62,7 +62,7 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
     low.type(index)
     (x,) = op.inputs
     if math.prod(low.type(x).shape[2:]) >= low.target.pools.positions:
-        raise Unsupported("planes of too many positions")
+        raise Unsupported("positions beyond the range of the vector code")
     windows = _pooling(low, op, x, out)
     kernel, counts = windows.kernel, windows.counts
     shape = low.type(x).shape
@@ -123,7 +123,10 @@ def lower_pick(low: Lowering, op: Op) -> None:
 def _scattered(
     low: Lowering, op: Op, kind: str, given: View, index: Entry, plane: tuple[int, ...], elements: tuple[int, ...]
 ) -> View:
-    """A kernel that reads or adds to planes like those of the shape `plane`, at as many positions as `elements`."""
+    """Append a kernel that reads from or adds to planes, at positions that are data.
+
+    plane, elements: shapes of the planes and of the positions, with batch and channels.
+    """
     at = low.dense(index)
     size, count = math.prod(plane[2:]), math.prod(elements[2:])
     message = f"an index is out of range for an axis of size {size}"
@@ -149,7 +152,7 @@ def lower_window_sum(low: Lowering, op: Op) -> None:
 
 @lowers("window_sum_adjoint")
 def lower_window_sum_adjoint(low: Lowering, op: Op) -> None:
-    """Where windows overlap, a convolution's adjoint with a filter of ones."""
+    """If windows overlap, the adjoint of a convolution with a filter of ones."""
     ct, like = op.inputs
     name = op.outputs[0]
     type = low.type(name)

@@ -1,4 +1,4 @@
-"""Reductions: inside their fusion where they run along its row, else into memory."""
+"""Reductions: inside their fusion if they run along its row, else into memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
     result = reduced(low, kind, entry, over, type, None if op.type == "reduce_mean" else name)
     if op.type == "reduce_mean":
         if not type.is_float:
-            raise Unsupported("a mean of whole numbers")
+            raise Unsupported(f"{op.type} of {type.dtype}")
         divisor = Uniform(np.dtype(type.dtype).type(count), type.dtype, ())
         result = low.apply("div", {}, [result, divisor], [type.dtype] * 2, type)
     low.define(name, result)
@@ -68,9 +68,10 @@ def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
 def reduced(
     low: Lowering, kind: str, entry: Entry, over: frozenset[int], type: TensorType, name: str | None = None
 ) -> Entry:
-    """`entry` reduced over the axes `over` of its own; `type` is that of the result, whose sizes of 1 may be left out.
+    """`entry` reduced over its axes `over`.
 
-    name: the variable this becomes, if it does, so that it is put where that is wanted.
+    type: of the result, which may lack axes of size 1.
+    name: the variable of the result, whose destination is used; None if it is no variable.
     """
     fusion, axes = low.join(entry.shape, [entry])
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
@@ -98,6 +99,6 @@ def reduced(
 def _spread(
     shape: tuple[int, ...], over: frozenset[int], kept: tuple[int | None, ...], result: tuple[int, ...]
 ) -> tuple[int | None, ...]:
-    """The domain's axis for each axis of `result`, which has 1 for axes that are gone, or lacks them."""
+    """The domain's axis for each axis of `result`. Reduced axes have size 1 there, or are missing."""
     rest = iter([a for a, n in zip(kept, (n for i, n in enumerate(shape) if i not in over), strict=True) if n != 1])
     return tuple(None if n == 1 else next(rest) for n in result)

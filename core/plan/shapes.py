@@ -1,4 +1,4 @@
-"""Views: reshape, transpose, slice and the like, without moving anything where strides can say it."""
+"""Ops that change views: reshape, transpose, slice and others. They copy only if strides cannot describe the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lower_reshape(low: Lowering, op: Op) -> None:
 
 
 def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
-    """`entry` with another shape of the same number of elements."""
+    """`entry` with another shape of the same number of elements; a copy if strides cannot describe it."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
     if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
@@ -53,7 +53,7 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
 
 
 def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
-    """`view` with another shape, or None if no strides can say it."""
+    """`view` with another shape; None if no strides describe it."""
     old = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n != 1]
     strides: list[int] = []
     at = 0
@@ -63,7 +63,7 @@ def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
         if size == 1:
             strides.append(0)
             continue
-        while left % size or left == 1:  # the next axes of the old shape, merged until this one divides them
+        while left % size or left == 1:  # merge axes of the old shape until this size divides them
             if at == len(old):
                 return None
             n, s = old[at]
@@ -170,7 +170,7 @@ def lower_concat(low: Lowering, op: Op) -> None:
 
 @lowers("pad_constant", "slice_into")
 def lower_pad(low: Lowering, op: Op) -> None:
-    """A filled array, then the operand written into the middle of it."""
+    """Fill the whole array, then write the operand into its middle."""
     whole = low.destination(op.outputs[0])
     entry = low.entry(op.inputs[0])
     low.copy(Uniform(op.attrs.get("value", 0), whole.dtype, whole.shape), whole)
@@ -203,6 +203,6 @@ def lower_fill_like(low: Lowering, op: Op) -> None:
 def lower_value(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     values = op.attrs.get("values")
-    if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are two
-        raise Unsupported("a list of numbers")
+    if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are equal, but not the same
+        raise Unsupported("a constant array of different numbers")
     low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))

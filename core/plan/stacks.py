@@ -107,5 +107,5 @@ def lower_join(low: Lowering, op: Op) -> None:
     """No instruction: it is supported only if the elements are an array already."""
     stack = low.entry(op.inputs[0])
     if not isinstance(stack, Elements) or stack.view.shape != low.type(op.outputs[0]).shape:
-        raise Unsupported("an array of as many elements as a run makes")
+        raise Unsupported("an array whose length is known only when it runs")
     low.define(op.outputs[0], stack.view)

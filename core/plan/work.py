@@ -1,4 +1,4 @@
-"""What one call of a kernel computes and moves, for people who look at its time."""
+"""The work of one call of a kernel: operations and bytes, for profiles and for the time between two polls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ FREE = frozenset({"cast", "where"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """kernel: what it is, with its sizes. flops: an elementary function counts as one. nbytes: each array once.
+    """The work of one call.
 
-    ops: those of the core that are fused in it.
+    kernel: its kind and sizes, as text.
+    flops:  operations; an elementary function counts as one.
+    nbytes: bytes read and written, each array once.
+    ops:    the ops of the core that are fused in it.
     """
 
     kernel: str
@@ -30,7 +33,7 @@ class Work:
 
 
 def work_of(each: Instruction) -> Work:
-    """Of a kernel; a loop or a branch is none."""
+    """The work of an instruction that is no loop or branch."""
     if isinstance(each, Rows):
         return _rows(each)
     if isinstance(each, Gemm):
@@ -41,7 +44,7 @@ def work_of(each: Instruction) -> Work:
         work = Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.c.dtype)
         if each.then is None:
             return work
-        own = _bytes(each.c) * sum(v.root is each.c.root for v in each.then.views)  # read where it was computed
+        own = _bytes(each.c) * sum(v.root is each.c.root for v in each.then.views)  # the epilogue reads it in registers
         more = _rows(each.then)
         return replace(work, flops=flops + more.flops, nbytes=work.nbytes + more.nbytes - own, ops=more.ops)
     if isinstance(each, Gather):
@@ -75,7 +78,7 @@ def _rows(each: Rows) -> Work:
 
 
 def _windows(each: Kernel) -> int:
-    """A product and a sum for each element of each window that is convolved, an operation for each that is pooled."""
+    """Two operations for each element of each convolved window; one for each element of each pooled window."""
     spec = each.spec
     if isinstance(spec, Correlation):
         return spec.work
@@ -85,7 +88,7 @@ def _windows(each: Kernel) -> int:
 
 
 def _bytes(*views: View) -> int:
-    """A view that repeats elements has each once."""
+    """Bytes of all views; elements that a view repeats count once."""
     return sum(
         math.prod(n for n, stride in zip(v.shape, v.strides, strict=True) if stride) * np.dtype(v.dtype).itemsize
         for v in views

@@ -45,6 +45,8 @@ class NativeRegion:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _reference: Interpreter | None = None
 
+    readable = staticmethod(readable)  # a method would take 0.05 us longer, and the smallest steps take 2 us
+
     def __post_init__(self) -> None:
         self._arenas = Arenas(self.arena_bytes)
         self._stacks = Stacks([self.plan.target.stack_bytes(s.slot_bytes) for s in self.plan.stacks])
@@ -67,10 +69,6 @@ class NativeRegion:
         results = self.results()
         self.run(self.bind([*arrays, *results]), run)
         return tuple(results)
-
-    def readable(self, array: Any) -> np.ndarray:
-        """`array` itself if the code can read it in place, else a contiguous and aligned copy."""
-        return readable(array)
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results that nothing else refers to."""
@@ -100,7 +98,7 @@ class NativeRegion:
         """The error that the error word stands for."""
         if failed < 0:
             run.poll()
-            return ExecutionError("a loop records more than an array may have", "too_large")
+            return ExecutionError("a loop recorded more bytes than an array may have", "too_large")
         check = self.plan.checks[failed]
         return ExecutionError(check.message, check.code, location=check.location)
 

@@ -57,7 +57,7 @@ def guards(monkeypatch):
         held.append(Guarded((-(-size // 64) * 64,), np.dtype(np.uint8)))
         self.address = held[-1].array.ctypes.data
 
-    monkeypatch.setattr(memory._Room, "array", room)
+    monkeypatch.setattr(memory._ResultPool, "array", room)
     monkeypatch.setattr(memory.Arena, "__init__", arena)
     monkeypatch.setattr(memory, "LENT", 2**62)
     return held
