@@ -6,11 +6,12 @@ to step, so that only the first ones allocate. A recording is two numbers, its f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, Value
 from core.plan.data import PAGE, Gemm, Root, Sequence, Stack
-from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording
+from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, State
 
 if TYPE_CHECKING:
     from core.codegen.step import _Step
@@ -73,7 +74,7 @@ def write_loop(step: _Step, each: Loop) -> None:
     f.branch(f.binary("and", go, fine), body, after)
     f.begin(body)
     trip = f.read(done, "int64")
-    _limits(step, each, trip)
+    _limits(step, each, _trips_before(f, each, trip, now))
     inside = f.label("inside")
     f.branch(f.compare("icmp eq", f.load(step.control("error"), "int64"), I64(0)), inside, after)
     f.begin(inside)
@@ -206,8 +207,19 @@ def _open_operands(step: _Step, each: Loop, hoisted: Hoisted, at: Value, slot: V
     _open_rooms(step, hoisted, slot)
 
 
+def _trips_before(f: Function, each: Loop, trip: Value, now: Mapping[State, Value]) -> Value:
+    """The trips already made: of this loop, or of the longer loop that it is a run of."""
+    if each.counter is None:
+        return trip
+    counted = f.load(f.read(now[each.counter], "ptr"), "int64")
+    return f.select(f.compare("icmp sgt", counted, trip), counted, trip)
+
+
 def _limits(step: _Step, each: Loop, trip: Value) -> None:
-    """Too many trips or ops, or a wish that the step should stop: an error, and the trip is not made."""
+    """Too many trips or ops, or a wish that the step should stop: an error, and the trip is not made.
+
+    trip: how many trips were made before this one.
+    """
     f = step.f
     step.module.polls = True
     too_many, too_long = each.limits

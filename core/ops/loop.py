@@ -14,9 +14,9 @@ from core.autodiff import Adjoint
 from core.build import Cotangent, SparseRows, Value, narrowed, widened
 from core.dependence import FLOWS
 from core.errors import ExecutionError, ProgramError, TypeMismatch
-from core.ir import Block, Op, StackType
+from core.ir import Block, Op, StackType, TensorType
 from core.ops.control import LoopMemory, Side, check_condition, free_names
-from core.ops.types import matches
+from core.ops.types import holds, matches
 from core.registry import op
 
 __all__ = ["loop"]
@@ -34,6 +34,7 @@ def loop(
     is_test: bool = False,
     memory: LoopMemory = "store",
     checkpoints: tuple[str, ...] = (),
+    counter: int | None = None,
 ):
     """Run `sub_block` again and again.
 
@@ -49,6 +50,8 @@ def loop(
     trip the carried values and the variables named in `checkpoints`; the rest is computed again. "sqrt": the carried
     values of about sqrt(2 n) trips, and all of as many trips between two of them, which run again. "binomial": the same
     once more inside, in about (6 n)^(1/3) memory. The gradient is the same to the last bit but one.
+    counter: for a loop that is one run of a longer loop, the number of the carried value, an int64, that counts the
+    trips of the longer one. The limit of trips then holds for that count.
     """
     state, fixed, stacks = x[:carried], x[carried : carried + captured], x[carried + captured :]
     trips = len(stacks[0]) if stacks else None
@@ -58,7 +61,7 @@ def loop(
     recorded: list[list[Any]] = [[] for _ in range(len(sub_block.block.results) - carried)]  # type: ignore[attr-defined]
     done = 0
     while (trips is None or done < trips) and not (condition and not bool(state[0])):
-        run.trip(done)
+        run.trip(done if counter is None else max(done, int(state[counter])))
         at = trips - 1 - done if reverse and trips is not None else done
         results = sub_block(run, *state, *fixed, *(s[at] for s in stacks))  # type: ignore[operator]
         state = results[:carried]
@@ -71,7 +74,7 @@ def loop(
 
 
 @loop.infer
-def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, memory, checkpoints):
+def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, memory, checkpoints, counter):
     if len(sub_block.params) != len(x) or carried + captured > len(x):
         raise TypeMismatch(f"the body of the loop takes {len(sub_block.params)} values, but {len(x)} are given")
     if len(sub_block.results) < carried:
@@ -82,6 +85,8 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
             raise ProgramError("a loop ends with its condition or with its stacks, not both", "bad_attr")
     elif len(x) == carried + captured:
         raise ProgramError("a loop needs a condition or a stack to end it", "bad_attr")
+    if counter is not None and not (0 <= counter < carried and x[counter] == TensorType((), "int64")):
+        raise ProgramError(f"the counter of a loop must be a carried int64, not operand {counter}", "bad_attr")
     for each in x[carried + captured :]:
         if not isinstance(each, StackType):
             raise TypeMismatch(f"a loop runs over stacks, not over a {each}")
@@ -92,7 +97,9 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
     for name, result, param in zip(
         sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False
     ):
-        if not matches(result, param):
+        if not holds(
+            param, result
+        ):  # the type of the parameter is that of the carried value before and after each trip
             raise ProgramError(f"{name!r} enters the body as {param} and leaves it as {result}", "carry_type_changed")
     return (*sub_block.param_types[:carried], *(StackType(t) for t in sub_block.result_types[carried:]))
 

@@ -26,6 +26,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     moving = [i for i in range(n) if i not in fixed]
     if op.attrs["condition"] and 0 in fixed:
         raise Unsupported("a loop whose condition never changes")
+    if op.attrs["counter"] in fixed:
+        raise Unsupported("a counter of trips that never changes")
 
     inner = Lowering(body, low.shared)
     inner.outer = low
@@ -64,6 +66,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.shared.check("too_many_trips", "the loop made as many trips as are allowed without ending", op.location),
         low.shared.check("too_many_ops", "the run executed more ops than are allowed", op.location),
     )
+    by_number = dict(zip(moving, states, strict=True))
     loop = Loop(
         sequence,
         tuple(states),
@@ -73,6 +76,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         op.attrs["reverse"],
         len(body.ops),
         limits,
+        by_number.get(op.attrs["counter"]),
         tuple(outside(sequence, inner.own)),
         location=op.location,
     )

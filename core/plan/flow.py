@@ -21,6 +21,7 @@ class Loop(Instruction):
     reverse:   from the last element to the first; what is recorded stands where the element stood.
     ops:       of the client's, in one trip.
     limits:    numbers of the checks for too many trips and too many ops.
+    counter:   the state that counts the trips of the longer loop that this one is a run of, if it is one.
     outside:   roots that the body reads and that are not its own.
     hoisted:   products that are made every few trips, behind the body.
     ahead:     products that are made every few trips, before the body.
@@ -34,6 +35,7 @@ class Loop(Instruction):
     reverse: bool
     ops: int
     limits: tuple[int, int]
+    counter: State | None = None
     outside: tuple[Root, ...] = ()
     hoisted: tuple[Hoisted, ...] = ()
     ahead: tuple[Ahead, ...] = ()
