@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.growing import Growing
+from tests.products import ROWS, Products
 from tests.statements import BINARY, MEMORY, POOL, UNARY
 
 __all__ = ["LEAVES", "TABLE", "programs", "written"]
@@ -27,13 +28,13 @@ TABLE = "table"
 NESTING = (
     *("if", "while", "if", "while", "scan", "switch", "array", "net"),
     *("case", "conditional", "recurrent", "rows", "call"),
-    *("grow", "grow", "grow_scan", "grow_array"),
+    *("grow", "grow", "grow_scan", "grow_array", "cell"),
 )
-FED = ("scan", "recurrent", "rows", "call", "grow", "grow_scan", "grow_array")
+FED = ("scan", "recurrent", "rows", "call", "grow", "grow_scan", "grow_array", "cell")
 """Statements that read feeds or functions of the program."""
 
 
-class _Writer(Growing):
+class _Writer(Growing, Products):
     """Draws the statements of one program."""
 
     def __init__(
@@ -80,7 +81,7 @@ class _Writer(Growing):
             self.budget -= 1
             kinds = ["op", "op", "op", "const", "safe_where"]
             if self.fed:
-                kinds += ["embedding", "dropout", "lookup"]
+                kinds += ["embedding", "dropout", "lookup", "product"]
                 if self.longs:
                     kinds += ["change"] * 3
             if depth < self.max_depth:
@@ -273,6 +274,7 @@ FEEDS = (
     *(("yes", "bool", []), ("no", "bool", []), ("some", "bool", [3]), ("every", "bool", [3])),
     *(("two", "int64", []), ("none", "int64", []), ("ids", "int64", [4]), ("key", "int64", [])),
     *(("xs", "float64", [3, 2]), ("nothing", "float64", [0, 2]), ("no_ids", "int64", [0])),
+    ("deep", "float64", [ROWS, 2]),
     *(("open1", "float64", [-1]), ("bare1", "float64", [-1])),
     *(("open2", "float64", [-1, 2]), ("bare2", "float64", [-1, 2])),
 )
@@ -286,7 +288,7 @@ def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
 def written(seed: int, depth: int = 4, random_ops: bool = False) -> dict[str, Any]:
     """The program of that seed."""
     draw = random.Random(seed)
-    writer = _Writer(draw, depth, draw.randint(5, 18), random_ops=random_ops)
+    writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops)
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"

@@ -21,6 +21,7 @@ from core.wire import read
 from tests.laws import test_ops
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
 from tests.laws.test_random_programs import EVERY, EXAMPLES, PARTS, POLICIES, leaves, second_order
+from tests.products import ROWS
 from tests.strategies import LEAVES, TABLE, programs
 
 
@@ -114,7 +115,7 @@ def like(document: Any, dtype: str, width: int) -> Any:
 def values_like(seed: int, dtype: str, width: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     vectors = {name: rng.uniform(-1.2, 1.2, width) for name in LEAVES}
-    rows = {"xs": 3, "nothing": 0, "open2": 2, "bare2": 0, TABLE: 3}
+    rows = {"xs": 3, "nothing": 0, "open2": 2, "bare2": 0, "deep": ROWS, TABLE: 3}
     matrices = {name: rng.uniform(-1.0, 1.0, (n, width)) for name, n in rows.items()}
     values = {**leaves(seed), **vectors, **matrices}
     return {name: value.astype(dtype) if value.dtype == np.float64 else value for name, value in values.items()}

@@ -23,11 +23,12 @@ from core.ir import Program
 from core.ops.control import LoopMemory
 from core.wire import read, write
 from tests.oracle import NearKink, unrolled
+from tests.products import ROWS
 from tests.programs import whole
 from tests.rewriting import inlined, renamed, wrapped
 from tests.strategies import LEAVES, TABLE, programs, written
 
-EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "200"))
+EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "120"))
 PARTS = 4
 COUNTS = {"two": 2, "none": 0}
 FIXED = {
@@ -41,6 +42,7 @@ FIXED = {
     "ids": np.array([1, 1, 2, 0]),
     "no_ids": np.zeros(0, dtype=np.int64),
     "key": np.asarray(20_021, dtype=np.int64),
+    "deep": np.sin(np.arange(2.0 * ROWS)).reshape(ROWS, 2),
     "open1": np.array([0.4, -0.9, 0.6]),
     "open2": np.array([[0.3, -0.6], [0.9, 0.1]]),
     "bare1": np.zeros(0),
@@ -50,8 +52,8 @@ INPUTS = (*LEAVES, TABLE)
 ALL = {"inputs": LEAVES, "unconnected": "zeros"}
 EVERY = {"inputs": INPUTS, "unconnected": "zeros"}
 POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
-SHORT = 40
-"""Ops of an unrolled program up to which its gradient is differentiated twice more."""
+LONG, SHORT = 250, 40
+"""Ops of an unrolled program up to which its gradient is differentiated once more, and of any up to which twice."""
 Document = dict[str, Any]
 Values = dict[str, Any]
 
@@ -134,13 +136,15 @@ def test_gradients_of_all_orders_agree_with_two_other_ways_to_find_them(part, do
     up, down = (unrolled_or_not(document, moved(values, direction, by))[1] for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-7)
 
+    ops = len(straight_document["blocks"][0]["ops"])
     found = flat(second_order(program, memory=memory[:2]).step(values).gradients)
-    expected = flat(second_order(straight).step(values).gradients)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    if ops <= LONG:
+        expected = flat(second_order(straight).step(values).gradients)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
     up, down = (flat(first.step(moved(values, direction, by)).gradients).sum() for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-6)
 
-    if len(straight_document["blocks"][0]["ops"]) <= SHORT:
+    if max(ops, sum(len(block["ops"]) for block in document["blocks"])) <= SHORT:
         found, expected = (
             flat(nth_order(each, "loss", INPUTS, policies).step(values).gradients)
             for each, policies in ((program, memory), (straight, ["store"] * 3))
@@ -220,5 +224,6 @@ def test_what_is_kept_recorded_or_run_again_changes_no_gradient(part, document, 
 
 
 def floats(op: dict[str, Any]) -> list[str]:
-    """What `op` writes that surely is a vector and not shadowed."""
-    return op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
+    """What `op` writes that surely has one shape on every trip and is not shadowed."""
+    names: list[str] = op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
+    return [name for name in names if not name.startswith("long")]
