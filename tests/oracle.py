@@ -31,6 +31,12 @@ COMPUTE = {
     "reduce_sum": np.sum,
     "less_than": np.less,
     "squeeze": np.squeeze,
+    "unsqueeze": np.expand_dims,
+    "square": np.square,
+    "matmul": np.matmul,
+    "div": np.divide,
+    "gather": lambda x, index, axis: np.take(x, index, axis),
+    "concat": lambda *x, axis: np.concatenate(x, axis),
     "assign": np.copy,
     "sqrt": np.sqrt,
     "scale": lambda x, scale, bias: x * scale + bias,
@@ -134,9 +140,7 @@ class _Unroller:
             elif op["type"] == "call":
                 self.call(op, scope)
             elif op["type"] == "embedding":
-                table, ids = (scope.read(op["inputs"][slot][0]) for slot in ("weight", "ids"))
-                rows = [self.row(table, int(i)) for i in self.values[ids]]
-                scope.write(op["outputs"]["out"][0], self.joined(rows))
+                self.embedding(op, scope)
             elif op["type"] == "dropout":
                 x = scope.read(op["inputs"]["x"][0])
                 scope.write(op["outputs"]["out"][0], self.dropout(x, op["attrs"]))
@@ -204,6 +208,20 @@ class _Unroller:
             parts.append(own.cells[out])
         scope.write(out, self.joined(parts))
 
+    def embedding(self, op: dict[str, Any], scope: Scope) -> None:
+        table, ids = (scope.read(op["inputs"][slot][0]) for slot in ("weight", "ids"))
+        padding, size = op["attrs"].get("padding_idx"), self.values[table].shape[0]
+        zeros = {"shape": [1, 2], "value": 0.0, "dtype": "float64"}
+        rows = [
+            self.emit("fill_constant", [], np.zeros((1, 2)), zeros)
+            if padding is not None and (int(i) - padding) % size == 0
+            else self.row(table, int(i))
+            for i in self.values[ids]
+        ]
+        none = {"shape": [0, 2], "value": 0.0, "dtype": "float64"}
+        out = self.joined(rows) if rows else self.emit("fill_constant", [], np.zeros((0, 2)), none)
+        scope.write(op["outputs"]["out"][0], out)
+
     def call(self, op: dict[str, Any], scope: Scope) -> None:
         """By the ops of the function, whatever gradient it brings along."""
         function = self.functions[op["attrs"]["function"]]
@@ -240,16 +258,23 @@ class _Unroller:
         out = op["outputs"]["out"][0]
         if op["type"] == "array_stack":
             scope.write(out, self.stack(self.arrays[inputs["array"]]))
+        elif op["type"] == "array_concat":
+            elements = self.arrays[inputs["array"]]
+            scope.write(out, self.joined(elements) if elements else self.none_of(inputs["like"]))
         elif op["type"] == "array_read":
             scope.write(out, self.arrays[inputs["array"]][int(self.values[inputs["index"]])])
         else:
-            elements: list[str] = []
+            elements = []
             if op["type"] == "array_write":
                 elements, at = list(self.arrays[inputs["array"]]), int(self.values[inputs["index"]])
                 elements[at : at + 1] = [inputs["x"]]
             cell = self.cell()
             self.arrays[cell] = elements
             scope.write(out, cell)
+
+    def none_of(self, cell: str) -> str:
+        """No row of an array."""
+        return self.emit("slice", [cell], self.values[cell][:0], {"axes": [0], "starts": [0], "ends": [0]})
 
     def stack(self, cells: list[str]) -> str:
         if not cells:
@@ -295,6 +320,8 @@ class _Unroller:
             result: Any = np.full(attrs["shape"], attrs["value"], dtype=attrs["dtype"])
         elif op["type"] == "increment":
             result = args[0] + attrs["step"]
+        elif op["type"] == "slice":
+            result = args[0][attrs["starts"][0] : attrs["ends"][0]]
         else:
             if op["type"] in ("less_than", "maximum") and args[0].dtype.kind == "f" and names[0] != names[1]:
                 gap = np.abs(args[0] - args[1])
@@ -304,7 +331,7 @@ class _Unroller:
             result = COMPUTE[op["type"]](*args, **more)
         out = self.cell()
         self.values[out] = np.asarray(result)
-        slots = {slot: [names.pop(0)] for slot in op["inputs"]}
+        slots = {slot: [names.pop(0) for _ in listed] for slot, listed in op["inputs"].items()}
         self.ops.append({"type": op["type"], "inputs": slots, "outputs": {"out": [out]}, "attrs": attrs})
         scope.write(op["outputs"]["out"][0], out)
 

@@ -350,4 +350,6 @@ def written(run: list[Op]) -> list[str]:
 def is_vector(op: Op) -> bool:
     """Whether `op` is known to read and write vectors of two only."""
     names = [n for slots in (op["inputs"], op["outputs"]) for listed in slots.values() for n in listed]
-    return op["type"] in (*UNARY, *BINARY) and not any(n.startswith(("xs", "nothing", "tab", "row")) for n in names)
+    return op["type"] in (*UNARY, *BINARY) and not any(
+        n.startswith(("xs", "nothing", "tab", "row", "long", "open", "bare")) for n in names
+    )

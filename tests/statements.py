@@ -22,6 +22,7 @@ class Statements:
     fed: bool
     functions: dict[str, Any]
     random_ops: bool
+    longs: list[tuple[str, int]]
 
     def pick(self, options: Any) -> Any:
         raise NotImplementedError
@@ -107,7 +108,8 @@ class Statements:
         """The rows of a matrix go through two blocks, which hold whole programs on names of their own."""
         table, row, out, raw = (self.fresh(hint) for hint in ("tab", "row", "tab", "t"))
         self.op(block, self.pick(("add", "mul")), table, "xs", self.pick(sorted(visible)))
-        sides = []
+        sides, longs = [], self.longs
+        self.longs = []
         for _ in range(2):
             inner = self.new_block(block["idx"])
             inside = self.fill(inner, visible - set(POOL), depth + 1)
@@ -117,6 +119,7 @@ class Statements:
             self.op(inner, self.pick(("add", "mul", "sub")), first, row, self.pick(sorted(inside)))
             self.op(inner, self.pick(UNARY), out, first)
             sides.append(inner["idx"])
+        self.longs = longs
         block["ops"].append(
             {
                 "type": "if_else_rows",

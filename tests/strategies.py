@@ -3,8 +3,9 @@
 Hypothesis draws a seed, and the seed draws the program: Hypothesis itself prefers programs so small that they hardly
 hold two things at once.
 
-Every value is a float64 vector of two, kept small, so that any two names can meet in any op and finite differences
-stay sharp. Names come from a pool of five and are shared by all blocks on purpose.
+Every value of the pool is a float64 vector of two, kept small, so that any two names can meet in any op and finite
+differences stay sharp. The names of the pool are five and are shared by all blocks on purpose. Values of other and of
+changing sizes have names of their own; see `growing`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,35 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.statements import BINARY, MEMORY, POOL, UNARY, Statements
+from tests.growing import Growing
+from tests.products import ROWS, Products
+from tests.statements import BINARY, MEMORY, POOL, UNARY
 
-__all__ = ["LEAVES", "programs", "written"]
+__all__ = ["LEAVES", "TABLE", "programs", "written"]
 
 LEAVES = ("w", "v", "x")
+TABLE = "table"
+"""A parameter of three rows of two."""
+
 NESTING = (
     *("if", "while", "if", "while", "scan", "switch", "array", "net"),
     *("case", "conditional", "recurrent", "rows", "call"),
+    *("grow", "grow", "grow_scan", "grow_array", "cell"),
 )
+FED = ("scan", "recurrent", "rows", "call", "grow", "grow_scan", "grow_array", "cell")
+"""Statements that read feeds or functions of the program."""
 
 
-class _Writer(Statements):
+class _Writer(Growing, Products):
     """Draws the statements of one program."""
 
     def __init__(
         self, draw: random.Random, depth: int, budget: int, fed: bool = True, random_ops: bool = False
     ) -> None:
-        """fed: whether there are feeds besides vectors: flags, counts, sequences. random_ops: see `write_dropout`."""
+        """fed: whether there are feeds besides vectors: flags, counts, sequences. random_ops: see `write_dropout`.
+
+        Half of the programs have values of changing size. The others may be machine code as a whole.
+        """
         self.draw = draw
         self.max_depth = depth
         self.blocks: list[dict[str, Any]] = []
@@ -40,6 +52,9 @@ class _Writer(Statements):
         self.budget = budget
         self.fed = fed
         self.random_ops = random_ops
+        self.growing = draw.random() < 0.5
+        self.longs = []
+        self.memory = MEMORY
 
     def pick(self, options: Any) -> Any:
         return self.draw.choice(list(options))
@@ -66,12 +81,16 @@ class _Writer(Statements):
             self.budget -= 1
             kinds = ["op", "op", "op", "const", "safe_where"]
             if self.fed:
-                kinds += ["embedding", "dropout"]
+                kinds += ["embedding", "dropout", "lookup", "product"]
+                if self.longs:
+                    kinds += ["change"] * 3
             if depth < self.max_depth:
                 kinds += NESTING
                 if not self.fed:
-                    kinds = [k for k in kinds if k not in ("scan", "recurrent", "rows", "call")]
-                elif self.random_ops:  # which cannot be used in a branch by rows
+                    kinds = [k for k in kinds if k not in FED]
+                elif not self.growing:
+                    kinds = [k for k in kinds if not k.startswith("grow")]
+                if self.random_ops and "rows" in kinds:  # which cannot be used in a branch by rows
                     kinds.remove("rows")
             getattr(self, f"write_{self.pick(kinds)}")(block, visible, depth)
         return visible
@@ -221,6 +240,16 @@ class _Writer(Statements):
         visible.add(out)
 
     def write_while(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
+        i, n, go = self.counted(block)
+        inner = self.new_block(block["idx"])
+        self.fill(inner, visible, depth + 1)
+        self.op(inner, "increment", i, i, step=1)
+        self.op(inner, "less_than", go, i, n)
+        attrs = {"sub_block": inner["idx"], "memory": self.pick(MEMORY)}
+        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
+
+    def counted(self, block: dict[str, Any]) -> tuple[str, str, str]:
+        """The counter of a loop of a few trips, its end, and whether there is another trip."""
         i, n, go = self.fresh("i"), self.fresh("n"), self.fresh("go")
         if self.fed and self.draw.random() < 0.5:
             n = self.pick(("two", "none"))
@@ -228,12 +257,7 @@ class _Writer(Statements):
             self.op(block, "fill_constant", n, shape=[], value=self.draw.randint(0, 3), dtype="int64")
         self.op(block, "fill_constant", i, shape=[], value=0, dtype="int64")
         self.op(block, "less_than", go, i, n)
-        inner = self.new_block(block["idx"])
-        self.fill(inner, visible, depth + 1)
-        self.op(inner, "increment", i, i, step=1)
-        self.op(inner, "less_than", go, i, n)
-        attrs = {"sub_block": inner["idx"], "memory": self.pick(MEMORY)}
-        block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
+        return i, n, go
 
     def function(self) -> dict[str, Any]:
         """A program of two vectors with two results; it has the gradient of its own ops."""
@@ -249,7 +273,10 @@ class _Writer(Statements):
 FEEDS = (
     *(("yes", "bool", []), ("no", "bool", []), ("some", "bool", [3]), ("every", "bool", [3])),
     *(("two", "int64", []), ("none", "int64", []), ("ids", "int64", [4]), ("key", "int64", [])),
-    *(("xs", "float64", [3, 2]), ("nothing", "float64", [0, 2])),
+    *(("xs", "float64", [3, 2]), ("nothing", "float64", [0, 2]), ("no_ids", "int64", [0])),
+    ("deep", "float64", [ROWS, 2]),
+    *(("open1", "float64", [-1]), ("bare1", "float64", [-1])),
+    *(("open2", "float64", [-1, 2]), ("bare2", "float64", [-1, 2])),
 )
 
 
@@ -261,11 +288,12 @@ def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
 def written(seed: int, depth: int = 4, random_ops: bool = False) -> dict[str, Any]:
     """The program of that seed."""
     draw = random.Random(seed)
-    writer = _Writer(draw, depth, draw.randint(5, 18), random_ops=random_ops)
+    writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops)
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"
         root["vars"].append({"name": name, "dtype": "float64", "shape": [2], "role": role})
+    root["vars"].append({"name": TABLE, "dtype": "float64", "shape": [3, 2], "role": "parameter"})
     root["vars"] += [{"name": n, "dtype": dtype, "shape": shape, "role": "feed"} for n, dtype, shape in FEEDS]
     visible = writer.fill(root, set(LEAVES), 0)
     ends = sorted(visible & set(POOL)) or ["w"]

@@ -6,10 +6,12 @@ step to step, so that only the first steps allocate. A recording is two numbers,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.codegen.llvm import I64, Function, Value
 from core.codegen.step_writer import StepWriter
 from core.plan.data import Gemm, Root, Sequence, Stack
-from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording
+from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED, TOO_LARGE
 
 __all__ = ["grow_function", "write_branch", "write_loop"]
@@ -64,7 +66,7 @@ def write_loop(step: StepWriter, each: Loop) -> None:
     f.branch(f.binary("and", go, fine), body, after)
     f.begin(body)
     trip = f.read(done, "int64")
-    _limits(step, each, trip)
+    _limits(step, each, _trips_before(f, each, trip, now))
     inside = f.label("inside")
     f.branch(f.compare("icmp eq", f.load(step.control("error"), "int64"), I64(0)), inside, after)
     f.begin(inside)
@@ -197,8 +199,19 @@ def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, sl
     _open_buffers(step, hoisted, slot)
 
 
+def _trips_before(f: Function, each: Loop, trip: Value, now: Mapping[State, Value]) -> Value:
+    """The number of completed trips: of this loop, or of the longer loop that this one is a run of."""
+    if each.counter is None:
+        return trip
+    counted = f.load(f.read(now[each.counter], "ptr"), "int64")
+    return f.select(f.compare("icmp sgt", counted, trip), counted, trip)
+
+
 def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
-    """Set the error word if this trip exceeds a limit or the stop word is set; the trip then does not run."""
+    """Set the error word if this trip exceeds a limit or the stop word is set; the trip then does not run.
+
+    trip: the number of completed trips.
+    """
     f = step.f
     step.module.polls = True
     too_many, too_long = each.limits

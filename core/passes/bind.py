@@ -43,7 +43,7 @@ def _retyped(block: Block, params: Sequence[Type]) -> Block:
     b.stopped.update(block.stopped)
     for op in block.ops:
         b.append(_inside(op, [b.types.get(n) for n in op.inputs]))
-    return b.build(block.results)
+    return replace(b.build(block.results), index=block.index)
 
 
 def _inside(op: Op, types: list[Any]) -> Op:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
-from core.ir import Block, Op, TensorType, inner_blocks, with_inner
+from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Place
 from core.ir.registry import is_loop
@@ -69,69 +70,104 @@ def _chunked(b: BlockBuilder, op: Op, order: int) -> None:
     n, m = op.attrs["carried"], op.attrs["captured"]
     values = [b.value(name) for name in op.inputs]
     state, fixed, stacks = values[:n], values[n : n + m], values[n + m :]
+    trips = b.constant(0, "int64")
     if op.attrs["condition"]:
-        outs = _runs(b, op, state, fixed, None, order)
+        outs = _runs(b, op, trips, state, fixed, None, order)
     else:
-        outs = _split_stacks(b, op, state, fixed, stacks, order)
-    for name, out in zip(op.outputs, outs, strict=True):
+        outs = _split_stacks(b, op, trips, state, fixed, stacks, order)
+    for name, out in zip(op.outputs, outs[1:], strict=True):
         b.append(Op("assign", (out.name,), (name,), {}, op.location))
 
 
 def _split_stacks(
-    b: BlockBuilder, op: Op, state: Sequence[Value], fixed: Sequence[Value], stacks: Sequence[Value], order: int
+    b: BlockBuilder,
+    op: Op,
+    trips: Value,
+    state: Sequence[Value],
+    fixed: Sequence[Value],
+    stacks: Sequence[Value],
+    order: int,
 ) -> list[Value]:
-    """The loop over stacks as a loop over runs of their elements."""
-    if order == 0:
-        return list(b.append(b.make("loop", *state, *fixed, *stacks, **{**op.attrs, "memory": "store"})))
-    runs = [b.emit("array_chunks", s, order=order) for s in stacks]
-    inner = BlockBuilder()
+    """The loop over stacks as a loop over runs of their elements; trips: how many came before it.
+
+    Its carried values are (trips, state...). What it records is flat, one element a trip.
+    """
+    n, m = len(state), len(fixed)
+    inner = _body(op) if order == 0 else BlockBuilder()
     inner.location = op.location
-    params = [inner.param(v.type) for v in (*state, *fixed)]
-    elements = [inner.param(s.type) for s in stacks]
-    n = len(state)
-    outs = _split_stacks(inner, op, params[:n], params[n:], elements, order - 1)
-    attrs = {**op.attrs, "sub_block": inner.build(outs), "memory": "recompute", "checkpoints": ()}
-    found = list(b.append(b.make("loop", *state, *fixed, *runs, **attrs)))
-    return [*found[:n], *(b.emit("array_flatten", each) for each in found[n:])]
+    own, inner.params = list(inner.params), []
+    done = inner.param(COUNT)
+    if order == 0:
+        inner.params += own
+        outs = [done + 1, *map(inner.value, op.attrs["sub_block"].results)]
+    else:
+        params = [inner.param(t) for t in _param_types(op)]
+        outs = _split_stacks(inner, op, done, params[:n], params[n : n + m], params[n + m :], order - 1)
+        stacks = [b.emit("array_chunks", s, order=order) for s in stacks]
+    attrs = _attrs(op, inner, outs, order, carried=n + 1, counter=0)
+    found = list(b.append(b.make("loop", trips, *state, *fixed, *stacks, **attrs)))
+    return [*found[: n + 1], *(b.emit("array_flatten", s) if order else s for s in found[n + 1 :])]
 
 
 def _runs(
-    b: BlockBuilder, op: Op, state: Sequence[Value], fixed: Sequence[Value], limit: Value | None, order: int
+    b: BlockBuilder,
+    op: Op,
+    trips: Value,
+    state: Sequence[Value],
+    fixed: Sequence[Value],
+    limit: Value | None,
+    order: int,
 ) -> list[Value]:
     """A loop on the condition that makes at most `limit` runs of this order; a run of order 0 is one trip.
 
-    Its carried values are (go on, number of the run, state...); what it records is flat, one element a trip.
+    trips: how many trips came before it. Its carried values are (go on, number of the run, trips, state...); what it
+    records is flat, one element a trip.
     """
-    n, body = len(state), op.attrs["sub_block"]
-    inner = BlockBuilder.like(body) if order == 0 else BlockBuilder()  # the body itself keeps its names
+    n = len(state)
+    inner = _body(op) if order == 0 else BlockBuilder()
     inner.location = op.location
     own, inner.params = list(inner.params), []
     inner.param(state[0].type)
     number = inner.param(COUNT)
+    done = inner.param(COUNT)
     if order == 0:
         inner.params += own
-        outs = [inner.value(name) for name in body.results]
+        outs = [done + 1, *map(inner.value, op.attrs["sub_block"].results)]
     else:
-        inside = [inner.param(v.type) for v in (*state, *fixed)]
-        outs = []
+        inside = [inner.param(t) for t in _param_types(op)]
     bound = inner.param(COUNT) if limit is not None else None
     if order:
-        outs = _runs(inner, op, inside[:n], inside[n:], number, order - 1)
+        outs = _runs(inner, op, done, inside[:n], inside[n:], number, order - 1)
     following = number + 1
-    go = outs[0]
+    go = outs[1]
     if bound is not None:
         more = inner.emit("less_equal", following, bound)
         go = inner.emit("logical_and", go, more)
     captured = [*fixed, *([limit] if limit is not None else [])]
-    attrs = {
-        **op.attrs,
-        "sub_block": inner.build([go, following, *outs]),
-        "carried": n + 2,
-        "captured": len(captured),
-        "memory": "store" if order == 0 else "recompute",
-        "checkpoints": (),
-    }
+    attrs = _attrs(op, inner, [go, following, *outs], order, carried=n + 3, captured=len(captured), counter=2)
     first = b.constant(1, "int64")
-    found = list(b.append(b.make("loop", state[0], first, *state, *captured, **attrs)))
-    recorded = found[n + 2 :]
-    return [*found[2 : n + 2], *(b.emit("array_flatten", s) if order else s for s in recorded)]
+    found = list(b.append(b.make("loop", state[0], first, trips, *state, *captured, **attrs)))
+    return [*found[2 : n + 3], *(b.emit("array_flatten", s) if order else s for s in found[n + 3 :])]
+
+
+def _body(op: Op) -> BlockBuilder:
+    """A builder that holds the body of the loop, whose variables keep their names."""
+    return BlockBuilder.like(op.attrs["sub_block"])
+
+
+def _param_types(op: Op) -> list[Type]:
+    """The types of what one run takes: carried and captured values, and the part of each stack that is its own.
+
+    Those of the loop's own body hold on every trip. An operand's type may hold for the first trip only: a size that
+    changes from trip to trip is unknown in the body, but it may be known in the operand.
+    """
+    fixed = op.attrs["carried"] + op.attrs["captured"]
+    types = op.attrs["sub_block"].param_types
+    return [*types[:fixed], *map(StackType, types[fixed:])]
+
+
+def _attrs(op: Op, inner: BlockBuilder, results: Sequence[Value], order: int, **changed: int) -> dict[str, Any]:
+    """The attributes of a loop over runs of `order` whose body is in `inner`."""
+    block = replace(inner.build(results), index=op.attrs["sub_block"].index if order == 0 else None)
+    memory = "recompute" if order else "store"
+    return {**op.attrs, "sub_block": block, "memory": memory, "checkpoints": (), **changed}

@@ -22,6 +22,7 @@ class Loop(Instruction):
                that it was computed from.
     ops:       client ops in one trip, for the limit of ops.
     limits:    numbers of the checks for too many trips and too many ops.
+    counter:   the state that counts the trips of the longer loop, if this loop is one run of a longer loop.
     outside:   roots that the body touches and does not own.
     hoisted:   products that are computed every few trips, after the body.
     ahead:     products that are computed every few trips, before the body.
@@ -35,6 +36,7 @@ class Loop(Instruction):
     reverse: bool
     ops: int
     limits: tuple[int, int]
+    counter: State | None = None
     outside: tuple[Root, ...] = ()
     hoisted: tuple[Hoisted, ...] = ()
     ahead: tuple[Ahead, ...] = ()

@@ -26,6 +26,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     moving = [i for i in range(n) if i not in fixed]
     if op.attrs["condition"] and 0 in fixed:
         raise Unsupported("a loop whose condition is constant")
+    if op.attrs["counter"] in fixed:
+        raise Unsupported("a trip counter that never changes")
 
     inner = Lowering(body, low.shared, outer=low)
     states: list[State] = []
@@ -61,6 +63,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
         low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),
     )
+    state_of = dict(zip(moving, states, strict=True))
     loop = Loop(
         sequence,
         tuple(states),
@@ -70,6 +73,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         op.attrs["reverse"],
         len(body.ops),
         limits,
+        state_of.get(op.attrs["counter"]),
         outer_roots(sequence, inner.own),
         location=op.location,
     )

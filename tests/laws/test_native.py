@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,9 @@ from core.runtime.run import Run
 from core.wire import read
 from tests.laws import test_ops
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
-from tests.laws.test_random_programs import ALL, EXAMPLES, PARTS, leaves, second_order
-from tests.strategies import LEAVES, programs
+from tests.laws.test_random_programs import EVERY, EXAMPLES, PARTS, POLICIES, leaves, second_order
+from tests.products import ROWS
+from tests.strategies import LEAVES, TABLE, programs
 
 
 def same(found, wanted):
@@ -115,8 +117,9 @@ def like(document: Any, dtype: str, width: int) -> Any:
 def values_like(seed: int, dtype: str, width: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     vectors = {name: rng.uniform(-1.2, 1.2, width) for name in LEAVES}
-    sequences = {"xs": rng.uniform(-1.0, 1.0, (3, width)), "nothing": np.zeros((0, width))}
-    values = {**leaves(seed), **vectors, **sequences}
+    rows = {"xs": 3, "nothing": 0, "open2": 2, "bare2": 0, "deep": ROWS, TABLE: 3}
+    matrices = {name: rng.uniform(-1.0, 1.0, (n, width)) for name, n in rows.items()}
+    values = {**leaves(seed), **vectors, **matrices}
     return {name: value.astype(dtype) if value.dtype == np.float64 else value for name, value in values.items()}
 
 
@@ -131,9 +134,12 @@ WIDTHS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
 def test_a_random_program_agrees_with_the_reference_executor(part, dtype, document, seed, width):
     values = values_like(seed, dtype, width)
     program = read(like(document, dtype, width))
+    draw = random.Random(seed)
+    query = GradientQuery(targets=("loss",), loop_memory=draw.choice(POLICIES), **EVERY)
+    known = {"shapes": {name: np.shape(value) for name, value in values.items()}} if draw.random() < 0.5 else {}
     for executable in (
-        compile_gradient(program, GradientQuery(targets=("loss",), **ALL), fetch=["loss"]),
-        second_order(program),
+        compile_gradient(program, query, fetch=["loss"], **known),
+        second_order(program, memory=(draw.choice(POLICIES), draw.choice(POLICIES)), **known),
     ):
         args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
         both(executable.interpreter.block, args)

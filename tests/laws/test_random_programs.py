@@ -1,15 +1,15 @@
-"""Gradients of random programs, of first and second order, agree with independent methods and do not depend on how the
+"""Gradients of random programs, of first to third order, agree with independent methods and do not depend on how the
 program is written.
 
 A program is compared with finite differences, with its unrolled form, under other names, with inlined blocks, and with
-ops moved into blocks. Each test runs in parts, which may run in parallel, on programs of their own.
+ops perturbed into blocks. Each test runs in parts, which may run in parallel, on programs of their own.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from core.autodiff.hooks import Hook
 from core.backward.append_backward import Options, gradients
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
 from core.ir import Program
+from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
 from tests.oracle import NearKink, unrolled
+from tests.products import ROWS
+from tests.programs import whole
 from tests.rewriting import inlined, renamed, wrapped
-from tests.strategies import LEAVES, programs, written
+from tests.strategies import LEAVES, TABLE, programs, written
 
-EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "200"))
+EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "120"))
 PARTS = 4
 COUNTS = {"two": 2, "none": 0}
 FIXED = {
@@ -38,9 +41,20 @@ FIXED = {
     "some": np.array([True, False, True]),
     "every": np.array([True, True, True]),
     "ids": np.array([1, 1, 2, 0]),
+    "no_ids": np.zeros(0, dtype=np.int64),
     "key": np.asarray(20_021, dtype=np.int64),
+    "deep": np.sin(np.arange(2.0 * ROWS)).reshape(ROWS, 2),
+    "open1": np.array([0.4, -0.9, 0.6]),
+    "open2": np.array([[0.3, -0.6], [0.9, 0.1]]),
+    "bare1": np.zeros(0),
+    "bare2": np.zeros((0, 2)),
 }
+INPUTS = (*LEAVES, TABLE)
 ALL = {"inputs": LEAVES, "unconnected": "zeros"}
+EVERY = {"inputs": INPUTS, "unconnected": "zeros"}
+POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
+LONG, SHORT = 250, 40
+"""Most ops of an unrolled program whose gradient is differentiated once more; SHORT: of any program, twice more."""
 Document = dict[str, Any]
 Values = dict[str, Any]
 
@@ -60,40 +74,62 @@ def random_programs(**more: st.SearchStrategy[Any]) -> Callable[[Callable[..., N
 
 def leaves(seed: int) -> Values:
     r = np.random.default_rng(seed)
-    return {name: r.uniform(-1.2, 1.2, 2) for name in LEAVES} | FIXED
+    return {name: r.uniform(-1.2, 1.2, 2) for name in LEAVES} | {TABLE: r.uniform(-1.2, 1.2, (3, 2))} | FIXED
 
 
 def flat(grads: dict[str, Any]) -> np.ndarray:
-    return np.concatenate([np.asarray(grads[name]) for name in LEAVES])
+    return np.concatenate([each.ravel() for each in (whole(grads)[name] for name in INPUTS)])
 
 
 def perturbed(values: Values, direction: np.ndarray, by: float) -> Values:
-    parts = dict(zip(LEAVES, np.split(direction * by, len(LEAVES)), strict=True))
-    return values | {name: values[name] + parts[name] for name in LEAVES}
+    ends = np.cumsum([values[name].size for name in INPUTS])
+    parts = zip(INPUTS, np.split(direction * by, ends[:-1]), strict=True)
+    return values | {name: values[name] + part.reshape(values[name].shape) for name, part in parts}
 
 
-def first_order(program: Program, loss: str = "loss", inputs: tuple[str, ...] = LEAVES) -> Executable:
-    return compile_gradient(program, GradientQuery(targets=(loss,), inputs=inputs, unconnected="zeros"), [loss])
+def nth_order(
+    program: Program, loss: str, inputs: tuple[str, ...], memory: Sequence[LoopMemory], **more: Any
+) -> Executable:
+    """d sum(all gradients of the order before) / d inputs; memory: of loops without a policy, for each order."""
+    targets: tuple[str, ...] = (loss,)
+    for policy in memory[:-1]:
+        options = Options(unconnected="zeros", loop_memory=policy)
+        backward = gradients(program, targets, list(inputs), options=options)
+        program, targets = backward.program, tuple(backward.gradients.values())
+    query = GradientQuery(targets=targets, inputs=inputs, unconnected="zeros", loop_memory=memory[-1])
+    return compile_gradient(program, query, **more)
 
 
-def second_order(program: Program, loss: str = "loss", inputs: tuple[str, ...] = LEAVES) -> Executable:
+def first_order(
+    program: Program, loss: str = "loss", inputs: tuple[str, ...] = INPUTS, memory: LoopMemory = "store", **more: Any
+) -> Executable:
+    return nth_order(program, loss, inputs, [memory], fetch=[loss], **more)
+
+
+def second_order(
+    program: Program,
+    loss: str = "loss",
+    inputs: tuple[str, ...] = INPUTS,
+    memory: Sequence[LoopMemory] = ("store", "store"),
+    **more: Any,
+) -> Executable:
     """d sum(all first gradients) / d inputs."""
-    backward = gradients(program, [loss], list(inputs), options=Options(unconnected="zeros"))
-    targets = tuple(backward.gradients.values())
-    return compile_gradient(backward.program, GradientQuery(targets=targets, inputs=inputs, unconnected="zeros"))
+    return nth_order(program, loss, inputs, memory, **more)
 
 
 @random_programs()
-def test_gradients_of_both_orders_agree_with_finite_differences_and_with_unrolling(part, document, seed):
-    values = leaves(seed)
+def test_gradients_of_all_orders_agree_with_finite_differences_and_with_unrolling(part, document, seed):
+    """Under any memory policy of the loops; each order has its own policy."""
+    values, draw = leaves(seed), random.Random(seed)
     straight_document, loss = unrolled_or_not(document, values)
     program, straight = read(document), read(straight_document)
     assert read(write(program)) == program
-    backward = gradients(program, ["loss"], list(LEAVES), options=Options(unconnected="zeros"))
-    assert read(write(backward.program)) == backward.program  # the written program reads back
-    direction = np.random.default_rng(seed + 1).standard_normal(6)
+    backward = gradients(program, ["loss"], list(INPUTS), options=Options(unconnected="zeros"))
+    assert read(write(backward.program)) == backward.program  # what is sent out is read back in
+    memory = [draw.choice(POLICIES) for _ in range(3)]
+    direction = np.random.default_rng(seed + 1).standard_normal(sum(values[name].size for name in INPUTS))
 
-    first = first_order(program)
+    first = first_order(program, memory=memory[0])
     out = first.step(values)
     found = flat(out.gradients)
     assert abs(float(out.fetched["loss"]) - loss) < 1e-12 * max(1.0, abs(loss))
@@ -101,11 +137,20 @@ def test_gradients_of_both_orders_agree_with_finite_differences_and_with_unrolli
     up, down = (unrolled_or_not(document, perturbed(values, direction, by))[1] for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-7)
 
-    found = flat(second_order(program).step(values).gradients)
-    expected = flat(second_order(straight).step(values).gradients)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    ops = len(straight_document["blocks"][0]["ops"])
+    found = flat(second_order(program, memory=memory[:2]).step(values).gradients)
+    if ops <= LONG:
+        expected = flat(second_order(straight).step(values).gradients)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
     up, down = (flat(first.step(perturbed(values, direction, by)).gradients).sum() for by in (1e-5, -1e-5))
     np.testing.assert_allclose(found @ direction, (up - down) / 2e-5, rtol=2e-5, atol=2e-6)
+
+    if max(ops, sum(len(block["ops"]) for block in document["blocks"])) <= SHORT:
+        found, expected = (
+            flat(nth_order(each, "loss", INPUTS, policies).step(values).gradients)
+            for each, policies in ((program, memory), (straight, ["store"] * 3))
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
 def unrolled_or_not(document: Document, values: Values) -> tuple[Document, float]:
@@ -118,13 +163,13 @@ def unrolled_or_not(document: Document, values: Values) -> tuple[Document, float
 
 def both_orders(document: Document, values: Values, name: Callable[[str], str] = str) -> list[np.ndarray]:
     """Loss, gradients and second gradients of a program whose variables are renamed by `name`."""
-    program, inputs = read(document), tuple(name(n) for n in LEAVES)
+    program, inputs = read(document), tuple(name(n) for n in INPUTS)
     given = {name(n): value for n, value in values.items()}
     first = first_order(program, name("loss"), inputs).step(given)
     second = second_order(program, name("loss"), inputs).step(given)
     return [
         np.asarray(first.fetched[name("loss")]),
-        *(np.asarray(each.gradients[n]) for each in (first, second) for n in inputs),
+        *(np.asarray(whole(each.gradients)[n]) for each in (first, second) for n in inputs),
     ]
 
 
@@ -153,29 +198,33 @@ def test_memory_policies_change_no_gradient(part, document, seed):
         document = written(seed, random_ops=True)
     program = read(document)
 
-    def step(**options: Any) -> Any:
-        query = GradientQuery(targets=("loss",), **ALL, **options)
-        return compile_gradient(program, query).step(values, seed=seed, step=3)
+    shapes = {name: np.shape(value) for name, value in values.items()} if draw.random() < 0.5 else None
 
-    wanted = step().gradients
+    def step(shapes: Any = shapes, **options: Any) -> Any:
+        query = GradientQuery(targets=("loss",), **EVERY, **options)
+        return whole(compile_gradient(program, query, shapes=shapes).step(values, seed=seed, step=3).gradients)
+
+    wanted = step()
     names = [(i, n) for i, block in enumerate(document["blocks"]) for op in block["ops"] for n in floats(op)]
     records = [f"{i}:{n}" for i, n in draw.sample(names, min(3, len(names)))]
     hooks = tuple(Hook.read({"match": {"variable": name}, "do": "record"}) for name in dict.fromkeys(records))
-    ways = [
+    ways: list[dict[str, Any]] = [
         {"loop_memory": draw.choice(("recompute", "sqrt", "binomial"))},
         {"checkpoints": "auto"},
         {"hooks": hooks},
         {"loop_memory": "sqrt", "checkpoints": "auto", "hooks": hooks},
+        {"shapes": None},
     ]
     for way in draw.sample(ways, 2):
         runs = way.get("loop_memory") in ("sqrt", "binomial")
-        for name, found in step(**way).gradients.items():
+        for name, found in step(**way).items():
             np.testing.assert_allclose(found, wanted[name], rtol=1e-13 if runs else 0, atol=1e-15 if runs else 0)
-    doubled = step(hooks=(Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": 2.0}),)).gradients
+    doubled = step(hooks=(Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": 2.0}),))
     for name, found in doubled.items():
         assert found.tobytes() == (wanted[name] if name == "x" else 2 * wanted[name]).tobytes()
 
 
 def floats(op: dict[str, Any]) -> list[str]:
-    """The outputs of `op` that are certainly vectors and not shadowed."""
-    return op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
+    """The outputs of `op` that certainly have one shape on every trip and are not shadowed."""
+    names: list[str] = op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
+    return [name for name in names if not name.startswith("long")]

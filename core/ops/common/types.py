@@ -20,6 +20,7 @@ __all__ = [
     "broadcast_shapes",
     "byte_size",
     "floating",
+    "holds",
     "joined_type",
     "matches",
     "product",
@@ -42,6 +43,17 @@ def matches(given: Type, wanted: Type) -> bool:
         given.dtype == wanted.dtype
         and len(given.shape) == len(wanted.shape)
         and all(g == w or -1 in (g, w) for g, w in zip(given.shape, wanted.shape, strict=True))
+    )
+
+
+def holds(wide: Type, given: Type) -> bool:
+    """Whether every value of type `given` is one of type `wide`: a size that `wide` knows is known in `given` too."""
+    if isinstance(wide, StackType) or isinstance(given, StackType):
+        return isinstance(wide, StackType) and isinstance(given, StackType) and holds(wide.element, given.element)
+    return (
+        wide.dtype == given.dtype
+        and len(wide.shape) == len(given.shape)
+        and all(w in (-1, g) for w, g in zip(wide.shape, given.shape, strict=True))
     )
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from core.autodiff.activity import FLOWS
 from core.autodiff.adjoint import Adjoint
-from core.ir import Block, Op, StackType
+from core.ir import Block, Op, StackType, TensorType
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
-from core.ops.common.types import matches
+from core.ops.common.types import holds, matches
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
 from core.ops.control.tensor_arrays import array_concat, array_fill
 from core.ops.indexing.embedding import merge_rows
@@ -39,6 +39,7 @@ def loop(
     is_test: bool = False,
     memory: LoopMemory = "store",
     checkpoints: tuple[str, ...] = (),
+    counter: int | None = None,
 ):
     """Run `sub_block` once for each trip.
 
@@ -65,7 +66,7 @@ def loop(
     recorded: list[list[Any]] = [[] for _ in range(len(sub_block.block.results) - carried)]  # type: ignore[attr-defined]
     done = 0
     while (trips is None or done < trips) and not (condition and not bool(state[0])):
-        run.trip(done)
+        run.trip(done if counter is None else max(done, int(state[counter])))
         at = trips - 1 - done if reverse and trips is not None else done
         results = sub_block(run, *state, *fixed, *(s[at] for s in stacks))  # type: ignore[operator]
         state = results[:carried]
@@ -78,7 +79,7 @@ def loop(
 
 
 @loop.infer
-def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, memory, checkpoints):
+def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, memory, checkpoints, counter):
     if len(sub_block.params) != len(x) or carried + captured > len(x):
         raise TypeMismatch(f"the body of the loop takes {len(sub_block.params)} values, not {len(x)}")
     if len(sub_block.results) < carried:
@@ -89,6 +90,8 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
             raise ProgramError("a loop must have a condition or stacks, not both", "bad_attr")
     elif len(x) == carried + captured:
         raise ProgramError("a loop must have a condition or a stack, or it never ends", "bad_attr")
+    if counter is not None and not (0 <= counter < carried and x[counter] == TensorType((), "int64")):
+        raise ProgramError(f"the counter of a loop must be a carried int64, not operand {counter}", "bad_attr")
     for each in x[carried + captured :]:
         if not isinstance(each, StackType):
             raise TypeMismatch(f"operands after the captured ones must be stacks, not {each}")
@@ -99,7 +102,7 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
     for name, result, param in zip(
         sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False
     ):
-        if not matches(result, param):
+        if not holds(param, result):  # the parameter has the type of the carried value before and after each trip
             raise ProgramError(f"{name!r} enters the body as {param} and leaves it as {result}", "carry_type_changed")
     return (*sub_block.param_types[:carried], *(StackType(t) for t in sub_block.result_types[carried:]))
 

@@ -9,6 +9,7 @@ import pytest
 
 from core.autodiff.hooks import Hook
 from core.backward.append_backward import Options, append_backward
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.cost.budget import Budget
 from core.ir.errors import ProgramError
 from core.wire import read, write
@@ -70,6 +71,23 @@ def test_what_hooks_record_there():
     close(found["1:h"], by_hand(None)[1])
     h = np.tanh(np.sin(W * W))
     close(found["2:t"][1], (1 - np.tanh(np.sin(h * W)) ** 2) * np.cos(h * W))
+
+
+@pytest.mark.parametrize("name", ["1:h", "1:u", "2:t", "2:u"])
+def test_an_inner_name_is_the_same_where_a_step_tells_the_sizes_of_feeds(name):
+    s = in_a_net()
+    s.feed("x", [0.0, 0.0])
+    s.blocks[0]["vars"][-1]["shape"] = [-1]
+    s.op("add", "loss", s.total("x", out="sum"), out="loss")
+    hook = Hook.read({"match": {"variable": name}, "do": "scale", "factor": 3.0})
+
+    wanted, found = (
+        compile_gradient(read(s.document), GradientQuery(loss="loss", hooks=(hook,)), shapes=shapes).step(s.values)
+        for shapes in (None, {"x": [2]})
+    )
+
+    close(found.gradients["w"], wanted.gradients["w"], 0)
+    assert not np.allclose(wanted.gradients["w"], by_hand(None)[0])
 
 
 def test_a_name_that_a_net_has_for_itself_is_not_the_one_around_it():

@@ -89,7 +89,7 @@ def test_a_loop_loses_the_stacks_that_nobody_reads_but_no_carried_value():
 
     assert str(block) == printed("""
         (go: bool[], h: float64[2], w: float64[2]) {
-          end, last, products, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': ()}
+          end, last, products, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': (), 'counter': None}
             sub_block:
               (go: bool[], h: float64[2], w: float64[2]) {
                 mixed = mul(h, w)
@@ -101,7 +101,7 @@ def test_a_loop_loses_the_stacks_that_nobody_reads_but_no_carried_value():
     """)
     assert str(eliminate_dead(block)) == printed("""
         (go: bool[], h: float64[2], w: float64[2]) {
-          end, last, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': ()}
+          end, last, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': (), 'counter': None}
             sub_block:
               (go: bool[], h: float64[2], w: float64[2]) {
                 mixed = mul(h, w)

@@ -20,14 +20,14 @@ def test_loops_that_make_the_same_trips_become_one_that_records_for_both():
 
     assert str(block) == printed("""
         (go: bool[], h: float64[2], w: float64[2]) {
-          end, last, products = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': ()}
+          end, last, products = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': (), 'counter': None}
             sub_block:
               (go: bool[], h: float64[2], w: float64[2]) {
                 mixed = mul(h, w)
                 next = tanh(mixed)
                 -> go, next, mixed
               }
-          again, final, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': ()}
+          again, final, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': (), 'counter': None}
             sub_block:
               (go: bool[], h: float64[2], w: float64[2]) {
                 mixed = mul(h, w)
@@ -39,7 +39,7 @@ def test_loops_that_make_the_same_trips_become_one_that_records_for_both():
     """)
     assert str(share_common(block)) == printed("""
         (go: bool[], h: float64[2], w: float64[2]) {
-          end, last, products, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': ()}
+          end, last, products, states = loop(go, h, w) {'carried': 2, 'captured': 1, 'condition': True, 'reverse': False, 'is_test': False, 'memory': 'store', 'checkpoints': (), 'counter': None}
             sub_block:
               (go: bool[], h: float64[2], w: float64[2]) {
                 mixed = mul(h, w)
