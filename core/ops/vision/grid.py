@@ -40,8 +40,9 @@ def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
     y[i], 1)``.
 
     theta [n, 2, 3] and `size` (h, w) give a grid [n, h, w, 2]. theta [n, 3, 4] and (d, h, w) give [n, d, h, w, 3].
-    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
-    image.
+
+    - `align_corners`: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of
+      the image.
     """
     k = len(size)
     fits = theta.rank == 3 and all(m in (n, -1) for m, n in zip(theta.shape[1:], (k, k + 1), strict=True))
@@ -188,10 +189,12 @@ def grid_sample(
     i, j].
 
     An image is [n, c, h, w]. A volume [n, c, d, h, w] is sampled at (x, y, z) = grid[n, i, j, k].
-    mode: `bilinear` is trilinear for volumes; `bicubic` (a = -0.75) is for images only.
-    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
-    image.
-    padding_mode: positions outside read zeros, the nearest border element, or the reflected image.
+
+    - `mode`: `bilinear` is trilinear for volumes; `bicubic` (a = -0.75) is for images only.
+    - `align_corners`: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of
+      the image.
+    - `padding_mode`: positions outside read zeros, the nearest border element, or the reflected image.
+
     x gets a gradient; grid gets one unless the mode is `nearest`. Where a position falls exactly on an element, the
     gradient of the grid is one-sided. A NaN in the grid gives NaN; with `nearest` it counts as a position outside.
     """
