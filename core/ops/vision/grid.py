@@ -201,7 +201,8 @@ def grid_sample(
     k = x.rank - 2
     if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape or -1 in grid.shape or grid.shape[-1] != k:
         raise ProgramError(
-            f"needs [n, c, h, w] and [n, i, j, 2], or [n, c, d, h, w] and [n, i, j, k, 3], not {x.type}, {grid.type}",
+            f"grid_sample needs x [n, c, h, w] and grid [n, i, j, 2], or x [n, c, d, h, w] and grid [n, i, j, k, 3], "
+            f"of known sizes, not {x.type} and {grid.type}",
             "shape_mismatch",
         )
     if mode == "bicubic" and k == 3:
