@@ -60,10 +60,10 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         }
         regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})
         parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
-    held = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
+    region_bytes = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
         "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": inside.total()},
-        "peak_bytes": held + _peak_bytes(step, parts, trips),
+        "peak_bytes": region_bytes + _peak_bytes(step, parts, trips),
         "regions": regions,
         "interpreted": [
             {"type": key[0], "reason": key[1], "of": place(key[2]), "count": count, "ops": inside[key]}

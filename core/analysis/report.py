@@ -137,8 +137,8 @@ def _by_policy(
         if nests is not None:
             found[policy] = whole.peak([whole.variant(n, (policy,) * len(n.loops)) for n in nests])
         else:  # checkpoints, hooks, sequences, and loops with their own policies
-            asked = replace(query, loop_memory=policy)
-            found[policy] = predict_memory(gradient_step(differentiate(program, asked)[0], asked), trips).peak
+            requested = replace(query, loop_memory=policy)
+            found[policy] = predict_memory(gradient_step(differentiate(program, requested)[0], requested), trips).peak
     return found
 
 

@@ -197,8 +197,8 @@ class Trace:
         """A copy of the state for `restore`. The arrays are not copied."""
         return *(table.copy() for table in self._tables()), self.nbytes, self.next
 
-    def restore(self, kept: tuple[Any, ...]) -> None:
-        *tables, self.nbytes, self.next = kept
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        *tables, self.nbytes, self.next = saved
         for table, before in zip(self._tables(), tables, strict=True):
             table.clear()  # in place: the builder shares the types
             table.update(before)
@@ -253,13 +253,13 @@ class Trace:
             raise ProgramError(
                 f"the tape would hold more than {self.limits.ops} ops",
                 "tape_full",
-                suggestion="renew the tape, or release what is not needed",
+                suggestion="renew the tape, or release variables that are not needed",
             )
         if self.nbytes + bytes > self.limits.bytes:
             raise ProgramError(
                 f"the values on the tape would take more than {self.limits.bytes} bytes",
                 "tape_full",
-                suggestion="renew the tape, or release what is not needed",
+                suggestion="renew the tape, or release variables that are not needed",
             )
 
 

@@ -43,8 +43,10 @@ def while_(
     The block may read and overwrite outer variables, and it must write the condition. A variable that it overwrites is
     carried from trip to trip. No trip at all is legal. The gradient replays the trips of the forward pass from last to
     first.
-    x, out: optional lists of the variables that the block reads and writes; the service checks them.
-    memory: the residuals to store for the backward pass, as in `loop`.
+
+    - `x`, `out`: optional lists of the variables that the block reads and writes; the service checks them.
+    - `memory`: the residuals to store for the backward pass, as in `loop`.
+
     In an answer this op becomes a `loop` with explicit operands and results.
     """
     condition = r.operand(at, "condition")
@@ -126,8 +128,9 @@ def if_else(
 
     A name is visible afterwards if both blocks write it, or if it existed before. The branch not taken runs neither
     forward nor backward, and contributes a gradient of exactly 0.
-    x, out: optional lists of the variables that the blocks read and write; the service checks them.
-    memory: the residuals to store for the backward pass.
+
+    - `x`, `out`: optional lists of the variables that the blocks read and write; the service checks them.
+    - `memory`: the residuals to store for the backward pass.
     """
     condition = r.operand(at, "condition")
     merged = _merge(r, at, [true_block, false_block])
@@ -148,7 +151,9 @@ def if_else(
 def conditional_block(r: Reader, at: Site, *, sub_block: BlockIndex, is_scalar_condition: bool = True) -> None:
     """Run the inner block `sub_block` if `condition` is true: an `if_else` with one branch.
 
-    is_scalar_condition: if false, the conditions are arrays of any dtype, and the block runs if none of them is empty.
+    - `is_scalar_condition`: if false, the conditions are arrays of any dtype, and the block runs if none of them is
+      empty.
+
     Only variables that existed before are visible afterwards. If the block does not run, they keep their values.
     """
     if is_scalar_condition:
@@ -299,7 +304,7 @@ def _check_listed(at: Site, needed: list[str], written: list[str] | None) -> Non
             if name not in (given or ()) and name not in given_elsewhere:
                 verb = "reads" if place == "inputs/x" else "writes"
                 raise at.refuse(
-                    f"the block {verb} {name!r}, which is not listed in {place[place.index('/') + 1 :]}",
+                    f"the block {verb} {name!r}, but the op does not list it in {place[place.index('/') + 1 :]}",
                     "bad_slot",
                     place,
                     "leave the list out: the service finds the names itself",

@@ -357,7 +357,7 @@ def _full_type(var: RawVar) -> Type:
 
 
 def _declared_type(var: RawVar, found: Type) -> Type | None:
-    """The declared type; what the declaration leaves out is taken from the type found."""
+    """The declared type, completed with the type found where the declaration omits shape or dtype."""
     if isinstance(found, StackType) or var.stack_depth:
         return _full_type(var) if var.dtype is not None and var.shape is not None else None
     return TensorType(found.shape if var.shape is None else var.shape, found.dtype if var.dtype is None else var.dtype)

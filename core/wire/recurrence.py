@@ -41,14 +41,15 @@ def scan(
 ) -> None:
     """Run the inner block `sub_block` once for each element of `sequences` along their first axis.
 
-    elements: names of the sequence elements inside the block.
-    states: names of the states inside the block. They start as `initial`; after each step a state has the value that
-    the block last wrote under its name.
-    outputs: names of the results of each step. `stacked` holds them along a new first axis, and `final` holds the last
-    states.
-    length: number of steps of a scan without sequences.
-    reverse: start with the last element. The stacked results keep the order of the sequences.
-    memory: the residuals to store for the backward pass, as in `loop`.
+    - `elements`: names of the sequence elements inside the block.
+    - `states`: names of the states inside the block. They start as `initial`; after each step a state has the value
+      that the block last wrote under its name.
+    - `outputs`: names of the results of each step. `stacked` holds them along a new first axis, and `final` holds the
+      last states.
+    - `length`: number of steps of a scan without sequences.
+    - `reverse`: start with the last element. The stacked results keep the order of the sequences.
+    - `memory`: the residuals to store for the backward pass, as in `loop`.
+
     No step at all is legal.
     """
     names = _Names(states, states, elements, outputs)
@@ -76,13 +77,13 @@ def recurrent(
 ) -> None:
     """Run the inner block `sub_block` once for each element of `inputs` along their first axis: a static RNN.
 
-    step_inputs: names of the elements inside the block.
-    ex_states, states: names of the states before and after the step, in the same order; both start as `initial_states`.
-    A state that is never updated has the same name in both lists.
-    step_outputs: names of the results of each step. `outputs` holds them along a new first axis, and `final_states`
-    holds the last states.
-    length: number of steps of a recurrence without inputs.
-    is_train: if false, no residuals are stored and there is no gradient.
+    - `step_inputs`: names of the elements inside the block.
+    - `ex_states`, `states`: names of the states before and after the step, in the same order; both start as
+      `initial_states`. A state that is never updated has the same name in both lists.
+    - `step_outputs`: names of the results of each step. `outputs` holds them along a new first axis, and `final_states`
+      holds the last states.
+    - `length`: number of steps of a recurrence without inputs.
+    - `is_train`: if false, no residuals are stored and there is no gradient.
     """
     if len(states) != len(ex_states):
         raise at.refuse(

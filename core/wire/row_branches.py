@@ -26,7 +26,8 @@ def if_else_rows(
     """Split the rows of `x` by `condition` (one bool per row), run each inner block on its rows, and merge the
     results.
 
-    rows: names of the rows of each x inside the blocks. Every other variable is visible as a whole.
+    - `rows`: names of the rows of each x inside the blocks. Every other variable is visible as a whole.
+
     Both blocks write the variables in `out`, with one row for each of their rows. The results have the order of the
     rows of `condition`. A block without rows does not run, and its gradient is exactly 0. Random ops are not allowed
     inside.

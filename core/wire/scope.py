@@ -38,7 +38,7 @@ class Scopes:
         return self._touched[index]
 
     def _check_tree(self, problems: Problems, limits: Limits) -> None:
-        """Walk from block 0 to the leaves and report whatever is not a tree; then collect names on the way back."""
+        """Walk from block 0 to the leaves and report all violations of the tree; then collect names on the way back."""
         blocks = self.program.blocks
         if blocks[0].parent_idx != -1:
             problems.add("bad_program", "block 0 is the root: its parent_idx must be -1", "/blocks/0/parent_idx")

@@ -160,8 +160,12 @@ def test_every_op_is_documented_and_declares_its_gradient(name):
 
     assert len(spec.doc) > 10
     assert spec.kind == "control" or len(examples_of(spec)) >= 1
-    told = [spec.vjp_rule is not None or spec.adjoint_rule is not None, bool(spec.no_gradient), bool(spec.unavailable)]
-    assert sum(told) == 1 or (spec.kind == "composite" and sum(told) == 0)
+    declared = [
+        spec.vjp_rule is not None or spec.adjoint_rule is not None,
+        bool(spec.no_gradient),
+        bool(spec.unavailable),
+    ]
+    assert sum(declared) == 1 or (spec.kind == "composite" and sum(declared) == 0)
 
 
 def same_values(value: Any, wanted: Any) -> None:
@@ -381,7 +385,9 @@ def test_wrong_attributes_are_refused(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "i"), CASES if find_spec("cupy") else [])  # without it one test is skipped, not all
+@pytest.mark.parametrize(
+    ("name", "i"), CASES if find_spec("cupy") else []
+)  # without cupy pytest reports one skipped test, not thousands
 def test_cupy_agrees_with_numpy(name, i):
     import cupy
 

@@ -164,7 +164,7 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("squares beyond 65504", "norm", (spread((50,), 200, 900),), {}),
     ("squares that vanish", "norm", (spread((50,), 1e-5, 2e-5),), {}),
     ("squares in a variance", "var", (spread((60,), -600, 600),), {}),
-    ("a deviation beside a large mean", "std", (1000 + 8 * np.arange(60.0),), {}),
+    ("a deviation with a large mean", "std", (1000 + 8 * np.arange(60.0),), {}),
     ("many exponentials", "softmax", (ROWS,), {}),
     ("many exponentials, their logarithm", "log_softmax", (ROWS,), {}),
     ("one sum of exponentials", "logsumexp", (ROWS + 900,), {"axes": (1,)}),
@@ -245,7 +245,7 @@ def test_every_16_bit_number_gives_the_float32_result_rounded(name, dtype):
         else:
             args = [a.ravel() for a in np.meshgrid(some_values(dtype), some_values(dtype))]
         if name == "pow":
-            args[0] = np.abs(args[0])  # whether a power of a negative number exists turns on the last digit of y
+            args[0] = np.abs(args[0])  # a power of a negative number exists only for exactly integer y
         args32 = [a.astype("float32") for a in args]
         block = block_for(spec, Example(tuple(args), (), in_dtype(example, dtype).attrs))
         wide = block_for(spec, Example(tuple(args32), (), in_dtype(example, "float32").attrs))

@@ -222,8 +222,9 @@ thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9
 def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
     """ReLU with a learned negative slope (He et al. 2015): ``out = x`` where x > 0, else ``alpha * x``.
 
-    mode: `all`: one alpha, of shape [1] or []; `channel`: one alpha per channel (axis 1 of x); `element`: one alpha per
-    element of a sample.
+    - `mode`: `all`: one alpha, of shape [1] or []; `channel`: one alpha per channel (axis 1 of x); `element`: one alpha
+      per element of a sample.
+
     The gradient at 0 is alpha.
     """
     if mode == "all":

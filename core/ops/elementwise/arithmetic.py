@@ -293,9 +293,9 @@ def cast(xp, x, *, dtype: Dtype):
         return x.astype(kind)
     x = x.astype(working_dtype(x))
     limits = np.iinfo(kind)
-    least, beyond = float(limits.min), float(limits.max + 1)
-    whole = xp.where((x > least) & (x < beyond), x, 0).astype(kind)
-    return xp.where(x >= beyond, kind.type(limits.max), xp.where(x <= least, kind.type(limits.min), whole))
+    lowest, limit = float(limits.min), float(limits.max + 1)
+    in_range = xp.where((x > lowest) & (x < limit), x, 0).astype(kind)
+    return xp.where(x >= limit, kind.type(limits.max), xp.where(x <= lowest, kind.type(limits.min), in_range))
 
 
 cast.infer(lambda x, *, dtype: TensorType(x.shape, dtype))

@@ -25,10 +25,10 @@ def _aligned(x: Value, y: Value, axis: int | None) -> Value:
     """y with trailing axes of size 1, so that its first axis aligns with `axis` of x."""
     if axis is None or axis == -1:
         return y
-    behind = x.rank - axis - y.rank
-    if axis < 0 or behind < 0:
+    trailing = x.rank - axis - y.rank
+    if axis < 0 or trailing < 0:
         raise ProgramError(f"y={y.type} does not fit into x={x.type} from axis {axis} on", "bad_attr")
-    return unsqueeze(y, axes=tuple(range(y.rank, y.rank + behind))) if behind else y
+    return unsqueeze(y, axes=tuple(range(y.rank, y.rank + trailing))) if trailing else y
 
 
 def _declare(base: str, name: str, function: Callable[[Any, Any], Any]) -> None:

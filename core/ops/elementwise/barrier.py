@@ -15,7 +15,7 @@ X = np.array([[1.0, -2.0], [0.5, 4.0]])
 def barrier(xp, *x, number: int = 0):
     """The values x, unchanged. No pass merges a computation on them with an equal computation before the barrier.
 
-    number: distinguishes barriers of the same values.
+    - `number`: distinguishes barriers of the same values.
     """
     return x
 

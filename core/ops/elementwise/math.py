@@ -209,8 +209,8 @@ clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max
 def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
     """Smooth approximation of ReLU (Dugas et al. 2001): ``out = log(1 + exp(beta * x)) / beta``, without overflow.
 
-    threshold: where ``beta * x`` exceeds it, out is x and the gradient is 1. With null, the formula applies everywhere;
-    it does not overflow, so a threshold is needed only for compatibility with other frameworks.
+    - `threshold`: where ``beta * x`` exceeds it, out is x and the gradient is 1. With null, the formula applies
+      everywhere; it does not overflow, so a threshold is needed only for compatibility with other frameworks.
     """
     wide = x.astype(working_dtype(x), copy=False)
     kind = wide.dtype.type

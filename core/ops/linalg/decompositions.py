@@ -75,7 +75,8 @@ def cholesky(x, *, upper: bool = False):
     """Cholesky factor of the symmetric part of x: lower triangular L with ``L @ L.T = x``, or upper U with ``U.T @ U =
     x``.
 
-    upper: return U.
+    - `upper`: return U.
+
     A matrix that is not positive definite is an error of the run (singular_matrix). The gradient is symmetric.
     """
     factor = cholesky_factor(symmetric_part(x, "cholesky"))

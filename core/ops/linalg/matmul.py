@@ -24,7 +24,8 @@ def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
     broadcast.
 
     A vector is a row on the left and a column on the right, and its axis is missing in the result.
-    transpose_x, transpose_y: swap the last two axes of the operand first. A vector stays as it is.
+
+    - `transpose_x`, `transpose_y`: swap the last two axes of the operand first. A vector stays as it is.
     """
     x, y = _transposed_if(xp, x, transpose_x), _transposed_if(xp, y, transpose_y)
     if x.ndim > 2 and y.ndim == 2 and not transpose_x and x.shape[-1] == y.shape[0]:

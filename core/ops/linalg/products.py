@@ -214,7 +214,7 @@ def cross(x, y, *, axis: int = -1):
     """
     at = axis_of(axis, x.rank)
     if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
-        raise ProgramError(f"cross needs axes of size 3, not {x.type} and {y.type}", "shape_mismatch")
+        raise ProgramError(f"cross needs axes of known size 3, not {x.type} and {y.type}", "shape_mismatch")
 
     def rotated(v, first):
         return concat(

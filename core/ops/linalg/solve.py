@@ -107,9 +107,11 @@ def triangular_solve(xp, x, y, *, upper: bool = True, transpose: bool = False, u
 
     y is [..., n, k] or a vector [n]. The op reads only the upper (or lower) triangle of x; the rest of x has gradient
     0.
-    upper: whether x is upper triangular.
-    transpose: solve with ``x.T``.
-    unitriangular: use ones as the diagonal of x; the diagonal then has gradient 0.
+
+    - `upper`: whether x is upper triangular.
+    - `transpose`: solve with ``x.T``.
+    - `unitriangular`: use ones as the diagonal of x; the diagonal then has gradient 0.
+
     A zero on the diagonal is an error of the run (singular_matrix).
     """
     vector = y.ndim == 1
@@ -250,8 +252,9 @@ logdet.example(
 def pinv(xp, x, *, rcond: float | None = None):
     """Moore-Penrose pseudo-inverse of each matrix: ``x @ out @ x = x``, of shape [..., n, m] for x [..., m, n].
 
-    rcond: singular values up to `rcond` times the largest count as 0. The default is the machine epsilon of the dtype
-    times the longer side.
+    - `rcond`: singular values up to `rcond` times the largest count as 0. The default is the machine epsilon of the
+      dtype times the longer side.
+
     The gradient is valid among matrices of the same rank (Golub and Pereyra 1973). Where the rank changes, the
     pseudo-inverse is discontinuous.
     """

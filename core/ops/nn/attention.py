@@ -33,10 +33,12 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
     """Scaled dot-product attention: ``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
     query is [..., l, d], key [..., s, d] and value [..., s, e].
-    scale: ``1 / sqrt(d)`` by default.
-    mask: a bool mask is true at visible positions. A mask of another dtype is added to the scores; -inf hides a
-    position.
-    causal: position i sees positions 0 to i of the key. Both sequences start at the same position.
+
+    - `scale`: ``1 / sqrt(d)`` by default.
+    - `mask`: a bool mask is true at visible positions. A mask of another dtype is added to the scores; -inf hides a
+      position.
+    - `causal`: position i sees positions 0 to i of the key. Both sequences start at the same position.
+
     A query position without visible keys gives zeros, with gradient 0.
     """
     if query.rank < 2 or key.rank != query.rank or value.rank != query.rank:
@@ -65,8 +67,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
     if mask is not None:
         weight = where(mask, weight, full_like(scores, value=0.0))
     total = reduce_sum(weight, axes=last, keepdims=True)
-    some = greater_than(total, full_like(total, value=0.0))
-    weight = weight / where(some, total, full_like(total, value=1.0))
+    visible = greater_than(total, full_like(total, value=0.0))
+    weight = weight / where(visible, total, full_like(total, value=1.0))
     return matmul(weight, value)
 
 
@@ -98,8 +100,9 @@ def rotary_embedding(x, positions, *, base: float = 10000.0):
     rotated.
 
     The angle is ``position * base ** (-2 i / d)``.
-    positions: [l], or any shape that broadcasts to [..., l]; integers, or the dtype of x. Positions in half precision
-    give angles in half precision.
+
+    - `positions`: [l], or any shape that broadcasts to [..., l]; integers, or the dtype of x. Positions in half
+      precision give angles in half precision.
     """
     d = x.shape[-1] if x.rank > 1 else 1
     if d < 2 or d % 2:
@@ -121,8 +124,8 @@ def rotary_embedding(x, positions, *, base: float = 10000.0):
 def _rope(x, positions):
     half = x.shape[-1] // 2
     angle = positions[..., None] * 10000.0 ** (-2 * np.arange(half) / x.shape[-1])
-    turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
-    return np.concatenate([turned.real, turned.imag], -1)
+    rotated = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
+    return np.concatenate([rotated.real, rotated.imag], -1)
 
 
 _L = np.arange(3.0)

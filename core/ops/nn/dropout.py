@@ -65,10 +65,11 @@ def dropout(
 ):
     """Set each element to 0 with probability `p` (Srivastava et al. 2014).
 
-    mode: with `upscale_in_train`, training divides the kept elements by ``1 - p`` and a test changes nothing. With
-    `downscale_in_infer`, training leaves the kept elements as they are and a test multiplies by ``1 - p``.
-    axes: axes along which the mask is drawn; it is constant along the others. (0, 1) drops whole channels of [n, c,
-    *spatial], known as dropout2d. Null means all axes.
+    - `mode`: with `upscale_in_train`, training divides the kept elements by ``1 - p`` and a test changes nothing. With
+      `downscale_in_infer`, training leaves the kept elements as they are and a test multiplies by ``1 - p``.
+    - `axes`: axes along which the mask is drawn; it is constant along the others. (0, 1) drops whole channels of [n, c,
+      *spatial], known as dropout2d. Null means all axes.
+
     ``p = 1`` gives zeros. The gradient uses the same mask.
     """
     _check_probability(p)
@@ -138,27 +139,29 @@ def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
     frames, c, h, w = x.shape
     if segments < 1 or (frames % segments and frames != -1):
         raise ProgramError(f"{frames} frames are not a multiple of {segments} segments", "bad_attr")
-    moved = int(c * shift_ratio)
+    shifted_count = int(c * shift_ratio)
     videos = -1 if frames == -1 else frames // segments
-    apart = reshape(x, shape=(videos, segments, c, h, w))
-    early, late, rest = split(apart, sections=(moved, moved, c - 2 * moved), axis=2)
+    videos_apart = reshape(x, shape=(videos, segments, c, h, w))
+    from_previous, from_next, rest = split(
+        videos_apart, sections=(shifted_count, shifted_count, c - 2 * shifted_count), axis=2
+    )
 
     def shifted(part, before: int):
         padded = pad(part, paddings=(0, 0, before, 1 - before, *(0,) * 6))
         return slice_(padded, axes=(1,), starts=(1 - before,), ends=(1 - before + segments,))
 
-    out = concat(shifted(early, 1), shifted(late, 0), rest, axis=2)
+    out = concat(shifted(from_previous, 1), shifted(from_next, 0), rest, axis=2)
     return reshape(out, shape=x.shape)
 
 
-def _shifted(x, segments, moved):
+def _shifted(x, segments, shifted_count):
     out = x.copy()
-    out[:, : 2 * moved] = 0
+    out[:, : 2 * shifted_count] = 0
     for i in range(len(x)):
         if i % segments > 0:
-            out[i, :moved] = x[i - 1, :moved]
+            out[i, :shifted_count] = x[i - 1, :shifted_count]
         if i % segments < segments - 1:
-            out[i, moved : 2 * moved] = x[i + 1, moved : 2 * moved]
+            out[i, shifted_count : 2 * shifted_count] = x[i + 1, shifted_count : 2 * shifted_count]
     return out
 
 

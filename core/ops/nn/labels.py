@@ -139,9 +139,10 @@ def softmax_with_cross_entropy(
     `axis` of size 1. The loss has the shape of the label. A label equal to `ignore_index` gives loss 0 and gradient 0.
     Any other label outside the classes is an error of the run (index_out_of_range).
     Soft labels have the shape of `logits`, and the loss keeps `axis` with size 1.
-    weight: [classes], a factor for each class.
-    reduction: with hard labels, `mean` divides the sum by the total weight of the labels that count, and gives 0 if
-    there are none. With soft labels it is the mean over the rows.
+
+    - `weight`: [classes], a factor for each class.
+    - `reduction`: with hard labels, `mean` divides the sum by the total weight of the labels that count, and gives 0 if
+      there are none. With soft labels it is the mean over the rows.
     """
     at = axis_of(axis, logits.rank)
     log_p = log_softmax(logits, axis=at)
@@ -214,7 +215,8 @@ def nll_loss(x, label, weight=None, *, ignore_index: int = -100, reduction: Redu
 
     x is [n, classes, ...] or [classes]; the labels have that shape without the class axis. A label equal to
     `ignore_index` gives loss 0 and gradient 0.
-    reduction: `mean` divides the sum by the total weight of the labels that count, and gives 0 if there are none.
+
+    - `reduction`: `mean` divides the sum by the total weight of the labels that count, and gives 0 if there are none.
     """
     if x.rank == 0 or label.rank != x.rank - 1:
         wanted = "[n, classes, ...] and labels [n, ...]"

@@ -101,7 +101,8 @@ def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, 
     delta / 2``.
 
     It equals `huber_loss` / delta.
-    sigma: if given, delta is ``1 / sigma ** 2``.
+
+    - `sigma`: if given, delta is ``1 / sigma ** 2``.
     """
     if sigma is not None:
         _positive(sigma=sigma)
@@ -159,7 +160,8 @@ def kldiv_loss(x, target, *, reduction: Literal["none", "mean", "sum", "batchmea
     """Kullback-Leibler divergence: ``target * (log(target) - x)`` for log-probabilities x.
 
     The loss is 0 where target is not positive.
-    reduction: `batchmean` divides the sum by the size of the first axis.
+
+    - `reduction`: `batchmean` divides the sum by the size of the first axis.
     """
     none = less_equal(target, _zero(target))
     safe = where(none, _full(target, 1.0), target)
@@ -202,7 +204,7 @@ hinge_loss.example(
 def label_smooth(label, prior=None, *, epsilon: float = 0.1):
     """Smoothed labels: ``(1 - epsilon) * label + epsilon * prior``.
 
-    prior: uniform over the last axis by default.
+    - `prior`: uniform over the last axis by default.
     """
     if prior is None:
         if label.rank == 0 or label.shape[-1] < 1:
@@ -282,9 +284,9 @@ def poisson_nll_loss(
     """Negative log-likelihood of Poisson counts: ``exp(x) - label * x``, where x is the logarithm of the expected
     value.
 
-    log_input: if false, x is the expected value itself, and the loss is ``x - label * log(x + epsilon)``.
-    full: add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's approximation of log(label!), where label
-    > 1.
+    - `log_input`: if false, x is the expected value itself, and the loss is ``x - label * log(x + epsilon)``.
+    - `full`: add ``label * log(label) - label + log(2 pi label) / 2``, Stirling's approximation of log(label!), where
+      label > 1.
     """
     each = exp(x) - label * x if log_input else x - label * log(x + epsilon)
     if full:
@@ -319,7 +321,8 @@ def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float 
     """Negative log-likelihood of a Gaussian (Nix and Weigend 1994): ``(log(v) + (x - label) ** 2 / v) / 2``.
 
     v is max(variance, epsilon). A variance below `epsilon` has gradient 0.
-    full: add ``log(2 pi) / 2``.
+
+    - `full`: add ``log(2 pi) / 2``.
     """
     _positive(epsilon=epsilon)
     v = clip(variance, min=epsilon)

@@ -110,14 +110,14 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
         raise ProgramError(
             f"path_table and path_code must be [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch"
         )
-    there = greater_equal(path_table, fill_zeros_like(path_table))
-    nodes = where(there, path_table, fill_zeros_like(path_table))
+    on_path = greater_equal(path_table, fill_zeros_like(path_table))
+    nodes = where(on_path, path_table, fill_zeros_like(path_table))
     rows = gather(weight, nodes) * unsqueeze(x, axes=(1,))
     score = reduce_sum(rows, axes=(2,))
     if bias is not None:
         score = score + gather(bias, nodes)
     each = softplus(score) - score * cast(path_code, dtype=x.dtype)
-    return _like_label(reduce_sum(where(there, each, fill_zeros_like(each)), axes=(1,)), label)
+    return _like_label(reduce_sum(where(on_path, each, fill_zeros_like(each)), axes=(1,)), label)
 
 
 def _hsigmoid(x, label, weight, bias=None):
@@ -207,9 +207,10 @@ def nce(
     With ``s(k) = weight[k] @ x + bias[k] - log(m * chance of k)`` for m samples the loss is ``-log(sigmoid(s(label))) -
     sum(log(1 - sigmoid(s(k))) for k in samples)``.
     The whole batch shares the samples. They are drawn with replacement and may include the label.
-    sampler: `uniform`, or `log_uniform`: class k has probability ``log((k + 2) / (k + 1)) / log(classes + 1)``, which
-    suits classes sorted by decreasing frequency.
-    samples: int32 or int64 [m], drawn by the client from the distribution of `sampler`.
+
+    - `sampler`: `uniform`, or `log_uniform`: class k has probability ``log((k + 2) / (k + 1)) / log(classes + 1)``,
+      which suits classes sorted by decreasing frequency.
+    - `samples`: int32 or int64 [m], drawn by the client from the distribution of `sampler`.
     """
     _check_rows(x, label, weight, "nce")
     classes = weight.shape[0]

@@ -93,7 +93,8 @@ def batch_norm(
     `use_global_stats`, m and v are the running statistics, which stay unchanged. They also stay unchanged for an empty
     batch. To keep the updates, write `mean_out` and `variance_out` over `mean` and `variance`. No gradient flows
     through the running statistics.
-    data_layout: channels are axis 1 (NCHW) or the last axis (NHWC).
+
+    - `data_layout`: channels are axis 1 (NCHW) or the last axis (NHWC).
     """
     if x.rank < 2:
         raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")

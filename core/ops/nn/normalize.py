@@ -209,8 +209,8 @@ def _lrn(x, n, k, alpha, beta):
     out = np.zeros(x.shape)
     for c in range(x.shape[1]):
         low = c - n // 2
-        near = x[:, max(low, 0) : max(low + n, 0)]
-        out[:, c] = x[:, c] / (k + alpha * (near**2).sum(1)) ** beta
+        neighbours = x[:, max(low, 0) : max(low + n, 0)]
+        out[:, c] = x[:, c] / (k + alpha * (neighbours**2).sum(1)) ** beta
     return out
 
 

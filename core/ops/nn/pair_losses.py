@@ -59,7 +59,8 @@ rank_loss.example(
 def margin_rank_loss(label, left, right, *, margin: float = 0.0, reduction: Reduction = "none"):
     """Ranking loss with a margin: ``max(0, -label * (left - right) + margin)``.
 
-    label: 1 if left ranks higher, -1 if right does.
+    - `label`: 1 if left ranks higher, -1 if right does.
+
     At the kink the gradient is 0.
     """
     return reduced(relu(margin - label * (left - right)), reduction)
@@ -84,9 +85,9 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
         largest = reduce_max(sizes, axes=axes, keepdims=True)
         scaled = v / where(greater_than(largest, _zero(largest)), largest, _full(largest, 1.0))
         total = reduce_sum(square(scaled), axes=axes, keepdims=True)
-        some = greater_than(largest * sqrt(total), _full(total, epsilon))
-        root = rsqrt(where(some, total, _full(total, 1.0)))
-        return scaled * where(some, root, _zero(root))
+        nonzero = greater_than(largest * sqrt(total), _full(total, epsilon))
+        root = rsqrt(where(nonzero, total, _full(total, 1.0)))
+        return scaled * where(nonzero, root, _zero(root))
 
     if x.shape[axes[0]] == 0:
         return reduce_sum(x * y, axes=axes)

@@ -118,8 +118,8 @@ def sigmoid_cross_entropy_with_logits(
     """Binary cross-entropy of logits: ``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))``, without
     overflow.
 
-    ignore_index: elements with this label give loss 0 and gradient 0.
-    normalize: divide the result by the number of elements that are not ignored.
+    - `ignore_index`: elements with this label give loss 0 and gradient 0.
+    - `normalize`: divide the result by the number of elements that are not ignored.
     """
     ignored = equal(label, full_like(label, value=ignore_index))
     # log(1 + exp(-|x|)) plus a rest that is at least 0, so that no small term is lost in a sum

@@ -57,8 +57,8 @@ def _accumulated(
 def cumsum(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = False):
     """Cumulative sum along `axis`: ``out[i] = x[0] + ... + x[i]``.
 
-    exclusive: leave out x[i] itself, so the first result is 0.
-    reverse: accumulate from the end.
+    - `exclusive`: leave out x[i] itself, so the first result is 0.
+    - `reverse`: accumulate from the end.
     """
     return _accumulated(xp, x, axis, lambda v: xp.cumsum(v, axis=0, dtype=working_dtype(x)), 0, exclusive, reverse)
 

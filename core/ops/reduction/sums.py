@@ -172,8 +172,8 @@ def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
 def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
     """Maximum over `axes`: ``max(x[0], x[1], ...)``.
 
-    tie: gradient of tied elements. `even`: they share it evenly. `first`: the first in row-major order gets it. `all`:
-    each gets all of it.
+    - `tie`: gradient of tied elements. `even`: they share it evenly. `first`: the first in row-major order gets it.
+      `all`: each gets all of it.
     """
     return xp.max(x, axis=axes, keepdims=keepdims)
 

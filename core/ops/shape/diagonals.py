@@ -89,7 +89,7 @@ diagonal_into.example(
 def diag(x, *, offset: int = 0):
     """Square matrix with the vector x on a diagonal: ``out[i, i + offset] = x[i]``. For a matrix x, its diagonal.
 
-    offset: 0 is the main diagonal; positive numbers are above it.
+    - `offset`: 0 is the main diagonal; positive numbers are above it.
     """
     if x.rank == 2:
         return diagonal(x, offset=offset)
@@ -115,7 +115,7 @@ diag.example(
 def triangle_mask_like(xp, x, *, diagonal: int = 0):
     """True on and below a diagonal of the last two axes, false above. x gives only its shape.
 
-    diagonal: 0 is the main diagonal; positive numbers are above it.
+    - `diagonal`: 0 is the main diagonal; positive numbers are above it.
     """
     if x.size == 0:
         return xp.zeros(x.shape, bool)  # np.tri would allocate the last two axes even where a batch axis has size 0

@@ -23,7 +23,7 @@ EMPTY = X[:0]
 def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
     """x with a border of `value`: ``out[before + i] = x[i]`` along each axis.
 
-    paddings: for each axis the number of elements before and after it.
+    - `paddings`: for each axis the number of elements before and after it.
     """
     pairs = tuple(zip(paddings[::2], paddings[1::2], strict=True))
     return xp.pad(x, pairs, constant_values=x.dtype.type(value)) if pairs else x
@@ -112,9 +112,10 @@ def pad(
 ):
     """x with a border around it: ``out[before + i] = x[i]`` along each axis.
 
-    paddings: for each axis the number of elements before and after it.
-    mode: content of the border. `constant`: `value`. `reflect`: x mirrored at its first and last element. `replicate`:
-    copies of the first and last element. `circular`: x repeated.
+    - `paddings`: for each axis the number of elements before and after it.
+    - `mode`: content of the border. `constant`: `value`. `reflect`: x mirrored at its first and last element.
+      `replicate`: copies of the first and last element. `circular`: x repeated.
+
     The gradient of a border element is added to the gradient of the element it copies.
     """
     if mode == "constant":

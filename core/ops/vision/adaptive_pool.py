@@ -137,8 +137,8 @@ def _adaptive_average(x, n, output_size):
         weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
         weights = cast(weights, dtype=x.dtype)
         order = (*(i for i in range(x.rank) if i != axis), axis)
-        turned = matmul(transpose(x, axes=order), weights)
-        x = transpose(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+        averaged = matmul(transpose(x, axes=order), weights)
+        x = transpose(averaged, axes=tuple(order.index(i) for i in range(x.rank)))
     return x
 
 

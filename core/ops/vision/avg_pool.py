@@ -134,7 +134,9 @@ def avg_pool2d(
     """Mean over each window of x [n, c, h, w]: ``out[..., i, j] = mean(x[..., i s : i s + k, j s : j s + k])``.
 
     s is the stride and k the size of the window.
-    exclusive: divide by the number of elements of x in the window; otherwise by the window size, including padding.
+
+    - `exclusive`: divide by the number of elements of x in the window; otherwise by the window size, including padding.
+
     `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end.
     """
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}

@@ -104,9 +104,10 @@ def conv2d(
 
     x is [batch, channels, height, width]; with NHWC the channels are the last axis. The filter is always [out channels,
     channels / groups, kernel height, kernel width].
-    paddings: zeros around x, as one size, (height, width) or (top, bottom, left, right).
-    padding: `same` chooses paddings with ceil(size / stride) outputs; `valid` means no padding.
-    groups: output channels are divided into groups, and each group reads its own group of input channels.
+
+    - `paddings`: zeros around x, as one size, (height, width) or (top, bottom, left, right).
+    - `padding`: `same` chooses paddings with ceil(size / stride) outputs; `valid` means no padding.
+    - `groups`: output channels are divided into groups, and each group reads its own group of input channels.
     """
     return _convolve(x, filter, bias, 2, conv, padding, data_format == "NHWC")
 
@@ -159,8 +160,8 @@ def _transposed_conv(x, filter, bias, n, conv, output_padding, padding, last):
         raise ProgramError("output_padding must be smaller than the stride or the dilation", "bad_attr")
     paddings = conv.paddings if padding == "explicit" else (0,)
     if padding == "same":  # the padding of a convolution from n * stride elements to n
-        kept = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
-        paddings = tuple(p for m, k, s, d in kept for p in _same(m * s, k, s, d))
+        axis_sizes = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
+        paddings = tuple(p for m, k, s, d in axis_sizes for p in _same(m * s, k, s, d))
         more = tuple(max(s - d * (k - 1) - 1, 0) for k, s, d in zip(filter.shape[2:], steps, spread, strict=True))
     axes = zip(x.shape[2:], filter.shape[2:], steps, pads_of(paddings, n), spread, more, strict=True)
     spatial = tuple((m - 1) * s - sum(p) + d * (k - 1) + 1 + extra for m, k, s, p, d, extra in axes)
@@ -206,9 +207,10 @@ def conv2d_transpose(
 
     x is [batch, channels, height, width], the filter [channels, out channels / groups, kernel height, kernel width].
     Along each axis the output has (n - 1) * stride - paddings + dilation * (kernel - 1) + 1 + output_padding elements.
-    output_padding: with a stride above 1, `conv2d` maps several input sizes to one output size; this chooses among
-    them.
-    padding: with `same` the output has n * stride elements along each axis; `valid` means no padding.
+
+    - `output_padding`: with a stride above 1, `conv2d` maps several input sizes to one output size; this chooses among
+      them.
+    - `padding`: with `same` the output has n * stride elements along each axis; `valid` means no padding.
     """
     last = data_format == "NHWC"
     return _transposed_conv(x, filter, bias, 2, conv, output_padding, padding, last)

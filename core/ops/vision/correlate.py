@@ -264,8 +264,8 @@ def adjoint(ct, x, f, which, **attrs):
     for at in np.ndindex(like.shape):
         unit = np.zeros(like.shape)
         unit[at] = 1.0
-        moved = conv_by_definition(unit, f, **attrs) if which == "input" else conv_by_definition(x, unit, **attrs)
-        out[at] = (moved * ct).sum()
+        image = conv_by_definition(unit, f, **attrs) if which == "input" else conv_by_definition(x, unit, **attrs)
+        out[at] = (image * ct).sum()
     return out
 
 

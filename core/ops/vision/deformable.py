@@ -33,9 +33,11 @@ def deformable_conv2d(
     """Deformable convolution (Dai et al. 2017): `conv2d` whose taps are moved by `offset` and read x bilinearly.
 
     x is [n, c, h, w], the filter [o, c / groups, i, j], and the output [n, o, height, width].
-    offset: [n, 2 * d * i * j, height, width]. For each of the d `deformable_groups` of channels, and each tap in
-    row-major order, it holds the distance down and the distance right.
-    mask: optional [n, d * i * j, height, width]; it multiplies the elements read (Zhu et al. 2019).
+
+    - `offset`: [n, 2 * d * i * j, height, width]. For each of the d `deformable_groups` of channels, and each tap in
+      row-major order, it holds the distance down and the distance right.
+    - `mask`: optional [n, d * i * j, height, width]; it multiplies the elements read (Zhu et al. 2019).
+
     Outside the image x counts as 0. All inputs get gradients. Where a tap falls exactly on an element, the gradient of
     the offset is one-sided.
     """

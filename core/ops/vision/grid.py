@@ -40,8 +40,9 @@ def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
     y[i], 1)``.
 
     theta [n, 2, 3] and `size` (h, w) give a grid [n, h, w, 2]. theta [n, 3, 4] and (d, h, w) give [n, d, h, w, 3].
-    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
-    image.
+
+    - `align_corners`: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of
+      the image.
     """
     k = len(size)
     fits = theta.rank == 3 and all(m in (n, -1) for m, n in zip(theta.shape[1:], (k, k + 1), strict=True))
@@ -188,17 +189,20 @@ def grid_sample(
     i, j].
 
     An image is [n, c, h, w]. A volume [n, c, d, h, w] is sampled at (x, y, z) = grid[n, i, j, k].
-    mode: `bilinear` is trilinear for volumes; `bicubic` (a = -0.75) is for images only.
-    align_corners: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of the
-    image.
-    padding_mode: positions outside read zeros, the nearest border element, or the reflected image.
+
+    - `mode`: `bilinear` is trilinear for volumes; `bicubic` (a = -0.75) is for images only.
+    - `align_corners`: whether the coordinates -1 and 1 are the centres of the corner elements, or the outer edges of
+      the image.
+    - `padding_mode`: positions outside read zeros, the nearest border element, or the reflected image.
+
     x gets a gradient; grid gets one unless the mode is `nearest`. Where a position falls exactly on an element, the
     gradient of the grid is one-sided. A NaN in the grid gives NaN; with `nearest` it counts as a position outside.
     """
     k = x.rank - 2
     if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape or -1 in grid.shape or grid.shape[-1] != k:
         raise ProgramError(
-            f"needs [n, c, h, w] and [n, i, j, 2], or [n, c, d, h, w] and [n, i, j, k, 3], not {x.type}, {grid.type}",
+            f"grid_sample needs x [n, c, h, w] and grid [n, i, j, 2], or x [n, c, d, h, w] and grid [n, i, j, k, 3], "
+            f"of known sizes, not {x.type} and {grid.type}",
             "shape_mismatch",
         )
     if mode == "bicubic" and k == 3:

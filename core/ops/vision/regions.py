@@ -59,8 +59,10 @@ def roi_align(
     A bin has `sampling_ratio` x `sampling_ratio` points, at ``top + (bottom - top) * (k + 0.5) / (height *
     sampling_ratio)`` for k = 0, 1, ... along the height, and likewise along the width. Up to one element outside the
     border, a point reads the border; further outside it reads 0.
-    aligned: if true, the centre of the first element is at 0.5; otherwise it is at 0, and a box is at least 1 wide and
-    high.
+
+    - `aligned`: if true, the centre of the first element is at 0.5; otherwise it is at 0, and a box is at least 1 wide
+      and high.
+
     x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
@@ -157,11 +159,11 @@ def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: fl
     """
     at = roi_positions(stop_gradient(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale)
     zero = fill_zeros_like(at)
-    some = greater_equal(at, zero)
+    nonempty = greater_equal(at, zero)
     flat = reshape(x, shape=(math.prod(x.shape),))
     if flat.shape[0] == 0:
         return cast(zero, dtype=x.dtype)
-    return where_or_zero(some, gather(flat, where(some, at, zero)))
+    return where_or_zero(nonempty, gather(flat, where(nonempty, at, zero)))
 
 
 def _align_points(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):

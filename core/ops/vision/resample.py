@@ -27,13 +27,13 @@ CUBIC = -0.75
 def cubic_weights(t):
     """Keys' weights of the four elements around a position `t` after the second element. t is an array or a symbol."""
 
-    def near(d):
+    def inner(d):
         return ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
 
-    def far(d):
+    def outer(d):
         return ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
 
-    return far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
+    return outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)
 
 
 def _source(size: int, out: int, align_corners: bool, from_first: bool) -> np.ndarray:
@@ -147,8 +147,8 @@ def _resized(x, axis: int, out: int, options):
     order = (*(i for i in range(x.rank) if i != axis), axis)
     if size * out <= DENSE:
         weights = cast(x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **options), dtype=x.dtype)
-        turned = matmul(transpose(x, axes=order), weights)
-        return transpose(turned, axes=tuple(order.index(i) for i in range(x.rank)))
+        resized = matmul(transpose(x, axes=order), weights)
+        return transpose(resized, axes=tuple(order.index(i) for i in range(x.rank)))
     parts = []
     for tap in range(TAPS[options["mode"]]):
         at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **options)
@@ -169,10 +169,12 @@ def interpolate(
 ):
     """x [n, c, *spatial] resized to `size`, or by `scale_factor` (rounded down), over one to three spatial axes.
 
-    mode: `nearest`, `linear` (bilinear for images, trilinear for volumes) or `cubic` (bicubic for images, a = -0.75).
-    align_corners: if true, the centres of the corner elements of input and output coincide.
-    align_mode: without align_corners, 0 makes the outer edges of input and output coincide; 1 (linear only) makes the
-    first elements coincide.
+    - `mode`: `nearest`, `linear` (bilinear for images, trilinear for volumes) or `cubic` (bicubic for images, a =
+      -0.75).
+    - `align_corners`: if true, the centres of the corner elements of input and output coincide.
+    - `align_mode`: without align_corners, 0 makes the outer edges of input and output coincide; 1 (linear only) makes
+      the first elements coincide.
+
     The gradient of x is the transpose of the resizing.
     """
     n = x.rank - 2

@@ -112,7 +112,7 @@ def test_the_report_lists_regions_of_machine_code_and_reasons_for_the_other_ops(
     regions = [each.op.attrs["region"] for each in machine.calls if each.op.type == "native"]
 
     assert [each["arena_bytes"] for each in report["regions"]] == [region.arena_bytes for region in regions]
-    assert len(regions) == 1  # from which the sort is called
+    assert len(regions) == 1  # the region calls the sort
     (sort, *_) = report["interpreted"]  # as ops of the core
     assert sort["of"] == {"block": 0, "op": 1, "type": "sort", "backward": False}
     assert (sort["type"], sort["count"]) == ("argsort", 1)
@@ -147,7 +147,7 @@ def test_an_uncompiled_loop_names_its_first_uncompiled_op():
     forward, backward = report_of(rounding_inside())["interpreted"]
 
     assert (forward["type"], forward["of"]["type"], forward["count"]) == ("loop", "while", 1)
-    assert forward["ops"] > 5  # with those inside
+    assert forward["ops"] > 5  # inner ops included
     assert forward["reason"] == "block 2, op 1 (cast): no machine code for float16"
     assert (backward["type"], backward["of"]["backward"]) == ("loop", True)
     assert backward["reason"] == "shares a stack with an op that has no machine code"

@@ -59,7 +59,9 @@ def test_an_elementwise_kernel_counts_each_operation_and_each_array_once():
     (product,) = [each for each in kernels if "mul" in each["ops"]]
 
     assert product["flops"] == 12 * product["ops"].count("mul")
-    assert 8 * (12 + 4 + 12) <= product["bytes"] <= 8 * (12 + 4 + 12 + 12)  # the gradient may be made beside
+    assert (
+        8 * (12 + 4 + 12) <= product["bytes"] <= 8 * (12 + 4 + 12 + 12)
+    )  # the same kernel may also compute the gradient
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["machine code", "interpreted"])

@@ -212,7 +212,7 @@ def test_the_number_of_parts_of_a_split_is_limited():
     assert refused("split", np.zeros(0), num=10**12) == "bad_attr"
 
 
-# --- what attributes mean ------------------------------------------------------------------------------------------
+# --- attributes ------------------------------------------------------------------------------------------------------
 
 
 def test_a_size_of_minus_one_keeps_the_size_of_the_input_known_or_not():

@@ -167,7 +167,7 @@ def test_an_impossible_backward_pass_is_refused(target, seed, code):
     assert caught.value.code == code
 
 
-# Gradients that are recorded
+# Recorded gradients
 
 
 @pytest.mark.parametrize("mode", ["immediate", "lazy"])
@@ -227,7 +227,7 @@ def test_iterations_with_the_same_structure_share_compiled_steps(mode):
         t = Tape(mode, steps=steps)
         t.append(parameters={"x": np.random.normal(size=(2, 3)), "y": Y})
         iteration(t, 2.0)
-        iteration(t, 2.0)  # further along the same one, under other names
+        iteration(t, 2.0)  # the same tape again, with other names
     assert (steps.compiled, steps.reused) == (2, 10)
     iteration(t, 3.0)
     assert steps.compiled == 4
@@ -329,7 +329,7 @@ def test_every_op_gives_the_same_on_a_tape_as_in_a_program(type):
             identical(gradient, whole(wanted.gradients)[name])
 
 
-# What is wrong, and where
+# Errors and their locations
 
 
 def test_all_errors_of_an_append_are_located_and_nothing_is_appended():
@@ -349,13 +349,13 @@ def test_all_errors_of_an_append_are_located_and_nothing_is_appended():
             ],
             constants={"c": np.zeros(3)},
         )
-    told = [(p.code, p.pointer, p.op) for p in caught.value.problems]
-    assert told == [
+    reported = [(p.code, p.pointer, p.op) for p in caught.value.problems]
+    assert reported == [
         ("shape_mismatch", "/ops/1", 2),
         ("unknown_variable", "/ops/2/inputs/x/0", 3),
         ("unknown_op", "/ops/3", 4),
         ("duplicate_variable", "/ops/4/outputs", 5),
-        (told[4][0], "/ops/5", 6),
+        (reported[4][0], "/ops/5", 6),
         ("bad_slot", "/ops/6/inputs", 7),
     ]
     unknown = caught.value.problems[1]
@@ -387,9 +387,14 @@ def test_the_form_of_appended_ops_and_leaves_is_checked():
 def test_ops_with_inner_blocks_are_refused(type):
     with pytest.raises(ProgramError) as caught:
         tape().append([op("tanh", x="x"), op(type, x="x", attrs={"sub_block": 1})])
-    (told,) = caught.value.problems
-    assert (told.code, told.pointer, told.op, told.op_type) == ("control_flow_on_tape", "/ops/1", 1, type)
-    assert "client" in (told.suggestion or "")
+    (reported,) = caught.value.problems
+    assert (reported.code, reported.pointer, reported.op, reported.op_type) == (
+        "control_flow_on_tape",
+        "/ops/1",
+        1,
+        type,
+    )
+    assert "client" in (reported.suggestion or "")
 
 
 def test_a_tape_limits_its_ops_and_bytes():
