@@ -1,4 +1,4 @@
-"""Object code kept: on disk, so that a process that starts again compiles nothing twice, and in memory.
+"""Object code kept on disk, so that a process that starts again compiles nothing twice.
 
 A key is a digest of all that object code depends on; `machine` makes it. On disk an entry is one file: a line that says
 what it is, a digest of key and code, the code. Files appear whole or not at all, and several processes may share a
@@ -12,14 +12,11 @@ import logging
 import os
 import stat
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
 
-__all__ = ["DiskCache", "MemoryCache"]
+__all__ = ["DiskCache"]
 
 log = logging.getLogger("backpass.codegen")
 
@@ -27,8 +24,6 @@ MAGIC = b"backpass object code 1\n"
 SUFFIX = ".o"
 ABANDONED = 3600.0
 """Seconds after which a file that is still being written has lost its writer."""
-
-Kept = TypeVar("Kept")
 
 
 class DiskCache:
@@ -109,34 +104,6 @@ class DiskCache:
         if not self._warned:
             log.warning("no object code is kept in %s: %s", self.directory, error)
             self._warned = True
-
-
-class MemoryCache(Generic[Kept]):
-    """Values by key, at most `limit` bytes of them; what was not used for longest goes first. Safe among threads."""
-
-    def __init__(self, limit: int, size: Callable[[Kept], int]) -> None:
-        self.limit = limit
-        self._size = size
-        self._kept: dict[str, Kept] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: str) -> Kept | None:
-        with self._lock:
-            found = self._kept.pop(key, None)
-            if found is not None:
-                self._kept[key] = found
-            return found
-
-    def put(self, key: str, value: Kept) -> None:
-        with self._lock:
-            self._kept[key] = value
-            total = sum(map(self._size, self._kept.values()))
-            while total > self.limit:
-                total -= self._size(self._kept.pop(next(iter(self._kept))))
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
 
 
 def _read(path: Path) -> bytes:

@@ -13,8 +13,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from core.codegen.cache import DiskCache, MemoryCache
+from core.codegen.cache import DiskCache
 from core.codegen.compiler_process import Outside
+from core.ir.lru import LRU
 
 __all__ = [
     "KEPT",
@@ -85,7 +86,7 @@ class _Kept:
     """The caches of this process. compilations: how often there was no way but to compile."""
 
     def __init__(self) -> None:
-        self.memory: MemoryCache[Library] = MemoryCache(MEMORY_BYTES, lambda library: library.nbytes)
+        self.memory: LRU[Library] = LRU(MEMORY_BYTES, lambda library: library.nbytes)
         self.disk: DiskCache | None = None
         self.outside: Outside | None = None
         self.compilations = 0

@@ -19,6 +19,7 @@ from core.autodiff.adjoint import Adjoint
 from core.compiler.compile import optimize
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location
+from core.ir.lru import LRU
 from core.ir.recursion import headroom
 from core.runtime.reference import Plan, Run, RunLimits, plan
 from core.tape.playback import Playback, play_back
@@ -100,15 +101,13 @@ class Step:
 
 
 class Steps:
-    """Compiled steps by form, those used last at the end; several tapes may share them.
+    """Compiled steps by form, as many as there is room for; several tapes may share them.
 
     compiled, reused: how often a step had to be made, and how often it was there.
     """
 
     def __init__(self, room: int = ROOM) -> None:
-        self._kept: dict[Hashable, Step] = {}
-        self._room = room
-        self._size = 0
+        self._kept: LRU[Step] = LRU(room, _weight, at_least=1)
         self.compiled = 0
         self.reused = 0
 
@@ -125,17 +124,14 @@ class Steps:
         return self._step(form, ("backward", form.key, asked), lambda: _backward(form, *asked))
 
     def _step(self, form: Form, key: Hashable, make: Callable[[], Step]) -> Step:
-        found = self._kept.pop(key, None)
+        found = self._kept.get(key)
         if found is not None:
             self.reused += 1
-        else:
-            with _placed(form):
-                found = make()
-            self.compiled += 1
-            self._size += _weight(found)
-        self._kept[key] = found
-        while self._size > self._room and len(self._kept) > 1:
-            self._size -= _weight(self._kept.pop(next(iter(self._kept))))
+            return found
+        with _placed(form):
+            found = make()
+        self.compiled += 1
+        self._kept.put(key, found)
         return found
 
 

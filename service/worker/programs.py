@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from core.compiler.compile import (
 from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from core.wire import Limits, read
@@ -50,10 +51,7 @@ TRIPS = 100
 SHORT_OPS = 200
 """Of a program whose backward pass and plan take some milliseconds, which is not worth parking a call."""
 
-PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
-
-Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +64,14 @@ class Compiled:
 
 @dataclass(slots=True)
 class Known:
-    """A program and its executables, the one used last at the end."""
+    """A program and its executables."""
 
     program: Program
     machine: Machine = "never"
     compilations: Compilations | None = None
-    _executables: dict[Hashable, Executable] = field(default_factory=dict)
+    _executables: LRU[Executable] = field(
+        default_factory=lambda: LRU(EXECUTABLE_ROOM, lambda executable: op_count(executable.plan.block), at_least=1)
+    )
     _ops: int | None = None
 
     def gradient(
@@ -127,10 +127,10 @@ class Known:
         if executable.machine is None:
             return compiled
         key = ("timed", id(executable.plan))  # which the entry keeps alive
-        found = _recall(self._executables, key)
+        found = self._executables.get(key)
         if found is None:
             found = self._beside(key, lambda: executable.compiled(timed=True))
-            self._put(key, found)
+            self._executables.put(key, found)
             return Compiled(found, fresh=True)
         return Compiled(found, fresh=False)
 
@@ -151,7 +151,7 @@ class Known:
 
     def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Compiled:
         """repeated: it will run again and again."""
-        found = _recall(self._executables, key)
+        found = self._executables.get(key)
         if found is not None:
             return Compiled(found, fresh=False)
         for_sure = self.machine == "always" or (self.machine == "auto" and repeated)
@@ -161,18 +161,20 @@ class Known:
                 executable = self._beside(key, executable.compiled)
         else:
             executable = self._beside(key, lambda: self._whole(compile, repeated))
-        self._put(key, executable)
+        self._executables.put(key, executable)
         return Compiled(executable, fresh=True)
 
-    def _put(self, key: Hashable, executable: Executable) -> None:
-        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.plan.block))
+    @property
+    def ops(self) -> int:
+        """Ops of the program, in all blocks."""
+        if self._ops is None:
+            self._ops = op_count(self.program.block)
+        return self._ops
 
     @property
     def _is_short(self) -> bool:
         """Whether everything but machine code is there in no time."""
-        if self._ops is None:
-            self._ops = op_count(self.program.block)
-        return self._ops <= SHORT_OPS
+        return self.ops <= SHORT_OPS
 
     def _beside(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
         """What `compile` returns, made while other calls go on. Raises Parked as long as it is not there."""
@@ -202,7 +204,7 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
     Raises ProgramError when the document is not a valid program.
     """
     id, document = args.get("program_id"), args.get("document")
-    found: Known | None = _recall(state.programs, id)
+    found: Known | None = state.programs.get(id)
     if found is not None:
         return found
     if document is None:
@@ -211,7 +213,7 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
     compilations = state.compilations if id is not None else None
     known = Known(read_program(state, document), machine_for(state), compilations)
     if id is not None:
-        _keep(state.programs, id, known, PROGRAM_ROOM, lambda each: op_count(each.program.block))
+        state.programs.put(id, known)
     return known
 
 
@@ -274,23 +276,6 @@ def _is_long(block: Block) -> bool:
     """Whether one run takes longer than compiling; a rule of the program alone, so that calls repeat to the bit."""
     work = count_work(block, TRIPS)
     return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items()) >= LONG
-
-
-def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
-    """What is kept under `key`, moved to the end of `cache`: the start is what was not used for longest."""
-    found = cache.pop(key, None)
-    if found is not None:
-        cache[key] = found
-    return found
-
-
-def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight: Callable[[Kept], int]) -> None:
-    """Put `value` at the end of `cache`, and let go of what was not used for longest while there is too much."""
-    cache[key] = value
-    total = sum(map(weight, cache.values())) if len(cache) > 1 else 0
-    while total > room and len(cache) > 1:
-        oldest = next(iter(cache))
-        total -= weight(cache.pop(oldest))
 
 
 def _key(optimizer: Optimizer) -> Hashable:

@@ -12,12 +12,14 @@ from typing import Any, Literal
 import numpy as np
 
 from core.ir.errors import ExecutionError
+from core.ir.lru import LRU
 from service.worker.compiling import Compilations
 
 __all__ = ["ControlPage", "Handler", "StopSignal", "WorkerState"]
 
 PAGE = mmap.PAGESIZE
 CANCEL_WORD, HEARTBEAT_WORD = 0, 1
+PROGRAM_ROOM = 400_000  # ops of all programs kept
 
 
 class ControlPage:
@@ -89,7 +91,7 @@ class WorkerState:
     settings: the service's settings as plain data.
     stop:     tells the current call whether to go on; a new one for each call.
     tell:     sends a part of the answer while the call goes on: a result and its arrays.
-    programs, sessions, tapes: what the handlers keep.
+    programs, sessions, tapes: what the handlers keep; of programs, those used last.
     steps:    what is compiled for tapes, by structure; the first tape makes it.
     compilations: what is being compiled beside the calls; without it handlers compile what they need themselves.
     """
@@ -100,7 +102,7 @@ class WorkerState:
     settings: dict[str, Any]
     stop: StopSignal
     tell: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
-    programs: dict[str, Any] = field(default_factory=dict)
+    programs: LRU[Any] = field(default_factory=lambda: LRU(PROGRAM_ROOM, lambda known: known.ops, at_least=1))
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None

@@ -11,9 +11,9 @@ import pytest
 
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.lru import LRU
 from core.optim.optimizers import Optimizer
 from service.settings import Settings
-from service.worker import programs
 from service.worker.compiling import Compilations, Parked
 from service.worker.programs import Known, known_program
 from tests.service.wire import regression
@@ -21,7 +21,8 @@ from tests.service.wire import regression
 
 @pytest.fixture
 def state() -> Any:
-    return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"), compilations=None)
+    kept: LRU[Known] = LRU(1_000_000, lambda known: known.ops, at_least=1)
+    return SimpleNamespace(device="cpu", programs=kept, settings=Settings().model_dump(mode="json"), compilations=None)
 
 
 def test_a_program_is_read_once_and_then_known_by_its_id(state):
@@ -44,9 +45,9 @@ def test_an_executable_is_compiled_once_for_each_question(state):
     assert fresh == [True, True, False, True, True, False]
 
 
-def test_what_was_not_used_for_longest_goes_when_room_is_short(state, monkeypatch):
+def test_the_least_recently_used_program_goes_when_room_is_short(state):
     document = regression().document  # two ops
-    monkeypatch.setattr(programs, "PROGRAM_ROOM", 4)
+    state.programs.limit = 4
     for id in ("a", "b"):
         known_program(state, {"program_id": id, "document": document})
     known_program(state, {"program_id": "a"})

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from core.codegen import machine
-from core.codegen.cache import DiskCache, MemoryCache
+from core.codegen.cache import DiskCache
 
 LIMIT = 2**20
 
@@ -209,17 +209,6 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
 
     assert not old.exists()
     assert fresh.exists()
-
-
-def test_memory_is_bounded_and_what_was_not_used_for_longest_goes_first():
-    cache = MemoryCache(10, len)
-    cache.put("a", b"1234")
-    cache.put("b", b"1234")
-    assert cache.get("a") == b"1234"
-
-    cache.put("c", b"1234")
-
-    assert [cache.get(k) for k in "abc"] == [b"1234", None, b"1234"]
 
 
 def _write_and_read(directory: str, seed: int, until: float) -> None:
