@@ -15,6 +15,7 @@ from service.engine import EmbeddedPool, Engine, EngineError
 from service.http import middleware
 from service.http.fast_path import Direct
 from service.http.query_params import known_parameters
+from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
 from service.routes import (
     gradients,
@@ -78,6 +79,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
+    app.state.calls = Calls(engine, app.state.metrics)
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)

@@ -239,7 +239,7 @@ class WorkerProcess:
             kind: Any = message.kind
             exchange.fail(RemoteError(kind, message.code, message.message, message.problem))
         else:
-            exchange.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
+            exchange.succeed(Reply(message.result, arrays, message.timing_ms, self.id, message.compile_ms))
 
     def _over(self, _: asyncio.Future[bool]) -> None:
         self._exchange = None

@@ -46,6 +46,7 @@ class Reply:
 
     tensors:   the caller's own arrays, not shared with any worker.
     timing_ms: milliseconds by phase: queue, transfer_in, compute, transfer_out, total.
+    compile_ms: of `compute`, the part that went into compiling programs, also while the call was parked.
     worker:    id of the worker process that ran the call; give it to `call` to come back to the same process.
     """
 
@@ -53,6 +54,7 @@ class Reply:
     tensors: dict[str, np.ndarray]
     timing_ms: dict[str, float]
     worker: str
+    compile_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

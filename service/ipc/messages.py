@@ -97,7 +97,10 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The handler's answer. Carries a descriptor when the answer arena is a new one."""
+    """The handler's answer. Carries a descriptor when the answer arena is a new one.
+
+    compile_ms: of the time of the call, the part that went into compiling programs.
+    """
 
     number: int
     result: dict[str, Any]
@@ -105,6 +108,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     data: bytearray
     timing_ms: dict[str, float]
     sessions: int
+    compile_ms: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

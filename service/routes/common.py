@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from fastapi import Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
-from service.engine import Engine, EngineError, RemoteError, Reply
-from service.engine.protocol import NO_TENSORS
+from service.engine import Engine
 from service.formats import json_tensors as wire
 from service.http.request_body import JSON
+from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
-from service.problems import FieldError, HttpProblem, from_remote
+from service.problems import FieldError, HttpProblem
 from service.schemas.examples import REGRESSION_ID, WHILE_ID
 from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
@@ -27,7 +25,7 @@ __all__ = [
     "Profiled",
     "ProgramId",
     "UnshownProgramId",
-    "call",
+    "calls",
     "engine",
     "lease_of",
     "metrics",
@@ -71,6 +69,10 @@ def engine(request: Request) -> Engine:
     return request.app.state.engine
 
 
+def calls(request: Request) -> Calls:
+    return request.app.state.calls
+
+
 def metrics(request: Request) -> Metrics:
     return request.app.state.metrics
 
@@ -106,27 +108,3 @@ async def program(request: Request, id: str) -> StoredProgram:
     if found is None:
         raise HttpProblem("not-found", "there is no program with this id")
     return found
-
-
-async def call(
-    request: Request,
-    op: str,
-    args: dict[str, Any],
-    tensors: Mapping[str, np.ndarray] = NO_TENSORS,
-    *,
-    prefix: str = "/program",
-) -> Reply:
-    """Run `op` on any worker and count it. prefix: where in the request body the program stands, for pointers.
-
-    Raises HttpProblem for what the handler refused, EngineError for what the engine could not do.
-    """
-    try:
-        reply = await engine(request).call(op, args, tensors, deadline=settings(request).step_deadline)
-    except RemoteError as error:
-        metrics(request).failed(op, error.code)
-        raise from_remote(error, prefix=prefix) from error
-    except EngineError as error:
-        metrics(request).failed(op, type(error).__name__)
-        raise
-    metrics(request).reply(op, reply)
-    return reply

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request, Response
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import given_tensors, render
-from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import Profiled, ProgramId, engine, metrics, program, settings
+from service.routes.common import Profiled, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
@@ -105,8 +104,7 @@ async def _gradients(
         "profile": profile,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    calls = Calls(engine(request), metrics(request))
-    call = partial(calls.with_program, "gradients", id, document, args, values, deadline=deadline)
+    call = partial(calls(request).with_program, "gradients", id, document, args, values, deadline=deadline)
     if form == NDJSON:
         return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)
     reply = await call()

@@ -10,9 +10,8 @@ from pydantic import Field
 from service.formats import json_tensors as tensors
 from service.http.request_body import JSON, read_body
 from service.http.tensor_payloads import given_tensors
-from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, call, engine, metrics, program, settings
+from service.routes.common import LOSS, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import WORKER_PROBLEMS, Names
@@ -128,7 +127,8 @@ async def get_analysis(
     }
     query = Question.model_validate(asked).query()
     args = {"document": stored.document, "query": query, "shapes": _shapes(shape or []), "trips": trips}
-    return Response(tensors.dumps((await call(request, "analysis", args)).result), media_type=JSON)
+    reply = await calls(request).call("analysis", args, deadline=settings(request).step_deadline)
+    return Response(tensors.dumps(reply.result), media_type=JSON)
 
 
 def _shapes(given: list[str]) -> dict[str, list[int]]:
@@ -210,7 +210,6 @@ async def check(request: Request, program_id: ProgramId) -> Response:
         "seed": asked.seed,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    calls = Calls(engine(request), metrics(request))
-    reply = await calls.with_program("check", stored.id, stored.document, args, values, deadline=deadline)
+    reply = await calls(request).with_program("check", stored.id, stored.document, args, values, deadline=deadline)
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

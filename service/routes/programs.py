@@ -10,7 +10,7 @@ from pydantic import Field
 from service.formats import json_tensors as tensors
 from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
+from service.routes.common import LOSS, ProgramId, UnshownProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
 from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
@@ -83,6 +83,11 @@ def _summary(stored: StoredProgram) -> dict[str, Any]:
     return {"id": stored.id, "created": stored.created, "signature": stored.signature}
 
 
+async def _asked(request: Request, op: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The result of `op` in any worker."""
+    return (await calls(request).call(op, args, deadline=settings(request).step_deadline)).result
+
+
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(tensors.dumps(content), status, headers, JSON)
 
@@ -122,7 +127,7 @@ async def create_program(
     """
     body = await read_body(request, settings(request), binary=False)
     document = only_program(body.document)
-    signature = (await call(request, "inspect", {"document": document})).result
+    signature = await _asked(request, "inspect", {"document": document})
     if validate_only:
         from service.store.programs import program_id
 
@@ -133,7 +138,7 @@ async def create_program(
 async def _registered(request: Request, document: dict[str, Any], signature: dict[str, Any] | None = None) -> Response:
     """Keep a program, checked here if it has no signature yet. Raises HttpProblem 422 or 507."""
     if signature is None:
-        signature = (await call(request, "inspect", {"document": document})).result
+        signature = await _asked(request, "inspect", {"document": document})
     try:
         stored, created = await programs(request).put(document, signature)
     except StoreFull:
@@ -198,7 +203,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
     args = {"document": stored.document, "for_test": body.read_as(CloneRequest).for_test}
-    document = (await call(request, "clone", args)).result["program"]
+    document = (await _asked(request, "clone", args))["program"]
     return await _registered(request, document)
 
 
@@ -224,7 +229,7 @@ async def backward_of(request: Request, stored: StoredProgram, question: Questio
     """The answer of `append_backward` or `gradients`, as the worker gives it. Raises HttpProblem 422."""
     if question.loss is None and not question.targets:
         raise HttpProblem("invalid-request", "name a loss, or targets and inputs")
-    return (await call(request, "backward", {"document": stored.document, **question.query()})).result
+    return await _asked(request, "backward", {"document": stored.document, **question.query()})
 
 
 @router.get(

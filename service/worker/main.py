@@ -168,6 +168,7 @@ def _serve(
         assert isinstance(call, Call), "the first frame comes once"
         answers.trim()  # the service has read the last answer before it sends another call
         state.stop = StopSignal(page, call.number, call.deadline)
+        state.compile_seconds = 0.0
         state.tell = partial(_tell, speak, call.number, state, answers)
         try:
             answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
@@ -233,7 +234,8 @@ def _returned(
             "compute": (done - read) * 1e3,
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
-        return Returned(call.number, result, described, data, timing, state.residents)
+        compile_ms = state.compile_seconds * 1e3
+        return Returned(call.number, result, described, data, timing, state.residents, compile_ms)
 
     return _written(state, answers, computed, returned)
 

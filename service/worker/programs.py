@@ -6,6 +6,7 @@ that is what the memory of a compiled program grows with.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -64,11 +65,12 @@ class Compiled:
 
 @dataclass(slots=True)
 class Known:
-    """A program and its executables."""
+    """A program and its executables. note: receives the seconds of each compilation when its result is used."""
 
     program: Program
     machine: Machine = "never"
     compilations: Compilations | None = None
+    note: Callable[[float], None] = lambda seconds: None
     _executables: LRU[Executable] = field(
         default_factory=lambda: LRU(EXECUTABLE_ROOM, lambda executable: op_count(executable.plan.block), at_least=1)
     )
@@ -156,7 +158,7 @@ class Known:
             return Compiled(found, fresh=False)
         for_sure = self.machine == "always" or (self.machine == "auto" and repeated)
         if self.compilations is None or (self._is_short and not for_sure):
-            executable = self._planned(compile)
+            executable = self._noted(_timed(lambda: self._planned(compile)))
             if self._becomes_code(executable, repeated):
                 executable = self._beside(key, executable.compiled)
         else:
@@ -178,7 +180,14 @@ class Known:
 
     def _beside(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
         """What `compile` returns, made while other calls go on. Raises Parked as long as it is not there."""
-        return compile() if self.compilations is None else self.compilations.result((id(self), key), compile)
+        if self.compilations is None:
+            return self._noted(_timed(compile))
+        return self._noted(self.compilations.result((id(self), key), lambda: _timed(compile)))
+
+    def _noted(self, made: tuple[Executable, float]) -> Executable:
+        executable, seconds = made
+        self.note(seconds)
+        return executable
 
     def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
         executable = self._planned(compile)
@@ -211,7 +220,7 @@ def known_program(state: WorkerState, args: Mapping[str, Any]) -> Known:
         raise ExecutionError("this worker has not seen the program yet", "program_unknown")
     # without an id the next try would be about another object, and wait again
     compilations = state.compilations if id is not None else None
-    known = Known(read_program(state, document), machine_for(state), compilations)
+    known = Known(read_program(state, document), machine_for(state), compilations, state.note_compilation)
     if id is not None:
         state.programs.put(id, known)
     return known
@@ -261,6 +270,12 @@ def blocks_of(root: Block) -> Iterator[Block]:
 
 def op_count(root: Block) -> int:
     return sum(len(block.ops) for block in blocks_of(root))
+
+
+def _timed(compile: Callable[[], Executable]) -> tuple[Executable, float]:
+    """What `compile` returns, and the seconds that it took."""
+    started = time.perf_counter()
+    return compile(), time.perf_counter() - started
 
 
 def _reading_only(executable: Executable) -> Executable:

@@ -94,6 +94,7 @@ class WorkerState:
     programs, sessions, tapes: what the handlers keep; of programs, those used last.
     steps:    what is compiled for tapes, by structure; the first tape makes it.
     compilations: what is being compiled beside the calls; without it handlers compile what they need themselves.
+    compile_seconds: time that compiling programs took for the current call.
     """
 
     worker: str
@@ -107,11 +108,16 @@ class WorkerState:
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
     compilations: Compilations | None = None
+    compile_seconds: float = 0.0
 
     @property
     def residents(self) -> int:
         """Sessions and tapes that live here; reported after each call."""
         return len(self.sessions) + len(self.tapes)
+
+    def note_compilation(self, seconds: float) -> None:
+        """Count `seconds` of compiling for the current call."""
+        self.compile_seconds += seconds
 
     def free_device_memory(self) -> None:
         """Give back what the array module keeps for later."""

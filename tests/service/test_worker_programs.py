@@ -22,7 +22,13 @@ from tests.service.wire import regression
 @pytest.fixture
 def state() -> Any:
     kept: LRU[Known] = LRU(1_000_000, lambda known: known.ops, at_least=1)
-    return SimpleNamespace(device="cpu", programs=kept, settings=Settings().model_dump(mode="json"), compilations=None)
+    return SimpleNamespace(
+        device="cpu",
+        programs=kept,
+        settings=Settings().model_dump(mode="json"),
+        compilations=None,
+        note_compilation=lambda seconds: None,
+    )
 
 
 def test_a_program_is_read_once_and_then_known_by_its_id(state):
