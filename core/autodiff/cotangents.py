@@ -84,8 +84,8 @@ class Cotangents:
         """Take `ct` as one part of the cotangent of `name`."""
         for n in self._hooks_of(name, "each_contribution"):
             hook = self.hooks.hooks[n]
-            if isinstance(ct, SparseRows) and not hook.by_rows:
-                self._tell(name, f"hook:{hook.do}", self.b.location)
+            if isinstance(ct, SparseRows) and not hook.do.by_rows:
+                self._tell(name, f"hook:{hook.do.name}", self.b.location)
                 (ct,) = self.b.append(self._table(name, ct, self.b.fresh("table"), self.b.location))
             if isinstance(ct, SparseRows):
                 (values,) = self.b.append(hook.emit(self.b, ct.values.name, self.b.location))
@@ -199,8 +199,9 @@ class Cotangents:
                 at = part.location
                 return f"dense_contribution:{at.type}" if at is not None else "dense_contribution", at
         for n in hooked:
-            if not self.hooks.hooks[n].by_rows:
-                return f"hook:{self.hooks.hooks[n].do}", parts[-1].location
+            action = self.hooks.hooks[n].do
+            if not action.by_rows:
+                return f"hook:{action.name}", parts[-1].location
         return None
 
     def _as_table(self, name: str, part: _Part) -> _Part:
@@ -252,10 +253,10 @@ class Cotangents:
         """Remember that a hook acted on the cotangent of `primal`, and `ct` if it wants it returned."""
         hook = self.hooks.hooks[number]
         self.hooks.applied.append((number, f"{self._index}:{primal}"))
-        if hook.do == "record":
+        if hook.do.returned:
             assert isinstance(ct, Value), "what is recorded is not by rows"
             name, _, home = plain(primal).partition("@IN@")
-            at, name = hook.place if hook.variable else (home or self._index, name)
+            at, name = hook.place if hook.match.variable else (home or self._index, name)
             self.recorded[f"{at}:{name}"] = ct
 
     def _tell(self, name: str, reason: str, location: Location | None) -> None:

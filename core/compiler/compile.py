@@ -12,8 +12,7 @@ from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
 from core.gradients.append_backward import append_backward, gradients
 from core.gradients.backward_program import Backward
-from core.gradients.options import Options
-from core.gradients.query import GradientQuery
+from core.gradients.query import GradientQuery, Options
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError

@@ -39,7 +39,7 @@ def apply_update(
         return b.emit("scatter_add_like", grad.values, grad.rows, b.value(parameter.name), axis=0)
 
     if clip is not None:
-        why = clip.needs_whole
+        why = clip.by.needs_whole
         if clip.decay_first:
             if optimizer.decays:
                 grads = [whole(v, g, "weight_decay") for v, g in zip(trained, grads, strict=True)]

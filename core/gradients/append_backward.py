@@ -15,7 +15,7 @@ from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.cost.budget import Budget, Policies, choose
 from core.gradients.backward_program import Backward, rewrites, roles
-from core.gradients.options import Options, check_hooks, cuts, with_memory, without_flow
+from core.gradients.query import Options, check_hooks, cuts, with_memory, without_flow
 from core.gradients.unreachable import reason_for
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
@@ -147,8 +147,7 @@ def _answer(
     found: dict[Any, Backward] = {}
 
     def compiled(policies: Policies, cuts: tuple[int, ...]) -> tuple[Backward, Block]:
-        concrete = replace(options, policies=policies, cuts=cuts)
-        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, concrete)
+        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, options, policies, cuts)
         return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
 
     apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
@@ -169,9 +168,11 @@ def _backward(
     wanted: list[str],
     seeds: list[str | None] | None,
     options: Options,
+    policies: Policies = (),
+    chosen: tuple[int, ...] = (),
 ) -> Backward:
-    """The backward pass as `options` say it, which leave nothing open for a budget."""
-    block = with_memory(program.block, options)
+    """The backward pass by `options`, which hold no budget. policies, chosen: of loops and cuts, from a budget."""
+    block = with_memory(program.block, options, policies)
     variables = {name: root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     block, cut = without_flow(program, block, options)
     depends = Dependence()
@@ -200,7 +201,7 @@ def _backward(
     results += [name for table in tables.values() for name in table]
     adjoint = live(a.ops(), results)
     again = None
-    if at := cuts(program, block, options):
+    if at := cuts(program, block, options, chosen):
         again = recompute(a.part(a.primal, block.params, block.results), adjoint, *at)
         adjoint = again.ops
         a.b.types.update(again.types)

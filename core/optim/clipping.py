@@ -1,88 +1,124 @@
-"""What an update does to its gradients before the optimiser sees them: bounds on elements or on norms."""
+"""Clipping: bounds on the elements or norms of gradients, applied before the optimiser.
+
+A clip is one of `BOUNDS`. To add one, declare one more class here: requests, their schemas and the documentation
+follow.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from core.ir.builder import Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
-from core.ir.registry import as_tuple, convert
+from core.ir.members import Kind, Kinds, Member, check_members, read_members
+from core.ir.registry import as_tuple
 
-__all__ = ["Clip"]
-
-By = Literal["value", "norm", "global_norm"]
+__all__ = ["BOUNDS", "Bound", "Clip", "GlobalNorm", "Norm", "Values"]
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A bound on gradients.
+class Bound(Kind):
+    """A way to bound gradients."""
 
-    by:          value: each element is moved to the nearest number within [min, max], where min is -max if it is not
-                 given; NaN stays NaN. norm: each gradient whose 2-norm is above max_norm is scaled down to it.
-                 global_norm: all gradients of the update are scaled by one factor if their joint 2-norm is above
-                 max_norm (Pascanu, Mikolov and Bengio 2013). Norms are those of the float64 values; where one is not
-                 finite, its gradients stay as they are.
-    decay_first: the optimiser's weight_decay and l1_decay are added to the gradients before they are clipped, instead
-                 of after.
-    Raises ProgramError (bad_query).
-    """
-
-    by: By
-    max_norm: float | None = None
-    min: float | None = None
-    max: float | None = None
-    decay_first: bool = False
+    __slots__ = ()
 
     def __post_init__(self) -> None:
-        if self.by == "value":
-            if self.max_norm is not None or self.max is None or not self.low <= self.max < math.inf:
-                raise ProgramError("clipping by value needs a finite max, and a min not above it", "bad_query")
-        elif self.min is not None or self.max is not None or not 0 < (self.max_norm or 0.0) < math.inf:
-            raise ProgramError(f"clipping by {self.by} needs a positive max_norm and nothing else", "bad_query")
-
-    @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Clip:
-        """A clip from its JSON form ``{"by": "value", "max": 1.0}``."""
-        kinds = {"by": By, "max_norm": float, "min": float, "max": float, "decay_first": bool}
-        if raw.keys() - kinds.keys():
-            raise ProgramError(f"a clip has the members {', '.join(kinds)}", "bad_query")
-        try:
-            return cls(**{name: convert(kinds[name], value) for name, value in raw.items()})
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"not a clip: {error}", "bad_query") from None
-
-    @property
-    def low(self) -> float:
-        assert self.max is not None
-        return -self.max if self.min is None else self.min
-
-    @property
-    def high(self) -> float:
-        assert self.max is not None
-        return self.max
+        check_members(self, f"clipping by {self.name}", "bad_query")
 
     @property
     def needs_whole(self) -> str | None:
         """Why rows of a table must become the whole table first, if they must: zeros would not stay zeros."""
-        return "clip:value" if self.by == "value" and not self.low <= 0.0 <= self.high else None
+        return None
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        """The clipped gradients of one update, in their order; there is at least one."""
+        raise NotImplementedError
+
+
+BOUNDS: Kinds[Bound] = Kinds()
+"""All bounds, by the name that `by` of a clip has in JSON."""
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class Values(Bound):
+    """Move each element to the nearest number in [min, max]. NaN stays NaN."""
+
+    name = "value"
+    max: Annotated[float, Member("Largest element.")]
+    min: Annotated[float | None, Member("Smallest element; `-max` by default.")] = None
+
+    def __post_init__(self) -> None:
+        check_members(self, "clipping by value", "bad_query")
+        if self.low > self.max:
+            raise ProgramError("clipping by value needs a min that does not exceed max", "bad_query")
+
+    @property
+    def low(self) -> float:
+        return -self.max if self.min is None else self.min
+
+    @property
+    def needs_whole(self) -> str | None:
+        return None if self.low <= 0.0 <= self.max else "clip:value"
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return [g.builder.emit("clip", g, min=self.low, max=self.max) for g in gradients]
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class Norm(Bound):
+    """Scale each gradient whose 2-norm exceeds max_norm down to that norm. An infinite or NaN norm changes nothing."""
+
+    name = "norm"
+    max_norm: Annotated[float, Member("Largest 2-norm, computed in float64.", gt=0)]
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return [g.builder.emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class GlobalNorm(Bound):
+    """Scale all gradients by one factor if their joint 2-norm exceeds max_norm (Pascanu, Mikolov and Bengio 2013).
+
+    An infinite or NaN norm changes nothing.
+    """
+
+    name = "global_norm"
+    max_norm: Annotated[float, Member("Largest 2-norm, computed in float64.", gt=0)]
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return as_tuple(gradients[0].builder.emit("clip_by_global_norm", *gradients, max_norm=self.max_norm))
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A bound on gradients between the backward pass and the optimizer.
+
+    Answers return gradients and norms as they are before clipping. A NaN or an infinite element is not removed: ask a
+    step to `require_finite`.
+    """
+
+    by: Annotated[Bound, BOUNDS, Member("What is bounded.")]
+    decay_first: Annotated[
+        bool,
+        Member("Add the optimizer's weight_decay and l1_decay to the gradients before clipping instead of after."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_members(self, "a clip", "bad_query")
+
+    @classmethod
+    def read(cls, raw: Any) -> Clip:
+        """A clip from its JSON form ``{"by": "value", "max": 1.0}``."""
+        return read_members(cls, raw, "a clip", "bad_query")
 
     def apply(self, gradients: Sequence[Cotangent]) -> list[Cotangent]:
         """The clipped gradients, in their order. Rows of a table that are zero count in no norm."""
         given = [g.values if isinstance(g, SparseRows) else g for g in gradients]
-        clipped = self._applied(given)
+        clipped = self.by.apply(given) if given else []
         return [
             SparseRows(g.rows, c) if isinstance(g, SparseRows) else c for g, c in zip(gradients, clipped, strict=True)
         ]
-
-    def _applied(self, gradients: Sequence[Value]) -> list[Value]:
-        if not gradients:
-            return []
-        emit = gradients[0].builder.emit
-        if self.by == "value":
-            return [emit("clip", g, min=self.low, max=self.high) for g in gradients]
-        if self.by == "norm":
-            return [emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
-        return list(as_tuple(emit("clip_by_global_norm", *gradients, max_norm=self.max_norm)))

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ProgramError
+from core.ir.members import Member, check_members, read_members
 from core.ir.precision import largest
-from core.ir.registry import convert
 
 __all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
 
@@ -30,47 +30,37 @@ STREAK = "@LOSS_SCALE_STEPS"
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """What the loss is multiplied by while gradients are computed. Powers of two are best: they round nothing.
+    """The factor that the loss is multiplied by while gradients are computed; gradients are divided by it again.
 
-    initial:  positive, the number of the first step.
-    interval: after so many steps in a row whose gradients were finite the number is multiplied by `growth`; None for a
-              number that stays. After each step that is skipped it is multiplied by `backoff`.
-    least, most: the number stays within these, and within what the dtype of the loss can hold.
-    Raises ProgramError (bad_query).
+    Powers of two are best: multiplying by them is exact. After `interval` steps in a row with finite gradients the
+    factor is multiplied by `growth`. A step with a gradient that is not finite is skipped: it changes no parameter,
+    state or optimizer state, and the factor is multiplied by `backoff`.
     """
 
-    initial: float = 32768.0
-    interval: int | None = None
-    growth: float = 2.0
-    backoff: float = 0.5
-    least: float = 1.0
-    most: float = 2.0**24
+    initial: Annotated[float, Member("Factor of the first step.", gt=0)] = 32768.0
+    interval: Annotated[
+        int | None,
+        Member("Steps in a row with finite gradients before the factor grows; null for a constant.", ge=1),
+    ] = 2000
+    growth: Annotated[float, Member("Multiplier of the factor after `interval` finite steps.", gt=1)] = 2.0
+    backoff: Annotated[float, Member("Multiplier of the factor after a skipped step.", gt=0, lt=1)] = 0.5
+    least: Annotated[float, Member("Smallest factor.", gt=0)] = 1.0
+    most: Annotated[
+        float, Member("Largest factor; the largest power of two in the dtype of the loss is a limit too.", gt=0)
+    ] = 2.0**24
 
     def __post_init__(self) -> None:
-        if not (0 < self.initial < math.inf and (self.interval is None or self.interval > 0)):
-            raise ProgramError("a loss scale needs a positive initial number and a positive interval", "bad_query")
-        if self.interval is None:
-            return
-        if not (1 < self.growth < math.inf and 0 < self.backoff < 1):
-            raise ProgramError("a loss scale needs a growth above 1, and a backoff between 0 and 1", "bad_query")
-        if not 0 < self.least <= self.initial <= self.most < 2.0**127:
+        check_members(self, "a loss scale", "bad_query")
+        if self.interval is not None and not self.least <= self.initial <= self.most < 2.0**127:
             raise ProgramError("the initial loss scale must lie between least and most", "bad_query")
 
     @classmethod
     def read(cls, raw: Any) -> LossScale:
-        """From its JSON form: a number that stays, "dynamic", or ``{"initial": 1024, "interval": 500, ...}``."""
+        """From its JSON form: a constant, "dynamic", or ``{"initial": 1024, "interval": 500, ...}``."""
         if raw == "dynamic":
-            return cls(interval=2000)
-        members = dict(raw) if isinstance(raw, Mapping) else {"initial": raw}
-        kinds = {"initial": float, "interval": int, "growth": float, "backoff": float, "least": float, "most": float}
-        if members.keys() - kinds.keys():
-            raise ProgramError(f"a loss scale has the members {', '.join(kinds)}", "bad_query")
-        if isinstance(raw, Mapping):
-            members = {"interval": 2000, **members}
-        try:
-            return cls(**{name: convert(kinds[name], value) for name, value in members.items()})
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"not a loss scale: {error}", "bad_query") from None
+            return cls()
+        members = raw if isinstance(raw, Mapping) else {"initial": raw, "interval": None}
+        return read_members(cls, members, "a loss scale", "bad_query")
 
     @property
     def slots(self) -> dict[str, TensorType]:

@@ -49,9 +49,7 @@ class Metrics:
         self.queue_wait = histogram("backpass_queue_wait_seconds", "Time calls waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
         self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
-        self.compile_seconds = histogram(
-            "backpass_program_compile_seconds", "Time a call spent compiling programs."
-        )
+        self.compile_seconds = histogram("backpass_program_compile_seconds", "Time a call spent compiling programs.")
         self.cache_hits = counter("backpass_compile_cache_hits", "Programs found compiled.")
         self.cache_misses = counter("backpass_compile_cache_misses", "Programs that had to be compiled.")
         self.nonfinite_results = counter("backpass_nonfinite_results", "Answers with NaN or infinity.")

@@ -94,8 +94,9 @@ async def _gradients(
     cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
     values = await given_tensors(body, settings(request), members)
+    query = asked.query()
     args = {
-        "query": asked.query() | {"target_gradients": _given_cotangents(asked, values)},
+        "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], values)},
         "fetch": asked.fetch,
         "seed": asked.seed,
         "step": asked.step,
@@ -112,12 +113,12 @@ async def _gradients(
     return answer.response()
 
 
-def _given_cotangents(asked: GradientsRequest, values: dict[str, Any]) -> list[bool]:
-    """For each target whether its cotangent is among the values; nothing at all if none is."""
-    if len(asked.target_gradients) > len(asked.targets):
-        detail = f"there are {len(asked.targets)} targets and {len(asked.target_gradients)} target gradients"
+def _given_cotangents(asked: GradientsRequest, targets: list[str], values: dict[str, Any]) -> list[bool]:
+    """For each target whether its cotangent is among the values; an empty list if none is."""
+    if len(asked.target_gradients) > len(targets):
+        detail = f"there are {len(targets)} targets and {len(asked.target_gradients)} target gradients"
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
-    given = [f"target_gradients/{i}" in values for i in range(len(asked.targets))]
+    given = [f"target_gradients/{i}" in values for i in range(len(targets))]
     return given if any(given) else []
 
 

@@ -227,8 +227,6 @@ Names = Annotated[list[str] | None, Query(max_length=1000)]
 
 async def backward_of(request: Request, stored: StoredProgram, question: Question) -> dict[str, Any]:
     """The answer of `append_backward` or `gradients`, as the worker gives it. Raises HttpProblem 422."""
-    if question.loss is None and not question.targets:
-        raise HttpProblem("invalid-request", "name a loss, or targets and inputs")
     return await _asked(request, "backward", {"document": stored.document, **question.query()})
 
 

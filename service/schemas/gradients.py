@@ -6,6 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from core.autodiff import hooks
+from core.cost.budget import Budget
+from core.gradients import query
+from core.ops.control.inner_blocks import LoopMemory
+from service.schemas.derived import as_core, derived, text_of
 from service.schemas.profile import Profile
 from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
@@ -41,15 +46,14 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1, description="What random ops dra
 Deadline = Annotated[
     float | None, Field(gt=0, description="Seconds, waiting included; the service has a default and a maximum.")
 ]
-LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
 LoopBytes = Annotated[
     int | None,
-    Field(ge=1, description="In place of `loop_memory`: most bytes alive at once; each loop gets its own."),
+    Field(ge=1, description=f"In place of `loop_memory`, a budget: {text_of(Budget, 'bytes')}"),
 ]
 CheckpointBytes = Annotated[
-    int | None, Field(ge=1, description="In place of `checkpoints`: most bytes alive at once, by which block 0 is cut.")
+    int | None, Field(ge=1, description=f"In place of `checkpoints`, a budget: {text_of(Budget, 'bytes')}")
 ]
-Trips = Annotated[int, Field(ge=0, le=10**6, description="How often every loop is taken to run.")]
+Trips = Annotated[int, Field(ge=0, le=10**6, description=text_of(Budget, "trips"))]
 PROGRAM = {"type": "object", "title": "Program"}
 """Stands for the schema of programs until the OpenAPI document is put together."""
 OP = {"type": "object", "title": "Op"}
@@ -58,36 +62,19 @@ ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(PROGRAM)]
 """Read by the core, which tells all problems of a program at once."""
 
 
+@derived(hooks.Match)
 class Match(Strict):
-    """Which gradients a hook is about: exactly one of the three."""
-
-    variable: Name | None = Field(None, description="A name of block 0, or `1:h` for one of block 1.")
-    op: Name | None = Field(None, description="What ops of this type write, in every block.")
-    role: Literal["parameter", "feed", "state"] | None = None
+    pass
 
 
+@derived(hooks.Hook)
 class Hook(Strict):
-    """What is done to gradients while they are computed."""
-
-    match: Match
-    do: Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
-    when: Literal["after_accumulation", "each_contribution"] = "after_accumulation"
-    min: float | None = Field(None, description="With clip_value.")
-    max: float | None = Field(None, description="With clip_value.")
-    max_norm: float | None = Field(None, gt=0, description="With clip_norm.")
-    factor: float | None = Field(None, description="With scale.")
+    pass
 
 
+@derived(Budget)
 class ByteBudget(Strict):
-    """Most bytes that a step may have alive at once, beside what it is given, by prediction.
-
-    Every loop is taken to run `trips` times; loops that run longer take more. Of what can be kept or run again, the
-    choice with the least extra work that fits is made, and told. A budget that nothing fits is refused, with the
-    smallest peak there is.
-    """
-
-    bytes: int = Field(ge=1, le=2**63 - 1)
-    trips: Trips = 100
+    pass
 
 
 class LoopChoice(Strict):
@@ -109,44 +96,18 @@ class MemoryChoice(Strict):
     checkpoints: list[str] = Field(description="Variables of block 0 that are kept where it is cut.")
 
 
+@derived(query.Options)
 class GradientOptions(Strict):
-    """How gradients are computed, whichever are asked for."""
-
-    no_grad_set: list[Name] = Field([], description="Variables through which nothing flows.")
-    unconnected: Literal["null", "zeros", "error"] = Field(
-        "null", description="What stands for a gradient that does not exist; null: it is told under `missing`."
-    )
-    hooks: list[Hook] = Field([], max_length=1000, description="What is done to gradients on the way.")
-    checkpoints: list[Name] | Literal["auto"] | ByteBudget = Field(
-        [],
-        description="Variables between which the forward pass runs again instead of being kept; `1:h` in a block. "
-        "With a budget, as much of the front of block 0 as needed is cut into segments that run again.",
-        examples=[["h"], "auto", {"bytes": 100_000_000}],
-    )
-    loop_memory: LoopMemory | ByteBudget = Field(
-        "store",
-        description="What loops keep for the backward pass that do not say so themselves; with a budget, each its own.",
-        examples=["sqrt", {"bytes": 100_000_000, "trips": 500}],
-    )
-
     def options(self) -> dict[str, Any]:
         """These members as a worker reads them."""
-        members = {name: getattr(self, name) for name in GradientOptions.model_fields}
-        budgets = {name: v.model_dump() for name, v in members.items() if isinstance(v, ByteBudget)}
-        return members | budgets | {"hooks": [hook.model_dump(exclude_none=True) for hook in self.hooks]}
+        return as_core(self, query.Options)
 
 
-class Question(GradientOptions):
-    """Which gradients: of a scalar `loss` by parameters, or of `targets` by `inputs`."""
-
-    loss: Name | None = Field(None, description="A variable of one element in block 0.", examples=["loss"])
-    parameter_list: list[Name] | None = Field(None, description="Parameters; all trainable ones by default.")
-    targets: list[Name] = Field([], description="In place of a loss: variables of any shape.")
-    inputs: list[Name] = Field([], description="With targets: what to differentiate by.")
-
+@derived(query.GradientQuery)
+class Question(Strict):
     def query(self) -> dict[str, Any]:
-        """The members that a worker needs to know what is asked."""
-        return {name: getattr(self, name) for name in ("loss", "parameter_list", "targets", "inputs")} | self.options()
+        """The members that say which gradients, as a worker reads them."""
+        return as_core(self, query.GradientQuery)
 
 
 class GradientsRequest(Question):

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from core.optim import clipping, loss_scaling
+from service.schemas.derived import as_core, derived
 from service.schemas.gradients import (
     Deadline,
     Densified,
@@ -70,34 +72,14 @@ class Init(Strict):
         return cls.model_validate({})
 
 
+@derived(clipping.Clip)
 class Clip(Strict):
-    """A bound on gradients. What is answered as gradients, and their norms, is what they were before.
-
-    `value`: each element is moved into [min, max]; NaN stays. `norm`: each gradient with a larger 2-norm is scaled down
-    to `max_norm`. `global_norm`: all of them are scaled by one factor so that their joint 2-norm is at most `max_norm`.
-    A norm that is not finite changes nothing: ask a step to `require_finite`.
-    """
-
-    by: Literal["value", "norm", "global_norm"]
-    max_norm: float | None = Field(None, gt=0, description="By norm and global_norm.")
-    min: float | None = Field(None, description="By value; -max if it is not given.")
-    max: float | None = Field(None, description="By value.")
-    decay_first: bool = Field(False, description="Weight decay counts as gradient and is clipped with it.")
+    pass
 
 
+@derived(loss_scaling.LossScale)
 class LossScale(Strict):
-    """What the loss is multiplied by while gradients are computed; they are divided by it again.
-
-    After `interval` steps in a row with finite gradients it is multiplied by `growth`. A step whose gradients are not
-    finite changes no parameter, state or optimizer state, and the number is multiplied by `backoff`.
-    """
-
-    initial: float = Field(32768.0, gt=0)
-    interval: int = Field(2000, ge=1)
-    growth: float = Field(2.0, gt=1)
-    backoff: float = Field(0.5, gt=0, lt=1)
-    least: float = Field(1.0, gt=0)
-    most: float = Field(2.0**24, gt=0)
+    pass
 
 
 class CreateSession(GradientOptions):
@@ -138,7 +120,7 @@ class CreateSession(GradientOptions):
         """The bound on gradients as a worker reads it."""
         if self.clip_norm is not None:
             return {"by": "global_norm", "max_norm": self.clip_norm}
-        return self.clip.model_dump(exclude_none=True) if self.clip else None
+        return as_core(self.clip, clipping.Clip) if self.clip else None
 
     def scaling(self) -> Any:
         """The loss scale as a worker reads it."""
