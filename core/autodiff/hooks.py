@@ -55,7 +55,7 @@ ACTIONS: Kinds[Action] = Kinds()
 @ACTIONS.add
 @dataclass(frozen=True, slots=True)
 class ClipValue(Action):
-    """Move each element to the nearest number in [min, max]. NaN stays NaN."""
+    """Move each element to the nearest number in [min, max]; give min, max or both. NaN stays NaN."""
 
     name = "clip_value"
     min: Annotated[float | None, Member("Smallest element; unbounded by default.")] = None
@@ -161,7 +161,7 @@ class Hook:
     """Something done to gradients while they are computed."""
 
     match: Annotated[Match, Member("Which gradients it acts on.")]
-    do: Annotated[Action, ACTIONS, Member("What it does to each of them.")]
+    do: Annotated[Action, ACTIONS, Member("What it does to each of these gradients.")]
     when: Annotated[
         When,
         Member("Once on the gradient after all contributions are added, or on each contribution before."),

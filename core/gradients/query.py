@@ -32,8 +32,8 @@ class Options:
     unconnected: Annotated[
         Unconnected,
         Member(
-            "The gradient of a variable that the loss does not depend on: `null` leaves it out and gives the reason "
-            "under `missing`, `zeros` returns zeros, `error` refuses the request."
+            "What takes the place of a gradient that does not exist: `null` leaves it out and gives the reason under "
+            "`missing`, `zeros` returns zeros, `error` refuses the request."
         ),
     ] = "null"
     hooks: Annotated[
@@ -68,12 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class GradientQuery(Options):
-    """Which gradients: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`.
-
-    target_gradients: for each target True if its cotangent comes with each step, as ``target_gradients/<i>``, and
-                      False for ones; empty means ones for all.
-    Raises ProgramError (bad_query).
-    """
+    """Which gradients: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
 
     loss: Annotated[Name | None, Member("A floating-point variable of one element in block 0.", examples=("loss",))] = (
         None
@@ -87,6 +82,9 @@ class GradientQuery(Options):
     ] = ()
     inputs: Annotated[tuple[Name, ...], Member("With `targets`: the variables to differentiate with respect to.")] = ()
     target_gradients: tuple[bool, ...] = ()
+    """For each target True if its cotangent comes with each step, as ``target_gradients/<i>``, and False for ones;
+    empty means ones for all. Not a member of requests: those carry the tensors.
+    """
 
     def __post_init__(self) -> None:
         if (self.loss is None) == (not self.targets):

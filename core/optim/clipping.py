@@ -97,8 +97,8 @@ class GlobalNorm(Bound):
 class Clip:
     """A bound on gradients between the backward pass and the optimizer.
 
-    Answers return gradients and norms as they are before clipping. A NaN or an infinite element is not removed: ask a
-    step to `require_finite`.
+    Answers return gradients and norms as they are before clipping. NaN stays, and so does infinity unless `by` is
+    `value`: ask a step to `require_finite`.
     """
 
     by: Annotated[Bound, BOUNDS, Member("What is bounded.")]

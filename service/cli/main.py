@@ -1,4 +1,4 @@
-"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `version`."""
+"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `options`, `version`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _openapi(chosen.output)
         case "catalogue":
             return _catalogue(chosen.output)
+        case "options":
+            return _options(chosen.output)
     print(__version__)
     return 0
 
@@ -76,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     openapi.add_argument("--output", type=Path, help="file to write; standard output by default")
     catalogue = commands.add_parser("catalogue", help="write the pages that describe all ops")
     catalogue.add_argument("--output", type=Path, required=True, help="folder to write them to; no other page stays")
+    options = commands.add_parser("options", help="write the page about hooks, clips, budgets and loss scales")
+    options.add_argument("--output", type=Path, required=True, help="file to write")
     commands.add_parser("version", help="print the version")
     return parser
 
@@ -174,4 +178,11 @@ def _catalogue(output: Path) -> int:
     from service.cli.catalogue import write_pages
 
     write_pages(output)
+    return 0
+
+
+def _options(output: Path) -> int:
+    from service.cli.options_page import options_page
+
+    output.write_text(options_page())
     return 0
