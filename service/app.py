@@ -31,7 +31,7 @@ from service.routes import (
     training,
 )
 from service.routes.in_session import SESSION_ID
-from service.schemas.examples import SAMPLES
+from service.schemas.examples import EXAMPLES
 from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
@@ -113,7 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _register_samples(app: FastAPI) -> None:
     """Keep the programs of the documentation. Without a worker they cannot be checked; the service starts anyway."""
-    for document in SAMPLES.values():
+    for document in EXAMPLES.values():
         with contextlib.suppress(EngineError):
             reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)
             await app.state.programs.put(document, reply.result)

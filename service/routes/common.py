@@ -1,4 +1,4 @@
-"""What several routes share: what hangs on the application, ids, pages, and calls to workers."""
+"""Helpers of several routes: the state of the application, ids, answers, leases."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ ProgramId = Annotated[
         description="Id of a registered program.",
         openapi_examples={
             "regression": {"summary": "Linear regression", "value": REGRESSION_ID},
-            "while": {"summary": "A loop whose number of trips is fed", "value": WHILE_ID},
+            "while": {"summary": "A loop whose trip count is a feed", "value": WHILE_ID},
         },
     ),
 ]
-"""Forms that are filled in with a program of the documentation."""
+"""The id in a path. Forms of the documentation start with an example program."""
 UnshownProgramId = Annotated[str, Path(pattern=PROGRAM_ID, description="Id of a registered program.")]
-"""The same without, for what a reader should not try on it."""
+"""The same without an example, for routes that a reader should not try on an example program."""
 
 Profiled = Annotated[
-    bool, Query(description="Tell where the time goes, kernel by kernel. Timing them takes a little time of its own.")
+    bool, Query(description="Return the time of each kernel. Measuring makes the call slightly slower.")
 ]
 
 LOSS: dict[str, Example] = {"loss": {"value": "loss"}}
-"""What forms have in them for the variable to differentiate."""
+"""The loss that forms of the documentation start with."""
 
 
 def settings(request: Request) -> Settings:
@@ -95,9 +95,9 @@ def said(content: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def lease_of(asked: float | None, settings: Settings) -> float:
-    """Seconds without a call after which something may be closed. Raises HttpProblem 422 for too many."""
+    """The lease in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
     if asked is not None and asked > settings.max_session_lease:
-        detail = f"the longest lease is {settings.max_session_lease:g} s"
+        detail = f"lease_s exceeds the maximum of {settings.max_session_lease:g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
     return settings.session_lease if asked is None else asked
 
@@ -106,5 +106,5 @@ async def program(request: Request, id: str) -> StoredProgram:
     """The registered program. Raises HttpProblem 404."""
     found = await programs(request).get(id)
     if found is None:
-        raise HttpProblem("not-found", "there is no program with this id")
+        raise HttpProblem("not-found", "no program has this id")
     return found

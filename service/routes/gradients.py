@@ -1,4 +1,4 @@
-"""One-shot gradients: nothing is kept, so the same request always has the same answer."""
+"""One-shot gradients: the service keeps no values, so the same request always has the same answer."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ LINES = lines(ANSWER, b=12, w=13)
 
 @router.post(
     "/gradients",
-    summary="Gradients of a program that comes with the request",
+    summary="Compute gradients of a program in the request",
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(
         InlineGradientsRequest,
-        regression=("A program and its values", {"program": REGRESSION, **VALUES}),
-        registered=("A registered program by its id", {"program_id": REGRESSION_ID, **VALUES}),
+        regression=("A program with values", {"program": REGRESSION, **VALUES}),
+        registered=("The id of a registered program", {"program_id": REGRESSION_ID, **VALUES}),
     ),
 )
 async def post_gradients(request: Request, profile: Profiled = False) -> Response:
-    """Compile the program, run it forward and backward once on the given values, and forget the values.
+    """Compile the program and run it forward and backward once. No values are kept.
 
-    With `Accept: application/x-ndjson` the answer is a stream of lines: each gradient as soon as the backward pass has
-    completed it, last layers first, then what is left of the answer, or the problem that came in between. Closing the
+    With `Accept: application/x-ndjson` the answer is a stream of JSON lines: one for each gradient as soon as it is
+    final, those of the last layers first, then one with the rest of the answer or with a problem. Closing the
     connection cancels the call.
     """
     form = wanted_form(request, NDJSON)
@@ -75,12 +75,12 @@ async def post_gradients(request: Request, profile: Profiled = False) -> Respons
 
 @router.post(
     "/programs/{program_id}/gradients",
-    summary="Gradients of a registered program",
+    summary="Compute gradients of a registered program",
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
 async def post_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
-    """The same for a program that is known already: only values travel. It can be streamed, too."""
+    """As `POST /v1/gradients`, with only values in the request. The answer can be streamed too."""
     form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
@@ -116,17 +116,17 @@ async def _gradients(
 def _given_cotangents(asked: GradientsRequest, targets: list[str], values: dict[str, Any]) -> list[bool]:
     """For each target whether its cotangent is among the values; an empty list if none is."""
     if len(asked.target_gradients) > len(targets):
-        detail = f"there are {len(targets)} targets and {len(asked.target_gradients)} target gradients"
+        detail = f"{len(asked.target_gradients)} target gradients are given for {len(targets)} targets"
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
     given = [f"target_gradients/{i}" in values for i in range(len(targets))]
     return given if any(given) else []
 
 
 def deadline_of(asked: float | None, settings: Settings) -> float:
-    """Seconds for a call. Raises HttpProblem 422 for more than the settings allow."""
+    """The deadline in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
     if asked is None:
         return settings.step_deadline
     if asked > settings.max_step_deadline:
-        detail = f"the longest deadline is {settings.max_step_deadline:g} s"
+        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
     return asked
