@@ -148,7 +148,7 @@ class Match:
         if sum(each is not None for each in (self.variable, self.op, self.role)) != 1:
             raise ProgramError("a hook matches exactly one of variable, op and role", "bad_hook")
         if self.op is not None and self.op not in REGISTRY:
-            raise ProgramError(f"there is no op {self.op!r}", "bad_hook")
+            raise ProgramError(f"unknown op type {self.op!r}", "bad_hook")
 
     @classmethod
     def read(cls, raw: Any) -> Match:

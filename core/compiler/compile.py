@@ -152,7 +152,7 @@ def compile_update(
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
     if unknown:
-        raise ProgramError(f"{unknown[0]!r} is no trainable parameter", "unknown_variable")
+        raise ProgramError(f"the program has no trainable parameter {unknown[0]!r}", "unknown_variable")
     b = BlockBuilder()
     trained = tuple(by_name[n] for n in names)
     for v in trained:
@@ -161,7 +161,7 @@ def compile_update(
     for v in trained:
         if v.name in by_rows:
             if v.type.rank == 0:
-                raise ProgramError(f"{v.name!r} is {v.type}, which has no rows", "feed_shape")
+                raise ProgramError(f"{v.name!r} is {v.type} and has no rows", "feed_shape")
             types[f"{v.name}@GRAD"] = TensorType((-1, *v.type.shape[1:]), v.type.dtype)
             types[f"{v.name}@GRAD@ROWS"] = TensorType((-1,), "int64")
     feeds = [Variable(b.param(type, name).name, type, "feed") for name, type in types.items()]

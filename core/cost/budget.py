@@ -1,7 +1,7 @@
-"""Memory budgets: of the ways to keep less and run more again, the one with the least work that fits.
+"""Memory budgets: the choice of loop policies and cuts with the least recomputation that fits.
 
-What is compared is a fixed list of plans, the same for every budget. Of the plans that fit the one with the least work
-is taken, so that a looser budget never runs more again.
+The list of candidate plans does not depend on the budget. The plan with the least work of those that fit is chosen, so
+a larger budget never recomputes more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Budget", "Choice", "Policies", "choose"]
 Policies = tuple[tuple[Place, LoopMemory], ...]
 POLICIES: tuple[LoopMemory, ...] = get_args(LoopMemory)
 ASSIGNMENTS = 1024
-"""Up to so many combinations of policies are all compared; beyond, those along the steepest way down."""
+"""Largest number of combinations of policies to compare; of more, only those along the steepest descent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for a budget.
+    """The choice made for a budget.
 
-    policies: of the loops that have no policy of their own; cuts: positions in block 0, after which a
-              segment of the forward part ends that runs again; kept: variables that cross them.
-    peak:     bytes predicted; extra: floating-point operations beyond those of keeping everything.
+    policies: of the loops without a policy of their own.
+    cuts:     positions in block 0 at which recomputed segments of the forward part end; kept: variables stored there.
+    peak:     predicted bytes. extra: floating-point operations in addition to those of storing everything.
     """
 
     budget: Budget
@@ -70,7 +70,7 @@ class Choice:
 
     @property
     def key(self) -> tuple[Policies, tuple[int, ...]]:
-        """What it was compiled with."""
+        """Policies and cuts in the form that `choose` passes to `compile`."""
         return tuple(each for each in self.policies if each[1] != "store"), self.cuts
 
     def as_document(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _where(place: Place) -> dict[str, Any]:
 
 
 class Differentiated(Protocol):
-    """What is needed of an answer to a question for gradients: see core.gradients.backward_program.Backward."""
+    """The part of `core.gradients.backward_program.Backward` that is needed here."""
 
     @property
     def forward(self) -> Block: ...
@@ -114,9 +114,9 @@ class _Plan:
 def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: bool) -> Choice:
     """The plan with the least work whose predicted peak is within `budget`.
 
-    loops, cuts: what may be traded. Where both may, loops are traded first; block 0 is cut if that is not enough.
-    apart:       whether the step comes apart into nests; else all loops get one policy.
-    Raises ProgramError (budget_too_small), which tells the smallest peak of all plans.
+    loops, cuts: whether loop policies and cuts may be chosen. If both, block 0 is cut only if policies do not suffice.
+    apart:       whether nests of loops are chosen independently; else all loops get one policy.
+    Raises ProgramError (budget_too_small) with the smallest peak of all plans.
     """
     found: dict[Hashable, tuple[Differentiated, Block, int]] = {}
 
@@ -142,7 +142,7 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
         if not plans or _shared(plans[0].policies):
             plans = [_Plan(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)]
     plans.sort(key=lambda plan: (plan.work, plan.estimate, sum(policy != "store" for _, policy in plan.policies)))
-    beyond = 0  # by how much a step has exceeded its estimate; by nothing where estimates are exact
+    beyond = 0  # largest excess of a step over its estimate so far; 0 if estimates are exact
     for plan in plans:
         if plan.estimate + beyond <= budget.bytes:
             if (real := compiled(plan.policies)[2]) <= budget.bytes:
@@ -156,9 +156,9 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
             return chosen(least, each)
     smallest = min(each[2] for each in found.values())
     raise ProgramError(
-        f"no choice of what to keep fits {budget.bytes} bytes: the smallest predicted peak is {smallest} bytes",
+        f"no memory policy fits {budget.bytes} bytes: the smallest predicted peak is {smallest} bytes",
         "budget_too_small",
-        suggestion=f"allow {smallest} bytes, or feed less at once",
+        suggestion=f"allow {smallest} bytes, or use a smaller batch",
     )
 
 
@@ -171,14 +171,14 @@ def _shared(policies: Policies) -> bool:
 
 
 def _uniform(forward: Block) -> list[Policies]:
-    """One policy for all loops that have none of their own."""
+    """Assignments of one policy to all loops without a policy of their own."""
     loops = [each for op in forward.ops if op.attrs for each in loops_of(op) if each.attrs["memory"] == "store"]
     places = dict.fromkeys(each.location.place for each in loops if each.location)
     return [tuple((place, policy) for place in places) for policy in POLICIES]
 
 
 def _by_nest(whole: Step) -> Iterator[_Plan]:
-    """Plans that give each nest policies of its own; of nests without a gradient nothing depends on it."""
+    """Plans with policies for each nest. Nests without a gradient keep the first one."""
     assert whole.nests is not None
     each_nest: list[list[Variant]] = []
     for nest in whole.nests:
@@ -202,7 +202,7 @@ def _by_nest(whole: Step) -> Iterator[_Plan]:
 
 
 def _useful(variants: Sequence[Variant]) -> list[Variant]:
-    """Those that no other beats in work and in all that they take; the first of equal ones. The least work first."""
+    """The Pareto-optimal variants in work and memory, of equal ones the first, ordered by work."""
 
     def costs(v: Variant) -> tuple[int, ...]:
         return v.work, v.kept, v.forward, v.backward
@@ -215,7 +215,7 @@ def _useful(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _steepest(each_nest: Sequence[Sequence[Variant]]) -> Iterator[list[Variant]]:
-    """From the least work to the least memory, always by the change that saves the most bytes for its work."""
+    """Assignments from the least work to the least memory, each step saving the most bytes per additional work."""
     moves = []
     for number, variants in enumerate(each_nest):
         at, taken = variants[0], _taken(variants[0])
@@ -235,7 +235,7 @@ def _taken(v: Variant) -> int:
 
 
 def _cuts(block: Block, trips: int) -> list[tuple[int, ...]]:
-    """Ways to cut the front of block 0 into segments of three lengths, the least to run again first."""
+    """Cuts of the front of block 0 into segments of three lengths, ordered by recomputed work."""
     n = len(block.ops)
     found = {}
     for segments in (round(math.sqrt(n) * factor) for factor in (0.5, 1, 2)):

@@ -57,7 +57,7 @@ def append_backward(
         known = {v.name for v in program.variables if v.role == "parameter"}
         for name in wanted:
             if name not in known:
-                raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
+                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable")
     with headroom():
         return _answer(program, [target], wanted, None, options or Options(), step_of)
 
@@ -82,7 +82,7 @@ def gradients(
     """
     names = [root_variable(program, t, "loss_not_in_root") for t in list_of_names(targets, "bad_targets")]
     if not names:
-        raise ProgramError("there are no targets", "bad_targets")
+        raise ProgramError("the list of targets is empty", "bad_targets")
     for name in names:
         if not program.block.types[name].is_float or isinstance(program.block.types[name], StackType):
             raise ProgramError(f"target {name!r} is {program.block.types[name]}, not floating-point", "loss_not_float")

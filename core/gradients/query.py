@@ -102,7 +102,7 @@ class GradientQuery(Options):
 
 
 def with_memory(block: Block, options: Options, policies: Policies = ()) -> Block:
-    """`block` with its loops written as their memory policies ask, checkpoints inside them included.
+    """`block` with its loops rewritten by their memory policies, checkpoints inside them included.
 
     policies: what single loops store in place of ``options.loop_memory``, by the place of the client's op.
     Raises ProgramError (checkpoint_unknown).
@@ -158,7 +158,7 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
             continue
         versions = set(called(program.block, 0, 0, name))
         if not versions:
-            raise ProgramError(f"there is no variable {name!r} in block 0", "bad_no_grad_set")
+            raise ProgramError(f"block 0 has no variable {name!r}", "bad_no_grad_set")
         stopped |= versions
     if inner:
         check_places(block, inner, "bad_no_grad_set")
@@ -175,7 +175,7 @@ def check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
 
 
 def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Block:
-    """`block` with the control flow whose inner blocks are named recomputing all but those variables."""
+    """`block` in which control flow with a named variable inside recomputes all but the named variables."""
     ops = []
     for op in block.ops:
         attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
@@ -191,7 +191,7 @@ def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Bloc
 
 
 def _stopped_inside(block: Block, places: Collection[tuple[int, str]]) -> Block:
-    """`block` with the variables of its inner blocks that are named stopped."""
+    """`block` with the named variables of its inner blocks stopped."""
 
     def stopped(inner: Block) -> Block:
         names = {n for place in places for n in called(inner, block_index(inner), *place)}

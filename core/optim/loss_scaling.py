@@ -1,8 +1,8 @@
-"""Loss scaling: gradients that 16 bits would round to zero are computed for the loss times a number, and divided after.
+"""Loss scaling: the loss is multiplied by a factor and the gradients divided by it, so that they fit 16-bit floats.
 
 Micikevicius et al. 2018. The smallest float16 is 6e-8, and many gradients are smaller while the largest are far from
-65504: multiplying the loss moves all of them up. The number may be found on the way: where a gradient overflows, the
-step is skipped and the number made smaller, and after enough steps without that it is made larger.
+65504: multiplying the loss moves all of them up. A dynamic factor adapts: a step whose gradients overflow is skipped
+and makes the factor smaller; enough steps without overflow make it larger.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from core.ir.precision import largest
 __all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
 
 FACTOR = "@LOSS_SCALE"
-"""The slot of the number that the loss is multiplied by, a float32; 0 before the first step."""
+"""Slot of the factor, a float32; 0 before the first step."""
 
 STREAK = "@LOSS_SCALE_STEPS"
-"""The slot of the count of steps since the number last changed."""
+"""Slot of the number of finite steps since the factor changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class LossScale:
 
     @property
     def slots(self) -> dict[str, TensorType]:
-        """What is kept between steps; all start at zero."""
+        """State kept between steps, by slot; all start at zero."""
         return {} if self.interval is None else {FACTOR: TensorType((), "float32"), STREAK: TensorType((), "int64")}
 
     def after(self, factor: Value, streak: Value, finite: Value, limit: float) -> tuple[Value, Value]:
-        """Number and count of the next step. limit: the largest number that the loss can be multiplied by."""
+        """Factor and streak of the next step. limit: the largest factor that the dtype of the loss allows."""
         assert self.interval is not None
         emit = factor.builder.emit
         zero = emit("fill_zeros_like", streak)
@@ -83,11 +83,11 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A program whose `loss` means the loss times a number.
+    """A program whose `loss` is multiplied by a factor.
 
-    program: with the slots of the loss scale among its states. factor: variable of the number, a float32.
-    limit:   the largest number that does not overflow by itself.
-    ops:     how many were added behind the forward ones. loss: its name.
+    program: with the slots of the loss scale among its states. factor: variable of the factor, a float32.
+    limit:   the largest factor that the dtype of the loss can hold.
+    ops:     number of ops added after the forward ones. loss: name of the product.
     """
 
     program: Program
@@ -98,9 +98,9 @@ class Scaled:
 
 
 def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
-    """`program` with its loss scaled under its own name; None if it has no such loss, which others will tell.
+    """`program` with its loss multiplied under the same name; None if it has no such loss, which the caller reports.
 
-    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a number that stays.
+    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a constant factor.
     """
     name = program.latest.get(loss, loss)
     type = program.block.types.get(name)
@@ -108,7 +108,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
         return None
     limit = min(2.0 ** (math.frexp(largest(type.dtype))[1] - 1), 2.0**126)
     if scale.interval is None and scale.initial > limit:
-        raise ProgramError(f"a loss that is {type} cannot be multiplied by {scale.initial:g}", "bad_query")
+        raise ProgramError(f"a loss of type {type} cannot be multiplied by {scale.initial:g}", "bad_query")
     b = BlockBuilder.like(program.block)
     first = b.constant(min(scale.initial, limit), "float32")
     slots = tuple(Variable(n, t, "state") for n, t in scale.slots.items())
@@ -131,7 +131,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
 
 
 def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
-    """The gradients of the loss itself; those in 16 bits become float32, which holds them."""
+    """The gradients divided by the factor. 16-bit gradients become float32, which can hold the quotients."""
     found: list[Cotangent] = []
     for g in gradients:
         values = widened(g.values if isinstance(g, SparseRows) else g)
@@ -141,7 +141,7 @@ def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
 
 
 def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
-    """One bool: whether every element is. like: any symbol of the block."""
+    """One bool: whether all elements of all gradients are finite. like: any symbol of the block."""
     emit = like.builder.emit
     values = [g.values if isinstance(g, SparseRows) else g for g in gradients]
     each = [emit("reduce_all", emit("isfinite", v)) for v in values]
@@ -149,7 +149,7 @@ def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
 
 
 def rounded(gradient: Cotangent, type: TensorType) -> Cotangent:
-    """`gradient` in the dtype of `type`, in which it is answered."""
+    """`gradient` in the dtype of `type`, the one of answers."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, narrowed(gradient.values, replace(type, shape=gradient.values.shape)))
     return narrowed(gradient, type)

@@ -68,7 +68,9 @@ class Optimizer:
         Raises ProgramError (bad_query) for those that decay in another way.
         """
         if "l1_decay" not in self.attrs:
-            raise ProgramError(f"the decay of {self.type} is no part of the gradient", "bad_query")
+            raise ProgramError(
+                f"{self.type} does not add its decay to the gradient: decay_first is not possible", "bad_query"
+            )
         if not self.decays:
             return gradient
         assert not isinstance(gradient, SparseRows), "decay moves every row"

@@ -114,7 +114,7 @@ def polynomial_decay(
 def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, ...]):
     """``values[i]``, i being the number of `boundaries` that the step has reached."""
     if len(values) != len(boundaries) + 1 or list(boundaries) != sorted(boundaries):
-        raise ProgramError("piecewise_decay needs ascending boundaries and one value more", "bad_attr")
+        raise ProgramError("piecewise_decay needs ascending boundaries, and one more value than boundaries", "bad_attr")
     rate = lookup("full_like")(_count(step), value=values[0])
     for boundary, value in zip(boundaries, values[1:], strict=True):
         reached = lookup("greater_equal")(step, _full(step, boundary))
@@ -182,7 +182,9 @@ def one_cycle(
     last = total_steps - 1.0
     top = warmup * total_steps - 1.0
     if not 0 < top < last:
-        raise ProgramError(f"{warmup} of {total_steps} steps leaves no way up or no way down", "bad_attr")
+        raise ProgramError(
+            f"a warm-up of {warmup} of {total_steps} steps leaves no steps to increase or decrease the rate", "bad_attr"
+        )
     n = _count(step)
     up = (1.0 - lookup("cos")(n * (math.pi / top))) * 0.5
     down = (1.0 + lookup("cos")(lookup("clip")((n - top) / (last - top), max=1.0) * math.pi)) * 0.5

@@ -125,7 +125,7 @@ class Region:
         """What the error word says."""
         if failed < 0:
             run.poll()
-            return ExecutionError("a loop records more than an array may have", "too_large")
+            return ExecutionError("the values that a loop records exceed the limit of bytes of an array", "too_large")
         check = self.plan.checks[failed]
         return ExecutionError(check.message, check.code, location=check.location)
 

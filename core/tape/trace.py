@@ -76,7 +76,7 @@ class Trace:
         place = pointer_of(role, name)
         if name in self.types and (known is None or self.uses[name] or name not in self.env):
             why = "written by an op" if known is None else "read by ops on the tape"
-            raise ProgramError(f"{name!r} is {why}; take another name", "duplicate_variable", pointer=place)
+            raise ProgramError(f"{name!r} is {why}; choose another name", "duplicate_variable", pointer=place)
         if known is not None:
             change.replaced[name] = (known, self.values[name])
             self.drop(name)
@@ -218,7 +218,7 @@ class Trace:
     def known(self, name: str) -> TensorType:
         """The type of a variable that a client may name. Raises ProgramError (unknown_variable, not_an_array)."""
         if name == KEY or name not in self.env:
-            raise ProgramError(f"there is no variable {name!r} on the tape", "unknown_variable")
+            raise ProgramError(f"the tape has no variable {name!r}", "unknown_variable")
         type = self.type(name)
         if not isinstance(type, TensorType):
             raise ProgramError(f"{name!r} is a {type}, not an array", "not_an_array")

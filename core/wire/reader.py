@@ -201,7 +201,7 @@ class Reader:
         if not raw.written_names():
             if spec.kind == "control":
                 return ()
-            raise ProgramError(f"{spec.name} writes nothing: name its output", "bad_slot")
+            raise ProgramError(f"{spec.name} has no outputs: give the name of its output", "bad_slot")
         if spec.variadic_outputs:
             return raw.outputs[spec.outputs[0]]
         names = []
@@ -215,7 +215,7 @@ class Reader:
                 )
             names.append(given[0] if given else None)
         if len({n for n in names if n}) < sum(n is not None for n in names):
-            raise ProgramError(f"{spec.name} writes one name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
+            raise ProgramError(f"{spec.name} writes the same name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
         return tuple(names)
 
     def define(self, at: Site, op: Op, names: Sequence[str | None]) -> None:

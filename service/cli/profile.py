@@ -47,7 +47,7 @@ def profile_file(
         given |= tensors.decode_all(body.get(member, {}), pointer=f"/{member}")
     known = {v.name for v in program.feeds}
     if unknown := sorted(set(shapes or ()) - known):
-        raise ProgramError(f"{unknown[0]!r} is no feed of the program", "feed_unknown")
+        raise ProgramError(f"the program has no feed {unknown[0]!r}", "feed_unknown")
     sizes = {**{n: a.shape for n, a in given.items() if n in known}, **(shapes or {})}
     sized = bound(program, sizes)
     for v in sized.feeds:

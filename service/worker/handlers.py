@@ -83,7 +83,7 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     seeds = {f"target_gradients/{i}" for i, given in enumerate(query.target_gradients) if given}
     for name in tensors:
         if name not in names and name not in seeds:
-            raise ProgramError(f"{name!r} is no feed, parameter or state of the program", "feed_unknown")
+            raise ProgramError(f"the program has no feed, parameter or state {name!r}", "feed_unknown")
     compiled = known.gradient(query, args["fetch"], tensors)
     times = times_of(args)
     ready = known.timed(compiled) if times is not None else compiled

@@ -24,7 +24,7 @@ def analysis(
     feeds = {v.name for v in known.program.feeds}
     for name in args["shapes"]:
         if name not in feeds:
-            raise ProgramError(f"{name!r} is no feed of the program", "feed_unknown")
+            raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
     query = query_from(args["query"])
     return analyse(known.program, query, args["shapes"], args["trips"], compiled=known.machine != "never"), {}
 
@@ -40,7 +40,7 @@ def check(
     types = {v.name: v.type for v in known.program.variables if v.role != "key"}
     for name, value in tensors.items():
         if name not in types:
-            raise ProgramError(f"{name!r} is no feed, parameter or state of the program", "feed_unknown")
+            raise ProgramError(f"the program has no feed, parameter or state {name!r}", "feed_unknown")
         wanted = types[name]
         fits = len(value.shape) == wanted.rank and all(
             n in (-1, m) for n, m in zip(wanted.shape, value.shape, strict=True)

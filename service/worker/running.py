@@ -169,7 +169,7 @@ def wanted(returned: Returned, computed: Collection[str], missing: Collection[st
         return list(computed) if returned == "all" else []
     for name in returned:
         if name not in computed and name not in missing:
-            raise ProgramError(f"the gradient of {name!r} is to be returned, but is not computed", "bad_query")
+            raise ProgramError(f"return_gradients names {name!r}, whose gradient is not computed", "bad_query")
     return [name for name in returned if name in computed]
 
 

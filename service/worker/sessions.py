@@ -81,7 +81,7 @@ class Session:
         names = {v.name for v in self.known.program.feeds}
         for name in tensors:
             if name not in names:
-                raise ProgramError(f"{name!r} is no feed of the program", "feed_unknown")
+                raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
         return tensors
 
     def adopt(self, out: Outputs) -> None:
@@ -109,7 +109,9 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     known.training(query, optimizer, clip, (), {}, scale)  # shows now what is wrong with the question
     for v in variables:
         if not v.type.is_static:
-            raise ProgramError(f"{v.name!r} is {v.type}; what a session keeps needs a fixed shape", "bad_query")
+            raise ProgramError(
+                f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
+            )
     given = _placed(state, variables, tensors)
     defaults = {v.name: {"type": "zeros"} for v in known.program.states}
     first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
@@ -198,7 +200,7 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     names = sorted(name.removesuffix("@GRAD") for name in given)
     for name in names:
         if name not in trainable:
-            raise ProgramError(f"{name!r} is no trainable parameter of the program", "feed_unknown")
+            raise ProgramError(f"the program has no trainable parameter {name!r}", "feed_unknown")
         type, value = trainable[name].type, given[f"{name}@GRAD"]
         if name in rows:
             _check_rows(name, type, rows[name], value)
@@ -208,9 +210,11 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
     for name, shape in args["tables"].items():
         if name in trainable and tuple(shape) != trainable[name].type.shape:
-            raise ProgramError(f"{name!r} is {trainable[name].type}, not of the shape {shape}", "feed_shape")
+            raise ProgramError(
+                f"{name!r} is {trainable[name].type}, but the request gives the shape {shape}", "feed_shape"
+            )
     if lost := rows.keys() - set(names):
-        raise ProgramError(f"there are rows of {min(lost)!r}, but no values", "feed_missing")
+        raise ProgramError(f"rows are given for {min(lost)!r}, but no values", "feed_missing")
     compiled = session.known.update(names, session.optimizer, session.clip, sorted(rows))
     given |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
     values = session.values(state, compiled.executable, given)
@@ -242,7 +246,7 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     names = list(held) if args["names"] is None else args["names"]
     for name in names:
         if name not in held:
-            raise ProgramError(f"{name!r} is no parameter or state of the program", "feed_unknown")
+            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
     states = [name for name in names if name in session.states]
     return {**session.about(), "states": states}, {name: held[name] for name in names}
 
@@ -290,7 +294,7 @@ def _check_slots(known: Known, optimizer: Optimizer) -> None:
 def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
     """Raises ProgramError (feed_dtype, feed_shape) unless `values` are one row of the table for each of `rows`."""
     if table.rank == 0:
-        raise ProgramError(f"{name!r} is {table}, which has no rows", "feed_shape")
+        raise ProgramError(f"{name!r} is {table} and has no rows", "feed_shape")
     check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
     check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)
 
@@ -325,7 +329,7 @@ def _placed(state: WorkerState, variables: Iterable[Variable], tensors: Mapping[
     types = {v.name: v.type for v in variables}
     for name, value in tensors.items():
         if name not in types:
-            raise ProgramError(f"{name!r} is no parameter or state of the program", "feed_unknown")
+            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
         check_type(name, types[name], value)
     return {name: state.xp.asarray(value) for name, value in tensors.items()}
 

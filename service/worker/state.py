@@ -76,7 +76,7 @@ class StopSignal:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
         reason = self.reason()
         if reason == "canceled":
-            raise ExecutionError("the caller has gone; the call was stopped", reason)
+            raise ExecutionError("the client disconnected; the call was stopped", reason)
         if reason == "deadline_exceeded":
             raise ExecutionError("the deadline of the call has passed", reason)
 

@@ -115,10 +115,10 @@ def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
         (GIVEN, ["--loss", "nobody"], 1, "nobody"),
         ({"blocks": []}, [], 1, ""),
         (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: must be a name, a colon, and sizes, as in x:32,64"),
-        (GIVEN, ["--shape", "z:3"], 1, "'z' is no feed of the program"),
+        (GIVEN, ["--shape", "z:3"], 1, "the program has no feed 'z'"),
         (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: Input should be greater than or equal to 1"),
         ([], [], 2, "no JSON object"),
-        ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor is an object"),
+        ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor must be an object"),
     ],
     ids=["open size", "loss", "program", "shape", "feed", "threads", "list", "tensor"],
 )
