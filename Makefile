@@ -99,8 +99,9 @@ performance: $(STAMP)  ## write docs/performance.md from what `make bench` measu
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
 
-catalogue: $(STAMP)  ## write docs/ops from the code
+catalogue: $(STAMP)  ## write docs/ops and docs/options.md from the code
 	@$(BIN)/backpass catalogue --output docs/ops
+	@$(BIN)/backpass options --output docs/options.md
 
 lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
 	@$(PIP) uv==0.13.8

@@ -1,4 +1,4 @@
-"""The application: everything put together. Nothing else happens here."""
+"""The ASGI application: engine, stores, middleware and routes put together."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from service.engine import EmbeddedPool, Engine, EngineError
 from service.http import middleware
 from service.http.fast_path import Direct
 from service.http.query_params import known_parameters
+from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
 from service.routes import (
     gradients,
@@ -30,7 +31,7 @@ from service.routes import (
     training,
 )
 from service.routes.in_session import SESSION_ID
-from service.schemas.examples import SAMPLES
+from service.schemas.examples import EXAMPLES
 from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
@@ -41,26 +42,26 @@ __all__ = ["create_app"]
 
 DESCRIPTION = """Backpass compiles and executes backward passes.
 
-POST a program (blocks of ops, nested for `while` and `if_else`), get the gradients of its parameters; or open a session
-and train. Everything on this page can be tried out as it stands: the programs in the examples are registered.
+POST a program (blocks of ops, nested for `while` and `if_else`) to get the gradients of its parameters, or open a
+session and train it. All examples on this page can be sent as they are: their programs are registered.
 """
 ROUTES = (gradients, sessions, training, parameters, tapes, on_tape, programs, graph, insight, ops, system)
 TAGS = [
-    {"name": "gradients", "description": "One-shot: a program and its values in, gradients out."},
-    {"name": "sessions", "description": "Training: parameters and optimiser state live in a worker."},
-    {"name": "tapes", "description": "Programs written op by op, with values at once or when asked for."},
+    {"name": "gradients", "description": "One-shot gradients: a program and values in, gradients out."},
+    {"name": "sessions", "description": "Training: a worker keeps parameters and optimizer state between calls."},
+    {"name": "tapes", "description": "Programs written op by op, computed immediately or lazily."},
     {
         "name": "programs",
-        "description": "Programs, their backward pass, pictures and explanations.",
+        "description": "Registered programs, their backward pass, graphs and analysis.",
     },
-    {"name": "ops", "description": "What a program may be made of."},
-    {"name": "service", "description": "Health, workers and metrics."},
-    {"name": "problems", "description": "What each error code means."},
+    {"name": "ops", "description": "The ops that programs consist of."},
+    {"name": "service", "description": "Version and limits, health, workers and metrics."},
+    {"name": "problems", "description": "The error codes and their meaning."},
 ]
 
 
 def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
-    """The service as an ASGI application. engine: where work runs; a pool of worker processes by default."""
+    """The service as an ASGI application. engine: executes calls; by default a pool of worker processes."""
     engine = EmbeddedPool(settings) if engine is None else engine
     app = FastAPI(
         title="Backpass",
@@ -70,14 +71,19 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
-        # an unknown path is a 404, not a redirect: a POST that is redirected loses its body in some clients
+        # an unknown path is a 404: some clients drop the body of a redirected POST
         redirect_slashes=False,
         dependencies=[Depends(known_parameters)],
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # we have our own, at a tenth of the cost
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # the middleware has its own, at a tenth of the cost
     )
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
+    app.state.calls = Calls(engine, app.state.metrics)
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
@@ -100,7 +106,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.tapes.watch()),
     ]
     try:
-        await _register_samples(app)
+        await _register_examples(app)
         yield
     finally:
         for task in watching:
@@ -109,16 +115,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.programs.close()
 
 
-async def _register_samples(app: FastAPI) -> None:
-    """Keep the programs of the documentation. Without a worker they cannot be checked; the service starts anyway."""
-    for document in SAMPLES.values():
+async def _register_examples(app: FastAPI) -> None:
+    """Register the programs of the documentation. The service starts even if no worker can check them."""
+    for document in EXAMPLES.values():
         with contextlib.suppress(EngineError):
             reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)
             await app.state.programs.put(document, reply.result)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the schemas that hand-declared bodies refer to."""
+    """The OpenAPI document, with the schemas that hand-written bodies refer to."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, tags=app.openapi_tags, routes=app.routes
@@ -131,7 +137,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _without_defs(value: Any) -> Any:
-    """`$defs` of embedded schemas live under components, where their references point."""
+    """`value` without `$defs`: references point to the components of the document."""
     if isinstance(value, dict):
         return {k: _without_defs(v) for k, v in value.items() if k != "$defs"}
     if isinstance(value, list):

@@ -45,7 +45,7 @@ def analyse(
     with headroom():
         sized = bind_shapes(program, shapes)
         # the checkpoints that fit a budget depend on the sizes
-        backward = backward or differentiate(program if query.options.budget is None else sized, query)[0]
+        backward = backward or differentiate(program if query.budget is None else sized, query)[0]
         known = backward if sized is program else differentiate(sized, query)[0]
         step = gradient_step(known, query)
         report = _report(program, backward, query, shapes or {}, trips, sized, known, step)

@@ -89,8 +89,8 @@ class Cotangents:
         """Add `ct` to the contributions to the cotangent of `name`."""
         for n in self._hooks_of(name, "each_contribution"):
             hook = self.hooks.hooks[n]
-            if isinstance(ct, SparseRows) and not hook.by_rows:
-                self._report_dense(name, f"hook:{hook.do}", self.b.location)
+            if isinstance(ct, SparseRows) and not hook.do.by_rows:
+                self._report_dense(name, f"hook:{hook.do.name}", self.b.location)
                 (ct,) = self.b.append(self._table(name, ct, self.b.fresh("table"), self.b.location))
             if isinstance(ct, SparseRows):
                 (values,) = self.b.append(hook.emit(self.b, ct.values.name, self.b.location))
@@ -207,8 +207,9 @@ class Cotangents:
                 at = part.location
                 return f"dense_contribution:{at.type}" if at is not None else "dense_contribution", at
         for n in hooked:
-            if not self.hooks.hooks[n].by_rows:
-                return f"hook:{self.hooks.hooks[n].do}", parts[-1].location
+            action = self.hooks.hooks[n].do
+            if not action.by_rows:
+                return f"hook:{action.name}", parts[-1].location
         return None
 
     def _as_table(self, name: str, part: _Part) -> _Part:
@@ -264,10 +265,10 @@ class Cotangents:
         """Log that a hook acted on the cotangent of `primal`. For a `record` hook, keep `ct` too."""
         hook = self.hooks.hooks[number]
         self.hooks.applied.append((number, f"{self._index}:{primal}"))
-        if hook.do == "record":
+        if hook.do.returned:
             assert isinstance(ct, Value), "a record hook needs a dense cotangent"
             name, _, home = unversioned(primal).partition("@IN@")
-            at, name = hook.place if hook.variable else (home or self._index, name)
+            at, name = hook.place if hook.match.variable else (home or self._index, name)
             self.recorded[f"{at}:{name}"] = ct
 
     def _report_dense(self, name: str, reason: str, location: Location | None) -> None:

@@ -1,7 +1,9 @@
 """Hooks: what a client wants done to gradients while they are computed, as data.
 
-A hook finds variables by name, by the op that writes them or by their role, and acts on their gradients: on each
-contribution, or once after all of them are added. What it does is an op of the backward program like any other.
+A hook selects variables by name, by the op that writes them or by their role, and acts on their gradients: on each
+contribution, or once after all of them are added. Its action is one of `ACTIONS` and becomes an op of the backward
+program like any other. To add an action, declare one more class here: requests, their schemas and the documentation
+follow.
 """
 
 from __future__ import annotations
@@ -9,98 +11,187 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from core.ir import Block, Op, StackType
-from core.ir.builder import BlockBuilder
+from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
+from core.ir.members import Kind, Kinds, Member, Name, check_members, read_members
 from core.ir.names import block_index, called, inner_name
-from core.ir.registry import REGISTRY, convert
+from core.ir.registry import REGISTRY
 
-__all__ = ["Hook", "Hooks", "When"]
+__all__ = ["ACTIONS", "Action", "Hook", "Hooks", "Match", "When"]
 
-Do = Literal["clip_value", "clip_norm", "scale", "check_finite", "record"]
 When = Literal["after_accumulation", "each_contribution"]
 Role = Literal["parameter", "feed", "state"]
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """One rule. Exactly one of `variable`, `op` and `role` says which gradients it is about.
+class Action(Kind):
+    """What a hook does to a gradient.
 
-    variable: a name of block 0, or ``"1:h"`` for one of block 1; its last version there is meant.
-    op:       gradients of what ops of this type write, in every block.
-    role:     gradients of all variables of this role.
-    do:       clip_value to within [min, max]; clip_norm so that the 2-norm is at most max_norm; scale by factor;
-              check_finite, an error with its place if an element is not; record, return it (inside a loop that of every
-              trip, in their order).
+    returned: whether the gradient it acts on goes back to the client, as a whole array.
     """
 
-    do: Do
-    variable: str | None = None
-    op: str | None = None
-    role: Role | None = None
-    when: When = "after_accumulation"
-    min: float = -math.inf
-    max: float = math.inf
-    max_norm: float | None = None
-    factor: float | None = None
+    __slots__ = ()
+    returned: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if sum(x is not None for x in (self.variable, self.op, self.role)) != 1:
-            raise ProgramError("a hook matches one of: a variable, an op, a role", "bad_hook")
-        if self.op is not None and self.op not in REGISTRY:
-            raise ProgramError(f"there is no op {self.op!r}", "bad_hook")
-        if self.do == "clip_value" and (not self.min <= self.max or (math.isinf(self.min) and math.isinf(self.max))):
-            raise ProgramError("clip_value needs a min, a max or both, in order", "bad_hook")
-        if self.do == "clip_norm" and not (self.max_norm is not None and 0 < self.max_norm < math.inf):
-            raise ProgramError("clip_norm needs a positive max_norm", "bad_hook")
-        if self.do == "scale" and (self.factor is None or not math.isfinite(self.factor)):
-            raise ProgramError("scale needs a finite factor", "bad_hook")
-        if self.do == "record" and self.when == "each_contribution":
-            raise ProgramError("record takes the whole gradient: leave `when` out", "bad_hook")
-
-    @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Hook:
-        """A hook from its JSON form ``{"match": {"variable": "h"}, "do": "clip_value", "max": 1}``."""
-        known = {"match", "do", "when", "min", "max", "max_norm", "factor"}
-        match = raw.get("match")
-        if raw.keys() - known or not isinstance(match, Mapping) or match.keys() - {"variable", "op", "role"}:
-            raise ProgramError(f"a hook has the members {', '.join(sorted(known))}", "bad_hook")
-        kinds = {"do": Do, "when": When, "role": Role, "variable": str, "op": str}
-        given = {k: v for k, v in (dict(raw) | dict(match)).items() if k != "match"}
-        try:
-            return cls(**{k: convert(kinds.get(k, float), v) for k, v in given.items()})
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"not a hook: {error}", "bad_hook") from None
+        check_members(self, self.name, "bad_hook")
 
     @property
     def by_rows(self) -> bool:
-        """Whether it does to some rows of a gradient, the others being zero, what it does to the whole."""
-        return self.do != "record" and not (self.do == "clip_value" and not self.min <= 0 <= self.max)
+        """Whether doing it to the rows of a gradient that are not zero is doing it to the whole."""
+        return True
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        """The op that does it to `x`; it is typed, but not yet added, and its output is not named."""
+        raise NotImplementedError
+
+
+ACTIONS: Kinds[Action] = Kinds()
+"""All actions, by the name that `do` of a hook has in JSON."""
+
+
+@ACTIONS.add
+@dataclass(frozen=True, slots=True)
+class ClipValue(Action):
+    """Move each element to the nearest number in [min, max]; give min, max or both. NaN stays NaN."""
+
+    name = "clip_value"
+    min: Annotated[float | None, Member("Smallest element; unbounded by default.")] = None
+    max: Annotated[float | None, Member("Largest element; unbounded by default.")] = None
+
+    def __post_init__(self) -> None:
+        check_members(self, self.name, "bad_hook")
+        if (self.min is None and self.max is None) or self.low > self.high:
+            raise ProgramError("clip_value needs a min, a max or both, and min must not exceed max", "bad_hook")
+
+    @property
+    def low(self) -> float:
+        return -math.inf if self.min is None else self.min
+
+    @property
+    def high(self) -> float:
+        return math.inf if self.max is None else self.max
+
+    @property
+    def by_rows(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        return b.make("clip", x, min=self.low, max=self.high)
+
+
+@ACTIONS.add
+@dataclass(frozen=True, slots=True)
+class ClipNorm(Action):
+    """Scale a gradient whose 2-norm exceeds max_norm down to that norm."""
+
+    name = "clip_norm"
+    max_norm: Annotated[float, Member("Largest 2-norm.", gt=0)]
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        return b.make("clip_by_norm", x, max_norm=self.max_norm)
+
+
+@ACTIONS.add
+@dataclass(frozen=True, slots=True)
+class Scale(Action):
+    """Multiply the gradient by factor."""
+
+    name = "scale"
+    factor: Annotated[float, Member("Multiplier.")]
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        return b.make("scale", x, scale=self.factor)
+
+
+@ACTIONS.add
+@dataclass(frozen=True, slots=True)
+class CheckFinite(Action):
+    """Fail with `numeric-error` and the place in the program if an element is NaN or infinite."""
+
+    name = "check_finite"
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        return b.make("check_finite", x)
+
+
+@ACTIONS.add
+@dataclass(frozen=True, slots=True)
+class Record(Action):
+    """Return the gradient under `recorded`; inside a loop one row per trip, in the order of the trips."""
+
+    name = "record"
+    returned = True
+
+    @property
+    def by_rows(self) -> bool:
+        return False
+
+    def emit(self, b: BlockBuilder, x: Value) -> Op:
+        return b.make("assign", x)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which gradients a hook acts on: exactly one member is given."""
+
+    variable: Annotated[
+        Name | None,
+        Member("Gradient of the last version of this variable of block 0; `1:h` names one of block 1."),
+    ] = None
+    op: Annotated[Name | None, Member("Gradients of the outputs of every op of this type, in all blocks.")] = None
+    role: Annotated[Role | None, Member("Gradients of all variables of this role.")] = None
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.variable, self.op, self.role)) != 1:
+            raise ProgramError("a hook matches exactly one of variable, op and role", "bad_hook")
+        if self.op is not None and self.op not in REGISTRY:
+            raise ProgramError(f"unknown op type {self.op!r}", "bad_hook")
+
+    @classmethod
+    def read(cls, raw: Any) -> Match:
+        """Which gradients, from the JSON form ``{"variable": "h"}``."""
+        return read_members(cls, raw, "the match of a hook", "bad_hook")
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Something done to gradients while they are computed."""
+
+    match: Annotated[Match, Member("Which gradients it acts on.")]
+    do: Annotated[Action, ACTIONS, Member("What it does to each of these gradients.")]
+    when: Annotated[
+        When,
+        Member("Once on the gradient after all contributions are added, or on each contribution before."),
+    ] = "after_accumulation"
+
+    def __post_init__(self) -> None:
+        check_members(self, "a hook", "bad_hook")
+        if self.do.returned and self.when == "each_contribution":
+            raise ProgramError(f"{self.do.name} takes the whole gradient: leave `when` out", "bad_hook")
+
+    @classmethod
+    def read(cls, raw: Any) -> Hook:
+        """A hook from its JSON form ``{"match": {"variable": "h"}, "do": "clip_value", "max": 1}``."""
+        return read_members(cls, raw, "a hook", "bad_hook")
 
     @property
     def place(self) -> tuple[int, str]:
-        """The client's block of `variable`, and its name there."""
-        return inner_name(self.variable or "")
+        """The client's block of the variable it matches, and its name there."""
+        return inner_name(self.match.variable or "")
 
     def emit(self, b: BlockBuilder, name: str, location: Location | None) -> Op:
         """The op that does it to the gradient `name`; it is typed, but not yet added, and its output is not named."""
         with b.at(location):
-            x = b.value(name)
-            if self.do == "clip_value":
-                return b.make("clip", x, min=self.min, max=self.max)
-            if self.do == "clip_norm":
-                return b.make("clip_by_norm", x, max_norm=self.max_norm)
-            if self.do == "scale":
-                return b.make("scale", x, scale=self.factor)
-            return b.make("check_finite" if self.do == "check_finite" else "assign", x)
+            return self.do.emit(b, b.value(name))
 
 
 class Hooks:
     """The hooks of one backward pass, found by variable.
 
-    applied: (number of the hook, "block:variable" whose gradient it is about), in the order in which they were put in.
+    applied: (number of the hook, "block:variable" of the gradient it acts on), in the order in which ops were inserted.
     """
 
     def __init__(self, hooks: tuple[Hook, ...] = (), roles: Mapping[str, str] | None = None) -> None:
@@ -109,19 +200,19 @@ class Hooks:
         self.applied: list[tuple[int, str]] = []
 
     def table(self, block: Block, root: bool) -> dict[str, list[int]]:
-        """Variable of `block` -> the numbers of the hooks about its gradient."""
+        """Variable of `block` -> the numbers of the hooks that act on its gradient."""
         if not self.hooks:
             return {}
         index = 0 if root else block_index(block)
         writer = {name: op.type for op in block.ops for name in op.outputs}
         found: dict[str, list[int]] = {}
         for number, hook in enumerate(self.hooks):
-            if hook.variable is not None:
+            if hook.match.variable is not None:
                 names = called(block, index, *hook.place)[-1:]
-            elif hook.op is not None:
-                names = [n for n, type in writer.items() if type == hook.op]
+            elif hook.match.op is not None:
+                names = [n for n, type in writer.items() if type == hook.match.op]
             else:
-                names = [n for n in block.params if root and self.roles.get(n) == hook.role]
+                names = [n for n in block.params if root and self.roles.get(n) == hook.match.role]
             for name in names:
                 if block.types[name].is_float and not isinstance(block.types[name], StackType):
                     found.setdefault(name, []).append(number)

@@ -14,7 +14,7 @@ from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.autodiff.hooks import Hooks
 from core.backward.backward_program import Backward, rewrites, roles
-from core.backward.options import Options, check_hooks, cuts, with_memory, without_flow
+from core.backward.query import Options, check_hooks, cuts, with_memory, without_flow
 from core.backward.unreachable import reason_for
 from core.cost.budget import Budget, Policies, choose
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
@@ -57,7 +57,7 @@ def append_backward(
         known = {v.name for v in program.variables if v.role == "parameter"}
         for name in wanted:
             if name not in known:
-                raise ProgramError(f"{name!r} is not a parameter of the program", "unknown_variable")
+                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable")
     with headroom():
         return _within_budget(program, [target], wanted, None, options or Options(), step_of)
 
@@ -82,7 +82,7 @@ def gradients(
     """
     names = [root_variable(program, t, "loss_not_in_root") for t in list_of_names(targets, "bad_targets")]
     if not names:
-        raise ProgramError("there are no targets", "bad_targets")
+        raise ProgramError("the list of targets is empty", "bad_targets")
     for name in names:
         if not program.block.types[name].is_float or isinstance(program.block.types[name], StackType):
             raise ProgramError(f"target {name!r} is {program.block.types[name]}, not floating-point", "loss_not_float")
@@ -147,8 +147,7 @@ def _within_budget(
     found: dict[Any, Backward] = {}
 
     def compiled(policies: Policies, cuts: tuple[int, ...]) -> tuple[Backward, Block]:
-        concrete = replace(options, policies=policies, cuts=cuts)
-        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, concrete)
+        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, options, policies, cuts)
         return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
 
     apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
@@ -169,9 +168,11 @@ def _backward(
     wanted: list[str],
     seeds: list[str | None] | None,
     options: Options,
+    policies: Policies = (),
+    chosen: tuple[int, ...] = (),
 ) -> Backward:
-    """The backward pass under fixed `options`, without a budget."""
-    block = with_memory(program.block, options)
+    """The backward pass by `options`, which hold no budget. policies, chosen: of loops and cuts, from a budget."""
+    block = with_memory(program.block, options, policies)
     variables = {name: root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
     block, cut = without_flow(program, block, options)
     activity = Activity()
@@ -200,7 +201,7 @@ def _backward(
     results += [name for table in tables.values() for name in table]
     adjoint = live(a.ops(), results)
     again = None
-    if at := cuts(program, block, options):
+    if at := cuts(program, block, options, chosen):
         again = recompute(a.part(a.primal, block.params, block.results), adjoint, *at)
         adjoint = again.ops
         a.b.types.update(again.types)

@@ -1,37 +1,90 @@
-"""Which gradients are wanted, as data."""
+"""Which gradients a client asks for and how they are computed, and what that means for the variables of a program."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from core.autodiff.hooks import Hook
-from core.backward.options import Options, Unconnected
-from core.cost.budget import Budget
+from core.cost.budget import Budget, Policies
+from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError
+from core.ir.members import Member, Name, read_members
+from core.ir.names import block_index, called, check_places, inner_name, list_of_names, root_variable, unversioned
 from core.ops.control.inner_blocks import LoopMemory
+from core.passes.chunk import chunk_loops
+from core.passes.recompute import even_cuts
 
-__all__ = ["GradientQuery"]
+__all__ = ["GradientQuery", "Options", "Unconnected", "check_hooks", "cuts", "with_memory", "without_flow"]
+
+Unconnected = Literal["null", "zeros", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class GradientQuery:
-    """Which gradients are wanted: of a scalar `loss` by parameters, or of `targets` by `inputs`.
+class Options:
+    """How gradients are computed, whichever are asked for."""
 
-    target_gradients: for each target True if its cotangent is given with each step, as ``target_gradients/<i>``,
-    and False for ones; empty means ones for all.
-    """
+    no_grad_set: Annotated[
+        Collection[Name], Member("Variables that no gradient flows through; `1:h` names one of block 1.")
+    ] = ()
+    unconnected: Annotated[
+        Unconnected,
+        Member(
+            "What takes the place of a gradient that does not exist: `null` leaves it out and gives the reason under "
+            "`missing`, `zeros` returns zeros, `error` refuses the request."
+        ),
+    ] = "null"
+    hooks: Annotated[
+        tuple[Hook, ...],
+        Member("Actions on gradients while they are computed, in this order.", max_length=1000),
+    ] = ()
+    checkpoints: Annotated[
+        tuple[Name, ...] | Literal["auto"] | Budget,
+        Member(
+            "Variables at which the forward pass is cut into segments: only these are stored, and the backward pass "
+            "runs each segment again. `1:h` names a variable of block 1; `auto` cuts block 0 into about sqrt(ops) "
+            "segments. With a budget, as many segments at the front of block 0 as the budget needs run again.",
+            examples=(["h"], "auto", {"bytes": 100_000_000}),
+        ),
+    ] = ()
+    loop_memory: Annotated[
+        LoopMemory | Budget,
+        Member(
+            "Values that loops store for the backward pass, unless a loop sets its own policy: `store` keeps those of "
+            "all trips; `recompute` keeps only carried values; `sqrt` and `binomial` keep those of some trips (see the "
+            "op `loop`). What is not stored runs again. A budget chooses a policy for each loop.",
+            examples=("sqrt", {"bytes": 100_000_000, "trips": 500}),
+        ),
+    ] = "store"
 
-    loss: str | None = None
-    parameter_list: tuple[str, ...] | None = None
-    targets: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of the step, the tighter one if two are given."""
+        given = [each for each in (self.loop_memory, self.checkpoints) if isinstance(each, Budget)]
+        return min(given, key=lambda each: (each.bytes, -each.trips), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientQuery(Options):
+    """Which gradients: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
+
+    loss: Annotated[Name | None, Member("A floating-point variable of one element in block 0.", examples=("loss",))] = (
+        None
+    )
+    parameter_list: Annotated[
+        tuple[Name, ...] | None,
+        Member("Parameters to differentiate with respect to; by default all trainable ones. Only with `loss`."),
+    ] = None
+    targets: Annotated[
+        tuple[Name, ...], Member("In place of `loss`: floating-point variables of block 0, of any shape.")
+    ] = ()
+    inputs: Annotated[tuple[Name, ...], Member("With `targets`: the variables to differentiate with respect to.")] = ()
     target_gradients: tuple[bool, ...] = ()
-    no_grad_set: tuple[str, ...] = ()
-    unconnected: Unconnected = "null"
-    hooks: tuple[Hook, ...] = ()
-    checkpoints: tuple[str, ...] | Literal["auto"] | Budget = ()
-    loop_memory: LoopMemory | Budget = "store"
+    """For each target True if its cotangent comes with each step, as ``target_gradients/<i>``, and False for ones;
+    empty means ones for all. Not a member of requests: those carry the tensors.
+    """
 
     def __post_init__(self) -> None:
         if (self.loss is None) == (not self.targets):
@@ -41,7 +94,107 @@ class GradientQuery:
         if self.targets and self.parameter_list is not None:
             raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
 
-    @property
-    def options(self) -> Options:
-        """How the gradients are computed, whichever are asked for."""
-        return Options(self.no_grad_set, self.unconnected, self.hooks, self.checkpoints, self.loop_memory)
+    @classmethod
+    def read(cls, raw: Any, target_gradients: Sequence[bool] = ()) -> GradientQuery:
+        """A query from its JSON form. Raises ProgramError (bad_query, bad_hook)."""
+        query = read_members(cls, raw, "a query", "bad_query")
+        return replace(query, target_gradients=tuple(target_gradients)) if target_gradients else query
+
+
+def with_memory(block: Block, options: Options, policies: Policies = ()) -> Block:
+    """`block` with its loops rewritten by their memory policies, checkpoints inside them included.
+
+    policies: what single loops store in place of ``options.loop_memory``, by the place of the client's op.
+    Raises ProgramError (checkpoint_unknown).
+    """
+    named = options.checkpoints if isinstance(options.checkpoints, tuple | list) else ()
+    if inner := {place for place in map(inner_name, named) if place[0]}:
+        check_places(block, inner, "checkpoint_unknown")
+        block = _with_checkpoints(block, inner)
+    assert not isinstance(options.loop_memory, Budget)
+    return chunk_loops(block, options.loop_memory, dict(policies))
+
+
+def cuts(
+    program: Program, block: Block, options: Options, chosen: Sequence[int] = ()
+) -> tuple[list[int], set[str]] | None:
+    """The positions in `block` after which to cut, and the variables to store there; None for no cut.
+
+    block:  block 0 of `program` `with_memory`.
+    chosen: the positions, if a budget chose them.
+    Raises ProgramError (checkpoint_unknown).
+    """
+    if chosen:
+        return list(chosen), set()
+    if options.checkpoints == "auto":
+        return even_cuts(block, max(1, round(math.sqrt(len(block.ops))))), set()
+    assert not isinstance(options.checkpoints, Budget)
+    written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
+    kept = set()
+    for name in options.checkpoints:
+        number, name = inner_name(name)
+        if number:
+            kept.update(called(block, 0, number, name)[-1:])
+            continue
+        try:
+            kept.add(root_variable(program, name, "checkpoint_unknown"))
+        except ProgramError as error:
+            raise ProgramError(error.message, "checkpoint_unknown") from None
+    return (sorted({written[n] for n in kept if n in written}), kept) if kept else None
+
+
+def without_flow(program: Program, block: Block, options: Options) -> tuple[Block, set[str]]:
+    """`block` with the inner variables of `no_grad_set` stopped, and the variables of block 0 to stop at.
+
+    block: block 0 of `program` `with_memory`.
+    Raises ProgramError (bad_no_grad_set).
+    """
+    stopped: set[str] = set()
+    inner: set[tuple[int, str]] = set()
+    for name in list_of_names(options.no_grad_set, "bad_no_grad_set"):
+        number, name = inner_name(name)
+        if number:
+            inner.add((number, name))
+            continue
+        versions = set(called(program.block, 0, 0, name))
+        if not versions:
+            raise ProgramError(f"block 0 has no variable {name!r}", "bad_no_grad_set")
+        stopped |= versions
+    if inner:
+        check_places(block, inner, "bad_no_grad_set")
+        stopped.update(n for place in inner for n in called(block, 0, *place))
+        block = _stopped_inside(block, inner)
+    return block, stopped
+
+
+def check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
+    """Raises ProgramError (bad_hook) for a hook on a variable that does not exist."""
+    for hook in hooks:
+        if hook.match.variable is not None:
+            check_places(program.block, [hook.place], "bad_hook")
+
+
+def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Block:
+    """`block` in which control flow with a named variable inside recomputes all but the named variables."""
+    ops = []
+    for op in block.ops:
+        attrs, kept = dict(op.attrs), set(op.attrs.get("checkpoints", ()))
+        for attr, inner in inner_blocks(op):
+            for place in places:
+                kept.update(map(unversioned, called(inner, block_index(inner), *place)))
+            attrs[attr] = _with_checkpoints(inner, places)
+        if kept:
+            attrs["checkpoints"] = tuple(sorted(kept))
+            attrs["memory"] = "recompute" if attrs["memory"] == "store" else attrs["memory"]
+        ops.append(replace(op, attrs=attrs) if attrs else op)
+    return replace(block, ops=tuple(ops))
+
+
+def _stopped_inside(block: Block, places: Collection[tuple[int, str]]) -> Block:
+    """`block` with the named variables of its inner blocks stopped."""
+
+    def stopped(inner: Block) -> Block:
+        names = {n for place in places for n in called(inner, block_index(inner), *place)}
+        return replace(_stopped_inside(inner, places), stopped=inner.stopped | names)
+
+    return replace(block, ops=tuple(with_inner(op, stopped) for op in block.ops))

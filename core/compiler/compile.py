@@ -9,8 +9,7 @@ import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff.cotangents import Densified
 from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
-from core.backward.options import Options
-from core.backward.query import GradientQuery
+from core.backward.query import GradientQuery, Options
 from core.codegen.backend import CPU
 from core.compiler.differentiate import ScaledBackward, differentiate_scaled
 from core.compiler.update import apply_update
@@ -158,7 +157,7 @@ def compile_update(
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
     if unknown:
-        raise ProgramError(f"{unknown[0]!r} is not a trainable parameter", "unknown_variable")
+        raise ProgramError(f"the program has no trainable parameter {unknown[0]!r}", "unknown_variable")
     b = BlockBuilder()
     trained = tuple(by_name[n] for n in names)
     for v in trained:
@@ -167,7 +166,7 @@ def compile_update(
     for v in trained:
         if v.name in by_rows:
             if v.type.rank == 0:
-                raise ProgramError(f"{v.name!r} is {v.type}, which has no rows", "feed_shape")
+                raise ProgramError(f"{v.name!r} is {v.type} and has no rows", "feed_shape")
             types[f"{v.name}@GRAD"] = TensorType((-1, *v.type.shape[1:]), v.type.dtype)
             types[f"{v.name}@GRAD@ROWS"] = TensorType((-1,), "int64")
     feeds = [Variable(b.param(type, name).name, type, "feed") for name, type in types.items()]

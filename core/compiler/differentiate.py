@@ -33,7 +33,7 @@ def differentiate(
     step_of = step_of or (lambda backward: gradient_step(backward, query, fetch))
     if query.loss is not None:
         parameters = None if query.parameter_list is None else list(query.parameter_list)
-        return append_backward(program, query.loss, parameters, query.options, step_of), {}
+        return append_backward(program, query.loss, parameters, query, step_of), {}
     seeds: dict[str, str] = {}
     names: list[str | None] | None = None
     if query.target_gradients:
@@ -55,7 +55,7 @@ def differentiate(
             feeds.append(Variable(name, type, "feed"))
             names.append(name)
         program = replace(program, block=b.build(program.block.results), variables=(*program.variables, *feeds))
-    found = gradients(program, query.targets, query.inputs, names, query.options, step_of)
+    found = gradients(program, query.targets, query.inputs, names, query, step_of)
     return found, seeds
 
 

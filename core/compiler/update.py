@@ -40,7 +40,7 @@ def apply_update(
         return b.emit("scatter_add_like", grad.values, grad.rows, b.value(parameter.name), axis=0)
 
     if clip is not None:
-        reason = clip.dense_reason
+        reason = clip.by.dense_reason
         if clip.decay_first:
             if optimizer.decays:
                 grads = [dense(v, g, "weight_decay") for v, g in zip(trained, grads, strict=True)]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Protocol, get_args
+from typing import Annotated, Any, Protocol, get_args
 
 from core.autodiff.adjoint import RuleCall
 from core.cost.memory import predict_memory
@@ -20,6 +20,7 @@ from core.cost.variants import Variant
 from core.cost.work import count_work
 from core.ir import Block
 from core.ir.errors import Place, ProgramError
+from core.ir.members import Member, check_members, read_members
 from core.ops.control.inner_blocks import LoopMemory
 from core.passes.recompute import even_cuts
 
@@ -33,28 +34,22 @@ ASSIGNMENTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A memory limit.
+    """A limit on the predicted peak memory of a step. Loops that run longer than `trips` need more.
 
-    bytes: peak bytes a step may allocate, not counting its inputs.
-    trips: the assumed number of trips of every loop.
-    Raises ProgramError (bad_query) for other values than positive whole bytes and whole trips from 0.
+    Of the ways to recompute values instead of storing them, the one with the least extra work that fits is chosen and
+    reported. A budget that nothing fits is refused with the smallest possible peak.
     """
 
-    bytes: int
-    trips: int = 100
+    bytes: Annotated[int, Member("Peak bytes a step may allocate, not counting its inputs.", ge=1, le=2**63 - 1)]
+    trips: Annotated[int, Member("Number of trips that the prediction assumes for every loop.", ge=0, le=10**6)] = 100
 
     def __post_init__(self) -> None:
-        for name, least in (("bytes", 1), ("trips", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ProgramError(f"a budget's {name} must be a whole number from {least}", "bad_query")
+        check_members(self, "a budget", "bad_query")
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Budget:
+    def read(cls, raw: Any) -> Budget:
         """A budget from its JSON form ``{"bytes": 1000000, "trips": 50}``; `trips` may be left out."""
-        if "bytes" not in raw or raw.keys() - {"bytes", "trips"}:
-            raise ProgramError("a budget has the members bytes and, optionally, trips", "bad_query")
-        return cls(**raw)
+        return read_members(cls, raw, "a budget", "bad_query")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,14 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
             elsewhere,
             suggestion="let the block write it to a variable that exists outside",
         )
-    raise ProgramError(f"there is no variable {name!r}", "unknown_variable")
+    raise ProgramError(f"unknown variable {name!r}", "unknown_variable")
 
 
 def root_array(program: Program, name: str) -> str:
     """The array of block 0 that `name` refers to: its last version. Raises ProgramError (unknown_variable)."""
     variable = program.latest.get(name, name)
     if variable not in program.block.types:
-        raise ProgramError(f"there is no variable {name!r} in block 0", "unknown_variable")
+        raise ProgramError(f"block 0 has no variable {name!r}", "unknown_variable")
     if not isinstance(program.block.types[variable], TensorType):
         raise ProgramError(f"{name!r} is a {program.block.types[variable]}, not an array", "unknown_variable")
     return variable
@@ -100,7 +100,7 @@ def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -
     blocks = [(0, block), *((block_index(inner), inner) for inner in blocks_inside(block.ops))]
     for number, name in sorted(places):
         if not any(called(each, index, number, name) for index, each in blocks):
-            raise ProgramError(f"there is no variable {name!r} in block {number}", code)
+            raise ProgramError(f"block {number} has no variable {name!r}", code)
 
 
 def list_of_names(names: Any, code: str) -> list[str]:

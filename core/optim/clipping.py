@@ -1,87 +1,124 @@
-"""Clipping of gradients before the optimiser gets them: bounds on elements or on norms."""
+"""Clipping: bounds on the elements or norms of gradients, applied before the optimiser.
+
+A clip is one of `BOUNDS`. To add one, declare one more class here: requests, their schemas and the documentation
+follow.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from core.ir.builder import Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
-from core.ir.registry import as_tuple, convert
+from core.ir.members import Kind, Kinds, Member, check_members, read_members
+from core.ir.registry import as_tuple
 
-__all__ = ["Clip"]
+__all__ = ["BOUNDS", "Bound", "Clip", "GlobalNorm", "Norm", "Values"]
 
-By = Literal["value", "norm", "global_norm"]
+
+class Bound(Kind):
+    """A way to bound gradients."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_members(self, f"clipping by {self.name}", "bad_query")
+
+    @property
+    def dense_reason(self) -> str | None:
+        """The reason why sparse gradients must become dense first, if they must: clipping would change their zeros."""
+        return None
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        """The clipped gradients of one update, in their order; there is at least one."""
+        raise NotImplementedError
+
+
+BOUNDS: Kinds[Bound] = Kinds()
+"""All bounds, by the name that `by` of a clip has in JSON."""
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class Values(Bound):
+    """Move each element to the nearest number in [min, max]. NaN stays NaN."""
+
+    name = "value"
+    max: Annotated[float, Member("Largest element.")]
+    min: Annotated[float | None, Member("Smallest element; `-max` by default.")] = None
+
+    def __post_init__(self) -> None:
+        check_members(self, "clipping by value", "bad_query")
+        if self.low > self.max:
+            raise ProgramError("clipping by value needs a min that does not exceed max", "bad_query")
+
+    @property
+    def low(self) -> float:
+        return -self.max if self.min is None else self.min
+
+    @property
+    def dense_reason(self) -> str | None:
+        return None if self.low <= 0.0 <= self.max else "clip:value"
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return [g.builder.emit("clip", g, min=self.low, max=self.max) for g in gradients]
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class Norm(Bound):
+    """Scale each gradient whose 2-norm exceeds max_norm down to that norm. An infinite or NaN norm changes nothing."""
+
+    name = "norm"
+    max_norm: Annotated[float, Member("Largest 2-norm, computed in float64.", gt=0)]
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return [g.builder.emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
+
+
+@BOUNDS.add
+@dataclass(frozen=True, slots=True)
+class GlobalNorm(Bound):
+    """Scale all gradients by one factor if their joint 2-norm exceeds max_norm (Pascanu, Mikolov and Bengio 2013).
+
+    An infinite or NaN norm changes nothing.
+    """
+
+    name = "global_norm"
+    max_norm: Annotated[float, Member("Largest 2-norm, computed in float64.", gt=0)]
+
+    def apply(self, gradients: Sequence[Value]) -> Sequence[Value]:
+        return as_tuple(gradients[0].builder.emit("clip_by_global_norm", *gradients, max_norm=self.max_norm))
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A bound on gradients.
+    """A bound on gradients between the backward pass and the optimizer.
 
-    by:          value: each element is moved to the nearest number within [min, max]; min is -max by default; NaN stays
-                 NaN. norm: each gradient whose 2-norm is above max_norm is scaled down to it. global_norm: if the joint
-                 2-norm of all gradients of the update is above max_norm, one factor scales them all down to it
-                 (Pascanu, Mikolov and Bengio 2013). Norms are computed in float64. If a norm is not finite, its
-                 gradients stay as they are.
-    decay_first: add the optimiser's weight_decay and l1_decay to the gradients before clipping instead of after.
-    Raises ProgramError (bad_query).
+    Answers return gradients and norms as they are before clipping. NaN stays, and so does infinity unless `by` is
+    `value`: ask a step to `require_finite`.
     """
 
-    by: By
-    max_norm: float | None = None
-    min: float | None = None
-    max: float | None = None
-    decay_first: bool = False
+    by: Annotated[Bound, BOUNDS, Member("What is bounded.")]
+    decay_first: Annotated[
+        bool,
+        Member("Add the optimizer's weight_decay and l1_decay to the gradients before clipping instead of after."),
+    ] = False
 
     def __post_init__(self) -> None:
-        if self.by == "value":
-            if self.max_norm is not None or self.max is None or not self.low <= self.max < math.inf:
-                raise ProgramError("clipping by value needs a finite max, and a min not above it", "bad_query")
-        elif self.min is not None or self.max is not None or not 0 < (self.max_norm or 0.0) < math.inf:
-            raise ProgramError(f"clipping by {self.by} needs a positive max_norm and nothing else", "bad_query")
+        check_members(self, "a clip", "bad_query")
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Clip:
+    def read(cls, raw: Any) -> Clip:
         """A clip from its JSON form ``{"by": "value", "max": 1.0}``."""
-        kinds = {"by": By, "max_norm": float, "min": float, "max": float, "decay_first": bool}
-        if raw.keys() - kinds.keys():
-            raise ProgramError(f"a clip may only have the members {', '.join(kinds)}", "bad_query")
-        try:
-            return cls(**{name: convert(kinds[name], value) for name, value in raw.items()})
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"invalid clip: {error}", "bad_query") from None
-
-    @property
-    def low(self) -> float:
-        assert self.max is not None
-        return -self.max if self.min is None else self.min
-
-    @property
-    def high(self) -> float:
-        assert self.max is not None
-        return self.max
-
-    @property
-    def dense_reason(self) -> str | None:
-        """Why rows of a table must become the whole table first, if they must: zeros would not stay zeros."""
-        return "clip:value" if self.by == "value" and not self.low <= 0.0 <= self.high else None
+        return read_members(cls, raw, "a clip", "bad_query")
 
     def apply(self, gradients: Sequence[Cotangent]) -> list[Cotangent]:
         """The clipped gradients, in their order. Rows missing from a sparse gradient add nothing to a norm."""
         given = [g.values if isinstance(g, SparseRows) else g for g in gradients]
-        clipped = self._applied(given)
+        clipped = self.by.apply(given) if given else []
         return [
             SparseRows(g.rows, c) if isinstance(g, SparseRows) else c for g, c in zip(gradients, clipped, strict=True)
         ]
-
-    def _applied(self, gradients: Sequence[Value]) -> list[Value]:
-        if not gradients:
-            return []
-        emit = gradients[0].builder.emit
-        if self.by == "value":
-            return [emit("clip", g, min=self.low, max=self.high) for g in gradients]
-        if self.by == "norm":
-            return [emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
-        return list(as_tuple(emit("clip_by_global_norm", *gradients, max_norm=self.max_norm)))

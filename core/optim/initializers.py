@@ -45,7 +45,9 @@ def initial_parameters(
     names = {v.name for v in variables}
     for name in initializers:
         if name not in names:
-            raise ProgramError(f"cannot initialise {name!r}: it is not a parameter", "unknown_variable")
+            raise ProgramError(
+                f"an initialiser is given for {name!r}, but the program has no such parameter", "unknown_variable"
+            )
     found = {}
     for v in variables:
         default = {"type": "glorot_uniform" if v.type.rank >= 2 else "zeros"}

@@ -1,8 +1,8 @@
-"""Loss scaling: compute the gradients of the loss times a factor, then divide them by it (Micikevicius et al. 2018).
+"""Loss scaling: the loss is multiplied by a factor and the gradients divided by it, so that they fit 16-bit floats.
 
-16-bit floats would round small gradients to zero: the smallest float16 is 6e-8, while the largest gradients are far
-below 65504. The factor moves all gradients up. It may adapt: a step whose gradients overflow is skipped and the factor
-is reduced; after enough steps without overflow it is increased.
+Micikevicius et al. 2018. The smallest float16 is 6e-8, and many gradients are smaller while the largest are far from
+65504: multiplying the loss moves all of them up. A dynamic factor adapts: a step whose gradients overflow is skipped
+and makes the factor smaller; enough steps without overflow make it larger.
 """
 
 from __future__ import annotations
@@ -11,77 +11,64 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ProgramError
+from core.ir.members import Member, check_members, read_members
 from core.ir.precision import largest
-from core.ir.registry import convert
 
 __all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
 
 FACTOR = "@LOSS_SCALE"
-"""The slot of the factor of the loss, a float32; 0 before the first step."""
+"""Slot of the factor, a float32; 0 before the first step."""
 
 STREAK = "@LOSS_SCALE_STEPS"
-"""The slot of the count of steps since the factor last changed."""
+"""Slot of the number of finite steps since the factor changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """The factor of the loss while gradients are computed. Powers of two are best: they add no rounding.
+    """The factor that the loss is multiplied by while gradients are computed; gradients are divided by it again.
 
-    initial:  positive, the factor of the first step.
-    interval: number of consecutive steps with finite gradients after which the factor is multiplied by `growth`; None
-    for
-              a constant factor. After each skipped step the factor is multiplied by `backoff`.
-    least, most: bounds of the factor, which also stays within the range of the loss's dtype.
-    Raises ProgramError (bad_query).
+    Powers of two are best: multiplying by them is exact. After `interval` steps in a row with finite gradients the
+    factor is multiplied by `growth`. A step with a gradient that is not finite is skipped: it changes no parameter,
+    state or optimizer state, and the factor is multiplied by `backoff`.
     """
 
-    initial: float = 32768.0
-    interval: int | None = None
-    growth: float = 2.0
-    backoff: float = 0.5
-    least: float = 1.0
-    most: float = 2.0**24
+    initial: Annotated[float, Member("Factor of the first step.", gt=0)] = 32768.0
+    interval: Annotated[
+        int | None,
+        Member("Steps in a row with finite gradients before the factor grows; null for a constant.", ge=1),
+    ] = 2000
+    growth: Annotated[float, Member("Multiplier of the factor after `interval` finite steps.", gt=1)] = 2.0
+    backoff: Annotated[float, Member("Multiplier of the factor after a skipped step.", gt=0, lt=1)] = 0.5
+    least: Annotated[float, Member("Smallest factor.", gt=0)] = 1.0
+    most: Annotated[
+        float, Member("Largest factor; the largest power of two in the dtype of the loss is a limit too.", gt=0)
+    ] = 2.0**24
 
     def __post_init__(self) -> None:
-        if not (0 < self.initial < math.inf and (self.interval is None or self.interval > 0)):
-            raise ProgramError("initial and interval of a loss scale must be positive", "bad_query")
-        if self.interval is None:
-            return
-        if not (1 < self.growth < math.inf and 0 < self.backoff < 1):
-            raise ProgramError("growth of a loss scale must be above 1, and backoff between 0 and 1", "bad_query")
-        if not 0 < self.least <= self.initial <= self.most < 2.0**127:
+        check_members(self, "a loss scale", "bad_query")
+        if self.interval is not None and not self.least <= self.initial <= self.most < 2.0**127:
             raise ProgramError("the initial loss scale must lie between least and most", "bad_query")
 
     @classmethod
     def read(cls, raw: Any) -> LossScale:
-        """A loss scale from its JSON form: a constant number, "dynamic", or ``{"initial": 1024, "interval": 500,
-        ...}``.
-        """
+        """From its JSON form: a constant, "dynamic", or ``{"initial": 1024, "interval": 500, ...}``."""
         if raw == "dynamic":
-            return cls(interval=2000)
-        members = dict(raw) if isinstance(raw, Mapping) else {"initial": raw}
-        kinds = {"initial": float, "interval": int, "growth": float, "backoff": float, "least": float, "most": float}
-        if members.keys() - kinds.keys():
-            raise ProgramError(f"a loss scale may only have the members {', '.join(kinds)}", "bad_query")
-        if isinstance(raw, Mapping):
-            members = {"interval": 2000, **members}
-        try:
-            return cls(**{name: convert(kinds[name], value) for name, value in members.items()})
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"invalid loss scale: {error}", "bad_query") from None
+            return cls()
+        members = raw if isinstance(raw, Mapping) else {"initial": raw, "interval": None}
+        return read_members(cls, members, "a loss scale", "bad_query")
 
     @property
     def slots(self) -> dict[str, TensorType]:
-        """The state that is kept between steps; all of it starts at zero."""
+        """State kept between steps, by slot; all start at zero."""
         return {} if self.interval is None else {FACTOR: TensorType((), "float32"), STREAK: TensorType((), "int64")}
 
     def after(self, factor: Value, streak: Value, finite: Value, limit: float) -> tuple[Value, Value]:
-        """Factor and count of the next step. limit: the largest factor of the loss."""
+        """Factor and streak of the next step. limit: the largest factor that the dtype of the loss allows."""
         assert self.interval is not None
         emit = factor.builder.emit
         zero = emit("fill_zeros_like", streak)
@@ -96,11 +83,11 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A program whose `loss` stands for the loss times the factor.
+    """A program whose `loss` is multiplied by a factor.
 
-    program: it has the slots of the loss scale among its states. factor: variable of the factor, a float32.
-    limit:   the largest factor that does not overflow itself.
-    ops:     number of ops added after the forward ones. loss: name of the loss.
+    program: with the slots of the loss scale among its states. factor: variable of the factor, a float32.
+    limit:   the largest factor that the dtype of the loss can hold.
+    ops:     number of ops added after the forward ones. loss: name of the product.
     """
 
     program: Program
@@ -111,7 +98,7 @@ class Scaled:
 
 
 def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
-    """`program` with its loss scaled under its own name; None if it has no such loss, which the query then reports.
+    """`program` with its loss multiplied under the same name; None if it has no such loss, which the caller reports.
 
     Raises ProgramError (bad_query) if the dtype of the loss cannot hold a constant factor.
     """
@@ -144,7 +131,7 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
 
 
 def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
-    """The gradients of the unscaled loss; those of 16-bit floats become float32, which can hold them."""
+    """The gradients divided by the factor. 16-bit gradients become float32, which can hold the quotients."""
     found: list[Cotangent] = []
     for g in gradients:
         values = widened(g.values if isinstance(g, SparseRows) else g)
@@ -154,7 +141,7 @@ def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:
 
 
 def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
-    """One bool: whether all elements are finite. like: any symbol of the block."""
+    """One bool: whether all elements of all gradients are finite. like: any symbol of the block."""
     emit = like.builder.emit
     values = [g.values if isinstance(g, SparseRows) else g for g in gradients]
     each = [emit("reduce_all", emit("isfinite", v)) for v in values]
@@ -162,7 +149,7 @@ def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
 
 
 def rounded(gradient: Cotangent, type: TensorType) -> Cotangent:
-    """`gradient` in the dtype of `type`, the dtype of the answer."""
+    """`gradient` in the dtype of `type`, the one of answers."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, narrowed(gradient.values, replace(type, shape=gradient.values.shape)))
     return narrowed(gradient, type)

@@ -127,7 +127,7 @@ class Executable:
             taken += 1
         if taken != len(values):
             unknown = values.keys() - {v.name for v in self.inputs}
-            raise ProgramError(f"{min(unknown)!r} is no feed, parameter or state of the program", "feed_unknown")
+            raise ProgramError(f"the program has no feed, parameter or state {min(unknown)!r}", "feed_unknown")
         limits = limits or RunLimits()
         if self.interpreter.largest > limits.max_bytes:
             raise ExecutionError(

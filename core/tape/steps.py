@@ -19,6 +19,7 @@ from core.autodiff.adjoint import Adjoint
 from core.compiler.compile import optimize
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location
+from core.ir.lru import LRU
 from core.ir.recursion import headroom
 from core.runtime.reference import Interpreter, interpreter_of
 from core.runtime.run import Run, RunLimits
@@ -108,9 +109,7 @@ class Steps:
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._cached: dict[Hashable, Step] = {}
-        self._capacity = capacity
-        self._size = 0
+        self._cached: LRU[Step] = LRU(capacity, _op_count, at_least=1)
         self.compiled = 0
         self.reused = 0
 
@@ -127,17 +126,14 @@ class Steps:
         return self._step(form, ("backward", form.key, requested), lambda: _backward(form, *requested))
 
     def _step(self, form: Form, key: Hashable, make: Callable[[], Step]) -> Step:
-        found = self._cached.pop(key, None)
+        found = self._cached.get(key)
         if found is not None:
             self.reused += 1
-        else:
-            with _located(form):
-                found = make()
-            self.compiled += 1
-            self._size += _op_count(found)
-        self._cached[key] = found
-        while self._size > self._capacity and len(self._cached) > 1:
-            self._size -= _op_count(self._cached.pop(next(iter(self._cached))))
+            return found
+        with _located(form):
+            found = make()
+        self.compiled += 1
+        self._cached.put(key, found)
         return found
 
 

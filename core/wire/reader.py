@@ -217,7 +217,7 @@ class Reader:
                 )
             names.append(given[0] if given else None)
         if len({n for n in names if n}) < sum(n is not None for n in names):
-            raise ProgramError(f"{spec.name} writes one name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
+            raise ProgramError(f"{spec.name} writes the same name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
         return tuple(names)
 
     def define(self, at: Site, op: Op, names: Sequence[str | None]) -> None:

@@ -34,7 +34,7 @@ def if_else_rows(
     """
     condition = r.operand(at, "condition")
     if not isinstance(condition.type, TensorType) or condition.dtype != "bool" or condition.rank not in (1, 2):
-        raise ProgramError(f"the condition must be one bool per row, not {condition.type}", "bad_condition")
+        raise ProgramError(f"the condition must have one bool per row, not {condition.type}", "bad_condition")
     mask = at.b.emit("reshape", condition, shape=(condition.shape[0],)) if condition.rank == 2 else condition
     operands = r.operands(at, "x")
     if len(rows) != len(operands):

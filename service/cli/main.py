@@ -1,4 +1,4 @@
-"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `version`."""
+"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `options`, `version`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _openapi(chosen.output)
         case "catalogue":
             return _catalogue(chosen.output)
+        case "options":
+            return _options(chosen.output)
     print(__version__)
     return 0
 
@@ -98,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder to write; other *.md files in it are deleted",
     )
+    options = commands.add_parser(
+        "options",
+        help="write the page about hooks, clips, budgets and loss scales",
+        description="Write the Markdown page about the options of gradients and training.",
+    )
+    options.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
     commands.add_parser("version", help="print the version", description="Print the version of Backpass.")
     return parser
 
@@ -206,4 +214,11 @@ def _catalogue(output: Path) -> int:
     from service.cli.catalogue import write_pages
 
     write_pages(output)
+    return 0
+
+
+def _options(output: Path) -> int:
+    from service.cli.options_page import options_page
+
+    output.write_text(options_page())
     return 0

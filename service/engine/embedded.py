@@ -119,7 +119,7 @@ class EmbeddedPool:
                 raise DeadlineExceeded(f"the call did not end within {deadline:g} s", waited=False) from None
         timing = {"queue": queued * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
         timing["compute"] += compiling * 1e3
-        return Reply(reply.result, reply.tensors, timing, reply.worker)
+        return Reply(reply.result, reply.tensors, timing, reply.worker, reply.compile_ms)
 
     async def _acquire(self, worker: str | None, give_up: float) -> Slot:
         try:

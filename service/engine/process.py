@@ -245,7 +245,7 @@ class WorkerProcess:
             kind: Any = message.kind
             call.fail(RemoteError(kind, message.code, message.message, message.problem))
         else:
-            call.succeed(Reply(message.result, arrays, message.timing_ms, self.id))
+            call.succeed(Reply(message.result, arrays, message.timing_ms, self.id, message.compile_ms))
 
     def _over(self, _: asyncio.Future[bool]) -> None:
         self._call = None

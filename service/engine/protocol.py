@@ -47,12 +47,14 @@ class Reply:
     tensors:   arrays that belong to the caller; no worker shares them.
     timing_ms: milliseconds by phase: queue, transfer_in, compute, transfer_out, total.
     worker:    id of the worker process that ran the call; pass it to `call` to use the same process again.
+    compile_ms: milliseconds of `compute` spent on compiling programs, including the time while the call was parked.
     """
 
     result: dict[str, Any]
     tensors: dict[str, np.ndarray]
     timing_ms: dict[str, float]
     worker: str
+    compile_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

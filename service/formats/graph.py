@@ -1,7 +1,7 @@
-"""Programs as graphs: Graphviz and Mermaid text, and a page that draws it.
+"""Programs as graphs: Graphviz text, Mermaid text, and a page that draws the graph.
 
-The graph is made from a program document in closed form. Ops are nodes, variables are edges, inner blocks are clusters
-inside the cluster of the op that runs them; ops of the backward pass have another colour.
+The graph is made from a program document in closed form. Ops are nodes, variables are edges, and inner blocks are
+clusters inside the cluster of the op that runs them. Ops of the backward pass have another colour.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Graph:
 def graph_of(program: dict[str, Any], backward_ops: list[int] | None = None) -> Graph:
     """The graph of a program document.
 
-    backward_ops: positions in block 0 of the ops of the backward pass. Their inner blocks belong to it too.
+    backward_ops: positions in block 0 of the ops of the backward pass. Their inner blocks belong to it as well.
     """
     root = Graph("b0", "block 0")
     backward = set(backward_ops or ())
@@ -165,10 +165,10 @@ def _colour(kind: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of Graphviz. Names hold no quotes or backslashes, but what holds no guarantee is escaped."""
+    """A string of Graphviz. Valid names hold no quotes or backslashes; all text is escaped anyway."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
 
 
 def _entities(text: str) -> str:
-    """Text inside a quoted Mermaid label: everything that could end it or start markup becomes an entity."""
+    """Text inside a quoted Mermaid label: characters that could end it or start markup become entities."""
     return "".join(c if c.isalnum() or c in " _.-:" else f"#{ord(c)};" for c in text)

@@ -1,8 +1,8 @@
 """Tensors in JSON: {"dtype": "float32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}, or "b64" instead of "data".
 
-`data` is flat and row-major; `b64` is base64 of the little-endian bytes. Nothing is coerced: a value that does not
-fit its dtype is refused, never wrapped or rounded to infinity. An answer with NaN or infinity, which JSON does not
-have, comes as b64 with "finite": false.
+`data` is flat and row-major; `b64` is base64 of the little-endian bytes. Values are not converted: one that does not
+fit its dtype is refused, never wrapped or rounded to infinity. An answer with NaN or infinity, which JSON cannot
+express, has b64 and "finite": false.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_NAME = 256
 
 
 class TensorError(Exception):
-    """One tensor is wrong. code is a problem code; pointer leads from the tensor to the place."""
+    """A tensor is not valid. code: a problem code; pointer: from the tensor to the wrong member."""
 
     def __init__(self, code: str, detail: str, pointer: str = "") -> None:
         super().__init__(detail)
@@ -42,7 +42,7 @@ class TensorError(Exception):
 
 
 def decode(value: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
-    """The array that `value` describes; it may be read-only. pointer: where in the body `value` is.
+    """The array that `value` describes; it may be read-only. pointer: JSON pointer to `value` in the body.
 
     Raises HttpProblem 422: invalid-request, shape-mismatch, dtype-mismatch or limit-exceeded.
     """
@@ -72,13 +72,13 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
 
 def _decode(value: Any, limits: TensorLimits) -> np.ndarray:
     if not isinstance(value, dict):
-        raise TensorError("invalid-request", "a tensor is an object with dtype, shape, and data or b64")
+        raise TensorError("invalid-request", "a tensor must be an object with dtype, shape, and data or b64")
     if unknown := value.keys() - MEMBERS:
         raise TensorError("invalid-request", f"unknown member {min(unknown)[:MAX_NAME]!r}")
     if ("data" in value) == ("b64" in value):
-        raise TensorError("invalid-request", "exactly one of data and b64 is needed")
+        raise TensorError("invalid-request", "give exactly one of data and b64")
     if not isinstance(value.get("finite", True), bool):
-        raise TensorError("invalid-request", "finite is not a boolean", "/finite")
+        raise TensorError("invalid-request", "finite must be a boolean", "/finite")
     name = value.get("dtype")
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
@@ -90,36 +90,36 @@ def _decode(value: Any, limits: TensorLimits) -> np.ndarray:
 
 
 def checked_shape(shape: Any, dtype: np.dtype, limits: TensorLimits) -> tuple[int, ...]:
-    """`shape`, if it is a list of sizes whose product, in exact arithmetic, stays within `limits`.
+    """`shape` as a tuple, if it is a list of sizes whose exact product stays within `limits`.
 
-    Raises TensorError; nothing has been allocated then.
+    Raises TensorError before anything is allocated.
     """
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise TensorError("invalid-request", "shape is not a list of non-negative integers", "/shape")
+        raise TensorError("invalid-request", "shape must be a list of non-negative integers", "/shape")
     if len(shape) > limits.rank:
-        raise TensorError("limit-exceeded", f"rank {len(shape)} is over the limit of {limits.rank}", "/shape")
-    # Zeros do not excuse the other sizes: numpy refuses [0, 2**62, 8], whose product of non-zero sizes overflows.
+        raise TensorError("limit-exceeded", f"rank {len(shape)} exceeds the limit of {limits.rank}", "/shape")
+    # Zeros are left out of the product: numpy refuses [0, 2**62, 8], whose product of non-zero sizes overflows.
     elements = math.prod(size for size in shape if size)
     if elements > limits.elements:
-        raise TensorError("limit-exceeded", f"more than {limits.elements} elements", "/shape")
+        raise TensorError("limit-exceeded", f"the shape has more than {limits.elements} elements", "/shape")
     if elements * dtype.itemsize > limits.bytes:
-        raise TensorError("limit-exceeded", f"more than {limits.bytes} bytes", "/shape")
+        raise TensorError("limit-exceeded", f"the shape takes more than {limits.bytes} bytes", "/shape")
     return tuple(shape)
 
 
 def _from_base64(text: Any, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     if not isinstance(text, str):
-        raise TensorError("invalid-request", "b64 is not a string", "/b64")
+        raise TensorError("invalid-request", "b64 must be a string", "/b64")
     wanted = math.prod(shape) * dtype.itemsize
     if len(text) != -(-wanted // 3) * 4:
-        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes; b64 has not the length for that"
+        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, but b64 has a different length"
         raise TensorError("shape-mismatch", detail, "/b64")
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise TensorError("invalid-request", "b64 is not standard base64 with padding", "/b64") from None
+        raise TensorError("invalid-request", "b64 must be standard base64 with padding", "/b64") from None
     if len(raw) != wanted:
-        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, b64 has {len(raw)}"
+        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, but b64 has {len(raw)}"
         raise TensorError("shape-mismatch", detail, "/b64")
     return checked_bytes(raw, dtype, shape, "/b64")
 
@@ -134,13 +134,15 @@ def checked_bytes(raw: bytes | memoryview, dtype: np.dtype, shape: tuple[int, ..
 
 def _from_numbers(data: Any, dtype: np.dtype, count: int) -> np.ndarray:
     if not isinstance(data, list):
-        raise TensorError("invalid-request", "data is not a list", "/data")
+        raise TensorError("invalid-request", "data must be a list", "/data")
     if len(data) != count:
-        raise TensorError("shape-mismatch", f"the shape has {count} elements, data has {len(data)}", "/data")
+        raise TensorError("shape-mismatch", f"the shape has {count} elements, but data has {len(data)}", "/data")
     wanted, words = _wanted_types(dtype)
     if not wanted.issuperset(map(type, data)):
         index = next(index for index, item in enumerate(data) if type(item) not in wanted)
-        raise TensorError("dtype-mismatch", f"not {words}, as {dtype.name} wants (data is flat)", f"/data/{index}")
+        raise TensorError(
+            "dtype-mismatch", f"an element of {dtype.name} must be {words} (data is flat)", f"/data/{index}"
+        )
     if dtype == np.bool_:
         return np.array(data, dtype)
     try:
@@ -170,10 +172,10 @@ def _wanted_types(dtype: np.dtype) -> tuple[set[type], str]:
 
 
 def encode(array: np.ndarray, *, base64: bool = False) -> dict[str, Any]:
-    """`array` as a JSON tensor; its `data` is a flat numpy array that `dumps` can write.
+    """`array` as a JSON tensor; its `data` is a flat numpy array that `dumps` serialises.
 
-    base64: write b64 in any case. Arrays that are not all finite are written so anyway, marked "finite": false.
-    Raises TypeError for a dtype that the wire does not have.
+    base64: use b64. An array with NaN or infinity always has b64 and "finite": false.
+    Raises TypeError for a dtype that JSON tensors do not have.
     """
     dtype = array.dtype
     if DTYPES.get(dtype.name) != dtype:
@@ -192,10 +194,10 @@ def encode(array: np.ndarray, *, base64: bool = False) -> dict[str, Any]:
 
 
 def encode_all(arrays: Mapping[str, np.ndarray], *, base64: bool = False) -> dict[str, dict[str, Any]]:
-    """Each array of `arrays` encoded, by name."""
+    """Each of `arrays`, encoded."""
     return {name: encode(array, base64=base64) for name, array in arrays.items()}
 
 
 def dumps(document: Any) -> bytes:
-    """JSON of plain data and of what `encode` made. A bare float that is not finite would become null: encode it."""
+    """JSON of plain data and encoded tensors. A float that is not finite becomes null."""
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,7 +1,7 @@
-"""Tensors in binary: one safetensors file, with the JSON part of the message as a string in its metadata.
+"""Tensors as a safetensors file, with the JSON part of a request or answer as a string in its metadata.
 
-Eight bytes of header length, a JSON header, then the bytes of all tensors without a gap. Read without copying, and
-with every offset checked: nothing in a file is trusted.
+A file is eight bytes of header length, a JSON header, then the bytes of all tensors without gaps. It is read without
+copying, and every offset is checked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CODE_OF = {dtype: code for code, dtype in DTYPE_OF.items()}
 def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key: str = "response") -> bytes:
     """A file of `tensors` whose metadata holds `document` as JSON under `key`.
 
-    Raises TypeError for a dtype that the wire does not have.
+    Raises TypeError for a dtype that requests cannot have.
     """
     header: dict[str, Any] = {METADATA: {key: dumps(document).decode()}}
     # Wide items first: then every tensor starts at a multiple of its item size.
@@ -84,8 +84,8 @@ def unpack(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The JSON object under `key` of the metadata ({} when there is none), and read-only views of the tensors.
 
-    Raises HttpProblem: 400 invalid-tensor-file when the file is not one, 400 invalid-json or limit-exceeded for the
-    object, 422 when a tensor breaks a limit or has a dtype that is not known here.
+    Raises HttpProblem: 400 invalid-tensor-file for an invalid file, 400 invalid-json or limit-exceeded for the object,
+    422 for a tensor that breaks a limit or has an unknown dtype.
     """
     raw = memoryview(data).toreadonly()
     header, body = _header(raw, max_depth)
@@ -108,10 +108,12 @@ def unpack(
 
 def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview]:
     if len(raw) < LENGTH.size:
-        raise _broken("the file is shorter than the length of its header")
+        raise _broken("the file is shorter than eight bytes")
     (size,) = LENGTH.unpack(raw[: LENGTH.size])
     if size > MAX_HEADER:
-        raise HttpProblem("limit-exceeded", f"the header of the file is larger than {MAX_HEADER} bytes", status=400)
+        raise HttpProblem(
+            "limit-exceeded", f"the header of the file exceeds the limit of {MAX_HEADER} bytes", status=400
+        )
     if LENGTH.size + size > len(raw):
         raise _broken("the header is longer than the file")
     start = LENGTH.size + size
@@ -120,12 +122,12 @@ def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview
 
 def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _broken("__metadata__ is not an object of strings")
+        raise _broken("__metadata__ must be an object of strings")
     return _object(metadata[key].encode(), max_depth, f"`{key}` of the file's metadata") if key in metadata else {}
 
 
 def _object(text: bytes, max_depth: int, where: str) -> dict[str, Any]:
-    """The JSON object in `text`. Raises as `parse_json` does, with the place."""
+    """The JSON object in `text`. Raises as `parse_json` does, naming `where` it is."""
     try:
         return parse_json(text, max_depth=max_depth)
     except HttpProblem as problem:
@@ -135,9 +137,9 @@ def _object(text: bytes, max_depth: int, where: str) -> dict[str, Any]:
 
 def _entry(name: str, entry: Any, size: int, limits: TensorLimits) -> tuple[np.dtype, tuple[int, ...], int, int]:
     if len(name) > MAX_NAME:
-        raise TensorError("limit-exceeded", f"a tensor's name is longer than {MAX_NAME} characters")
+        raise TensorError("limit-exceeded", f"the name of a tensor is longer than {MAX_NAME} characters")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _broken("a tensor's entry has not exactly dtype, shape and data_offsets")
+        raise _broken("the entry of a tensor must have exactly dtype, shape and data_offsets")
     code = entry["dtype"]
     dtype = DTYPE_OF.get(code) if isinstance(code, str) else None
     if dtype is None:
@@ -145,19 +147,19 @@ def _entry(name: str, entry: Any, size: int, limits: TensorLimits) -> tuple[np.d
     shape = checked_shape(entry["shape"], dtype, limits)
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):
-        raise _broken("data_offsets is not a pair of integers")
+        raise _broken("data_offsets must be a pair of integers")
     begin, end = offsets
     if not 0 <= begin <= end <= size:
-        raise _broken("data_offsets lie outside the file")
+        raise _broken("data_offsets lie outside of the file")
     wanted = math.prod(shape) * dtype.itemsize
     if end - begin != wanted:
-        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, data_offsets span {end - begin}"
+        detail = f"shape {list(shape)} of {dtype.name} takes {wanted} bytes, but data_offsets span {end - begin}"
         raise TensorError("shape-mismatch", detail, "/data_offsets")
     return dtype, shape, begin, end
 
 
 def _check_layout(spans: list[tuple[int, int]], size: int) -> None:
-    """Tensors lie one after the other: an overlap could smuggle, a gap could hide."""
+    """Raises HttpProblem unless the tensors lie one after the other: overlaps and gaps could hide data."""
     reached = 0
     for begin, end in sorted(spans):
         if begin != reached:

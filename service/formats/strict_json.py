@@ -1,9 +1,9 @@
-"""JSON as RFC 8259 has it, and stricter where leniency hides mistakes: no repeated members, no infinite numbers.
+"""JSON as of RFC 8259, without repeated members and infinite numbers.
 
-The fast parser takes the last of repeated members without a word. Parsing with a hook on every object would tell, at
-five times the cost, so that is done only when a count gives cause: each member has one colon, and colons inside
-strings can be counted in what was parsed. If the text has no more colons than that, no member was dropped. A short
-text that is what the parsed object is written as is told even faster: nothing can be missing from that.
+The fast parser silently keeps the last of repeated members. A hook on every object would detect them at five times the
+cost, so it runs only if a count of colons differs: each member has one colon, and the colons inside strings can be
+counted in the parsed object. If the text has no more colons than that, no member was dropped. For a short text there is
+a faster test: the parsed object, serialised again, equals the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.problems import HttpProblem
 __all__ = ["parse_json"]
 
 SHORT = 4096  # bytes
-FLAT = 64  # objects and arrays; some hundreds, one inside the other, are more than can be written
+FLAT = 64  # objects and arrays; orjson cannot serialise some hundreds of nested ones
 
 ESCAPED_COLON = (b"\\u003a", b"\\u003A")
 
@@ -27,8 +27,8 @@ ESCAPED_COLON = (b"\\u003a", b"\\u003A")
 def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any]:
     """The JSON object in `data`.
 
-    max_depth: of nested objects and arrays, the outermost counted.
-    Raises HttpProblem 400: limit-exceeded when it is deeper, invalid-json for everything else.
+    max_depth: limit of nested objects and arrays, the outermost included.
+    Raises HttpProblem 400: limit-exceeded for deeper JSON, invalid-json for all other errors.
     """
     try:
         document = orjson.loads(data)
@@ -48,16 +48,16 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
 
 
 def _not_utf8(data: bytes | bytearray) -> tuple[str, int] | None:
-    """That, and the character at which `data` ceases to be UTF-8; None if it is."""
+    """An error text and the character at which `data` ceases to be UTF-8; None if it is UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        return "this is not UTF-8", len(data[: error.start].decode())
+        return "the body is not UTF-8", len(data[: error.start].decode())
     return None
 
 
 def _is_short(data: bytes | bytearray, max_depth: int) -> bool:
-    """Whether it can be written in no time, and is certainly not too deep."""
+    """Whether serialising it is fast, and it cannot be nested too deeply."""
     return len(data) <= SHORT and data.count(b"{") + data.count(b"[") <= min(FLAT, max_depth)
 
 
@@ -66,9 +66,9 @@ def _too_deep(max_depth: int) -> HttpProblem:
 
 
 def _colons(document: dict[str, Any], max_depth: int) -> int:
-    """How many colons the text of `document` has, if each of its strings is written without escaping one.
+    """Number of colons in the text of `document`, if no string escapes one.
 
-    Raises HttpProblem when it is deeper than `max_depth`.
+    Raises HttpProblem if it is nested deeper than `max_depth`.
     """
     colons, depth = 0, 0
     level: list[Any] = [document]
@@ -96,7 +96,7 @@ def _colons(document: dict[str, Any], max_depth: int) -> int:
 
 
 def _holders(items: list[Any]) -> bool:
-    """Whether anything in the list may hold a colon; a list of a million numbers must not be walked in Python."""
+    """Whether an item may contain a colon. A list of a million numbers must not be walked in Python."""
     return not {dict, list, str}.isdisjoint(map(type, items))
 
 
@@ -104,5 +104,5 @@ def _without_repeats(members: list[tuple[str, Any]]) -> None:
     seen = set()
     for name, _ in members:
         if name in seen:
-            raise HttpProblem("invalid-json", f"the member {name[:100]!r} occurs twice in one object")
+            raise HttpProblem("invalid-json", f"the member {name[:100]!r} is repeated in one object")
         seen.add(name)

@@ -1,1 +1,1 @@
-"""Everything between the socket and the routes: the protocol, middleware, request bodies, answers."""
+"""The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers."""

@@ -1,5 +1,4 @@
-"""A transport that sends the header of an answer together with its first bytes, as one packet, which wakes the client
-once."""
+"""A transport that sends the header of an answer and its first bytes as one packet, which wakes the client once."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ __all__ = ["Gathering"]
 
 
 class Gathering:
-    """A transport around another. What is written waits for the next write, at most until the event loop goes on."""
+    """A wrapper of a transport. A write waits for the next one, at most until the next turn of the event loop."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop

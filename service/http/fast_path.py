@@ -1,8 +1,8 @@
-"""The routes of training steps, without what FastAPI does around an endpoint.
+"""A fast path to the routes of training steps, around FastAPI.
 
-FastAPI tries one route after the other, twice, builds the call from declared parameters, and opens three stacks around
-it, which takes longer than a small step. A request of one of these routes whose path is in order and has no query goes
-to its endpoint at once. All others go the usual way, which also says what is wrong with them.
+FastAPI tries all routes in order, twice, builds the call from declared parameters, and opens three exit stacks around
+it, which takes longer than a small step. A request for one of these routes with a valid path and no query goes directly
+to its endpoint. All other requests go through FastAPI, which also reports their errors.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TEMPLATE = re.compile(r"(/.+)/\{(\w+)\}/(\w+)")
 
 
 class Direct:
-    """Middleware that knows routes of the form ``/prefix/{id}/name``."""
+    """Middleware with a fast path for routes of the form ``/prefix/{id}/name``."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], id: str) -> None:
-        """routes: their endpoints take a request and the id, and need nothing else; id: the pattern of a good one."""
+        """routes: their endpoints take only the request and the id. id: the pattern of a valid one."""
         self.app = app
         self._id = re.compile(id)
         self._routes = {}

@@ -1,7 +1,7 @@
-"""What happens around every request, as pure ASGI and in one layer: it must not cost what it protects.
+"""The middleware around every request, as one pure ASGI layer to keep its cost low.
 
-A request id; a metric; security headers; the end of the work when its client goes away; a problem document for what
-nobody caught.
+Request ids, metrics, security headers, cancellation when the client disconnects, and a problem document for exceptions
+that no handler caught.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
-"""They keep a browser from doing more with an answer than showing it; a route's own win."""
+"""They restrict a browser to showing an answer. A route's own headers take precedence."""
 
 
 def install(app: FastAPI, metrics: Metrics) -> None:
-    """Put it around `app`. Call once, before the application starts."""
+    """Add the middleware to `app`. Call once, before the application starts."""
     app.add_middleware(Around, metrics=metrics)
 
 
 class Around:
-    """Identifies each request, counts it under the template of its route, and sees it to an end.
+    """Gives each request an id, counts it under the template of its route, and handles uncaught exceptions.
 
-    A client's own request id is taken if it is a decent one. What matches no route is one label.
+    A valid request id of the client is kept. All requests that match no route share one label.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -71,13 +71,13 @@ class Around:
         except asyncio.CancelledError:
             if watch.gone:
                 self.metrics.disconnects.inc()
-            elif not answer.started:  # the server is shutting down and has waited long enough
-                problem = HttpProblem("draining", "The service stopped before the call ended.")
+            elif not answer.started:  # the server is shutting down, and its grace period is over
+                problem = HttpProblem("draining", "the service stopped before the call ended")
                 await problem_response(problem, answer.request_id, scope["path"])(scope, receive, answer.send)
         except Exception as error:
             log.exception("request %s failed: %s %s", answer.request_id, scope["method"], scope["path"])
             if answer.started:
-                raise  # the server cuts the connection, which is all that can still be said
+                raise  # the server closes the connection: the status has been sent
             await problem_response(from_exception(error), answer.request_id, scope["path"])(scope, receive, answer.send)
         finally:
             watch.end()
@@ -93,9 +93,9 @@ def _id_of(scope: Scope) -> str:
 
 
 class _Answer:
-    """What is sent, with the headers that every answer has.
+    """The answer being sent, with the headers of every answer.
 
-    status: of the answer, once it has `started`. complete: whether all of it was given.
+    status: valid once it has `started`. complete: whether all of the answer was passed on.
     """
 
     def __init__(self, request_id: str, send: Send) -> None:
@@ -118,13 +118,13 @@ class _Answer:
 
 
 class _Watch:
-    """Receives for the handler that runs in the present task, and cancels it when its client has gone, so that no
-    worker computes for nobody.
+    """Receives messages for the handler in the current task, and cancels it when the client disconnects, so that no
+    worker computes an answer that nobody reads.
 
-    Noticing needs someone who always receives; what arrives meanwhile waits in a bounded buffer. Most requests are
-    over before that is worth a task.
+    Detecting this takes a task that always receives; messages wait in a bounded buffer. The task starts after
+    PATIENCE_S, because most requests end earlier.
 
-    gone: whether the client went away before its answer was complete. taken: bytes of the body.
+    gone: whether the client disconnected before its answer was complete. taken: bytes of the body.
     """
 
     def __init__(self, receive: Receive, answer: _Answer) -> None:
@@ -139,7 +139,7 @@ class _Watch:
         self._timer = self._loop.call_later(PATIENCE_S, self._start)
 
     async def receive(self) -> Message:
-        """The next message, for the handler. Raises CancelledError when the client has gone."""
+        """The next message. Raises CancelledError when the client has disconnected."""
         if self._buffer is not None:
             return await self._buffer.get()
         self._receiving = True
@@ -158,7 +158,7 @@ class _Watch:
         return message
 
     def _start(self) -> None:
-        if self._receiving:  # then the handler will hear of it
+        if self._receiving:  # the handler sees the disconnect itself
             self._timer = self._loop.call_later(PATIENCE_S, self._start)
         else:
             self._buffer = _Buffer()
@@ -172,7 +172,7 @@ class _Watch:
             self._handler.cancel()
 
     def end(self) -> None:
-        """The handler is done."""
+        """Stop watching: the handler has ended."""
         self._timer.cancel()
         if self._pump is not None:
             self._pump.cancel()
@@ -181,7 +181,7 @@ class _Watch:
 
 
 class _Buffer:
-    """ASGI messages between the pump and the handler, at most READ_AHEAD_BYTES of them and one more."""
+    """ASGI messages between the pump and the handler: READ_AHEAD_BYTES plus one message at most."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -189,7 +189,7 @@ class _Buffer:
         self._changed = asyncio.Event()
 
     async def put(self, message: Message) -> bool:
-        """Add `message`, when there is room. Returns whether more may follow."""
+        """Add `message` as soon as there is room. Returns whether more may follow."""
         gone = message["type"] == "http.disconnect"
         while self._size > READ_AHEAD_BYTES and not gone:
             await self._wait()
@@ -202,7 +202,7 @@ class _Buffer:
         while not self._messages:
             await self._wait()
         if self._messages[0]["type"] == "http.disconnect":
-            return self._messages[0]  # stays: whoever asks again hears the same
+            return self._messages[0]  # stays: later calls get it again
         message = self._messages.popleft()
         self._size -= len(message.get("body", b""))
         self._changed.set()

@@ -1,8 +1,8 @@
-"""Answers that begin before the call has ended: one JSON object on each line, a gradient as soon as it is final.
+"""Streamed answers: one JSON object per line, each gradient as soon as it is final.
 
 The lines are ``{"event": "gradient", "name", "ready_at", "gradient"}`` in the order in which the backward pass
-completes them, and at last one of ``{"event": "done", ...}``, which says the rest of the answer, and
-``{"event": "error", "problem"}``. A stream that ends without either was cut.
+completes them, and a last one: ``{"event": "done", ...}`` with the rest of the answer, or
+``{"event": "error", "problem"}``. A stream that ends without either was interrupted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["GradientStream"]
 log = logging.getLogger("backpass.http")
 
 PLAIN_NUMBERS = 1000
-"""Tensors of more elements are written as b64, which takes a tenth of the time."""
+"""Tensors of more elements are encoded as b64, which takes a tenth of the time."""
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class GradientStream(Response):
-    """The answer of a call that tells gradients while it runs.
+    """The answer of a call that streams its gradients.
 
-    What goes wrong before the first of them is answered with a problem document, as if nothing had been streamed. A
-    client that goes away cancels the call.
+    An error before the first gradient is answered with a problem document, as without streaming. A client that
+    disconnects cancels the call.
     """
 
     media_type = NDJSON
@@ -49,8 +49,8 @@ class GradientStream(Response):
         document: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         members: Mapping[str, Any],
     ) -> None:
-        """call: starts it. document, members: what the last line says of its result, and holds in any case."""
-        super().__init__(headers={"X-Accel-Buffering": "no"})  # a proxy should pass on what there is
+        """call: starts the call. document: members of the last line, from its result. members: defaults of these."""
+        super().__init__(headers={"X-Accel-Buffering": "no"})  # a proxy must not buffer the lines
         del self.headers["content-length"]
         self._call, self._document, self._members = call, document, members
 
@@ -103,7 +103,7 @@ def _line(document: Mapping[str, Any]) -> bytes:
 
 
 async def _rendered(line: Callable[[], bytes], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """What `line` gives, made where it holds up nobody."""
+    """`line()`, in a thread if the arrays are large."""
     large = sum(array.nbytes for array in arrays.values()) > THREAD_BYTES
     return await asyncio.to_thread(line) if large else line()
 

@@ -1,8 +1,7 @@
-"""The HTTP/1.1 protocol with the limits that uvicorn does not have.
+"""The HTTP/1.1 protocol of uvicorn with additional limits.
 
 A connection that sends its header too slowly, or leaves its answer unread, is closed. A header that is too large, or
-that does not name exactly one host, is refused before any application code runs, with a problem document like
-everything else.
+that does not have exactly one Host field, is refused with a problem document before application code runs.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ __all__ = ["GuardedProtocol", "guarded"]
 
 
 class Refused(Exception):
-    """Raised inside the parser's callbacks; the parser stops, and `send_400_response` answers."""
+    """Raised in callbacks of the parser, which stops; `send_400_response` answers."""
 
 
 def guarded(settings: Settings) -> Any:
-    """What to give uvicorn as `http`: the protocol with the limits of `settings`."""
+    """The protocol with the limits of `settings`, for uvicorn's option `http`."""
     return partial(GuardedProtocol, limits=settings)
 
 
@@ -58,10 +57,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._deaf and not self.transport.is_closing():  # after a refusal the rest means nothing
+        if not self._deaf and not self.transport.is_closing():  # after a refusal the rest of the bytes is ignored
             super().data_received(data)
             if self._in_header and not self.transport.is_closing():
-                self._expect_header()  # the rest of it; most come in one piece, and need no timer
+                self._expect_header()  # for the rest; most headers arrive in one piece and need no timer
 
     def pause_writing(self) -> None:
         self._watch_reader()
@@ -72,7 +71,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def _watch_reader(self, left_before: int | None = None) -> None:
-        """Give up on a client that took nothing for a whole deadline; a slow one may go on."""
+        """Abort if the client read nothing during a whole write deadline; a slow client may continue."""
         self._disarm_write()
         left = self.transport.get_write_buffer_size()
         if left_before is not None and left >= left_before:
@@ -126,7 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._disarm_header()
         if [name for name, _ in self.headers].count(b"host") != 1:
-            self._refuse(HttpProblem("malformed-request", "a request has exactly one Host header"))
+            self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
         super().on_headers_complete()
 
     # Refusals
@@ -136,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
         raise Refused
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or was refused above, and close the connection."""
+        """Answer bytes that cannot be parsed, or a refused header, and close the connection."""
         self._disarm_header()
         problem = self._refusal or HttpProblem("malformed-request", "the bytes received are not a valid HTTP request")
         cycle, behind_others = self.cycle, bool(self.pipeline)
@@ -148,9 +147,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.write(_rendered(problem))
             self.transport.close()
         elif cycle.more_body or behind_others:
-            self.transport.close()  # an answer has begun, and these bytes would land in the middle of it
+            self.transport.close()  # an answer has begun; these bytes would end up inside it
         else:
-            self._deaf = True  # rubbish behind a good request, which still gets its answer
+            self._deaf = True  # invalid bytes behind a valid request, which still gets its answer
             cycle.keep_alive = False
 
 

@@ -1,4 +1,4 @@
-"""Request bodies, read strictly: how much, how fast, of which type, and what exactly is in them."""
+"""Request bodies: limits of size and time, media types, decoding."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NDJSON = "application/x-ndjson"
 Asked = TypeVar("Asked", bound=BaseModel)
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 
-THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing is long enough for other requests to notice
+THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing would delay other requests
 DRAIN_BYTES = 16 * 2**20
 DRAIN_S = 2.0
-HASHED_BYTES = 2**20  # at once: they are copied for it
-WORTH_S = 0.05  # what a body must earn at least before its deadline is moved
+HASHED_BYTES = 2**20  # hashed at once, because hashing copies them
+WORTH_S = 0.05  # seconds that a body must earn before its deadline moves
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carried.
+    """The decoded body of a request.
 
     document:   the JSON object; of a safetensors body, the one in its metadata.
     tensors:    the arrays of a safetensors body, read-only; empty for JSON.
@@ -47,7 +47,7 @@ class Body:
     raw: bytes | bytearray
 
     def read_as(self, model: type[Asked]) -> Asked:
-        """The document as `model` has it. Raises HttpProblem 422."""
+        """The document as a `model`. Raises HttpProblem 422."""
         try:
             return model.model_validate(self.document)
         except ValidationError as error:
@@ -55,10 +55,10 @@ class Body:
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same request sent twice; for two different ones it is so once in 2**64 times.
+        """A digest of the body: equal for equal bodies, and for different ones with probability 2**-64.
 
-        Python's own hash has a secret key, so nobody can look for two such requests, and takes a third of the time of
-        SHA-256. It is good for this process only.
+        Python's hash has a secret key, so clients cannot search for collisions, and takes a third of the time of
+        SHA-256. It holds within this process only.
         """
         view = memoryview(self.raw)
         pieces = [hash(bytes(view[start : start + HASHED_BYTES])) for start in range(0, len(view), HASHED_BYTES)]
@@ -69,7 +69,7 @@ async def read_body(request: Request, settings: Settings, *, binary: bool = True
     """The body of `request`.
 
     binary:   whether safetensors is accepted besides JSON.
-    optional: whether no body at all means an empty object.
+    optional: whether a request without a body counts as an empty object.
     Raises HttpProblem: 400 invalid-json, invalid-tensor-file or limit-exceeded, 408, 413, 415, 422 for tensors.
     """
     if optional and _has_no_body(request):
@@ -96,17 +96,17 @@ def _has_no_body(request: Request) -> bool:
 def _media_type(request: Request, binary: bool) -> str:
     """JSON or SAFETENSORS. Raises HttpProblem 415."""
     if _header(request, b"content-encoding", "identity").strip().lower() != "identity":
-        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not read")
+        raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
     found = _known(_header(request, b"content-type"))
     if found == JSON or (binary and found == SAFETENSORS):
         return found
     accepted = f"{JSON}, {SAFETENSORS}" if binary else JSON
-    raise HttpProblem("unsupported-media-type", f"the body must be {accepted}", headers={"Accept": accepted})
+    raise HttpProblem("unsupported-media-type", f"the Content-Type must be {accepted}", headers={"Accept": accepted})
 
 
 @lru_cache(256)
 def _known(header: str) -> str | None:
-    """What a Content-Type says, if it is JSON or SAFETENSORS."""
+    """The media type of a Content-Type header, if it is JSON or SAFETENSORS."""
     media_type, _, parameters = header.partition(";")
     media_type = media_type.strip().lower()
     if media_type in BINARY_ALIASES:
@@ -116,7 +116,7 @@ def _known(header: str) -> str | None:
 
 
 def _header(request: Request, name: bytes, otherwise: str = "") -> str:
-    """The first value of the header; Starlette's own way to it takes some microseconds for each."""
+    """The first value of the header. Starlette's `headers` takes microseconds for each look-up."""
     for found, value in request.scope["headers"]:
         if found == name:
             return value.decode("latin-1")
@@ -124,7 +124,7 @@ def _header(request: Request, name: bytes, otherwise: str = "") -> str:
 
 
 async def _read(request: Request, limit: int, settings: Settings) -> bytes | bytearray:
-    """All bytes of the body, at most `limit`, each part of it in time."""
+    """All bytes of the body. Raises HttpProblem for more than `limit` bytes, or for missing the deadline."""
     declared = _header(request, b"content-length")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
         raise await _too_large(request, limit, "expect" not in request.headers)
@@ -134,7 +134,7 @@ async def _read(request: Request, limit: int, settings: Settings) -> bytes | byt
         async with asyncio.timeout_at(started + settings.body_deadline) as timer:
             chunk, more = await _chunk(request)
             if not more and len(chunk) <= limit:
-                return chunk  # as small bodies come
+                return chunk  # the usual case of a small body
             raw += chunk
             while more and len(raw) <= limit:
                 earned = len(raw) / settings.body_bytes_per_second
@@ -144,7 +144,7 @@ async def _read(request: Request, limit: int, settings: Settings) -> bytes | byt
                 chunk, more = await _chunk(request)
                 raw += chunk
     except TimeoutError:
-        detail = f"only {len(raw)} bytes of the body came in time"
+        detail = f"only {len(raw)} bytes of the body arrived before the deadline"
         raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
     if len(raw) > limit:
         raise await _too_large(request, limit, more)
@@ -160,8 +160,8 @@ async def _chunk(request: Request) -> tuple[bytes, bool]:
 
 
 async def _too_large(request: Request, limit: int, more: bool) -> HttpProblem:
-    """The refusal. more: of the body may come, and is to be taken in first, a little of it; a client that is still
-    writing when the connection closes sees a reset instead of the answer."""
+    """The refusal, after reading some `more` of the body: a client that is still writing when the connection closes
+    sees a reset instead of the answer."""
     left = DRAIN_BYTES
     with contextlib.suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(DRAIN_S):
@@ -169,29 +169,32 @@ async def _too_large(request: Request, limit: int, more: bool) -> HttpProblem:
                 chunk, more = await _chunk(request)
                 left -= len(chunk)
     return HttpProblem(
-        "body-too-large", f"the body is larger than {limit} bytes", headers={"Connection": "close"}, limit=limit
+        "body-too-large",
+        f"the body is larger than the limit of {limit} bytes",
+        headers={"Connection": "close"},
+        limit=limit,
     )
 
 
 def wants_tensorfile(request: Request) -> bool:
-    """Whether the answer is to be safetensors (True) or JSON (False). Raises HttpProblem 406 for neither."""
+    """Whether the Accept header prefers safetensors (True) or JSON (False). Raises HttpProblem 406 for neither."""
     return wanted_form(request) == SAFETENSORS
 
 
 def wanted_form(request: Request, *more: str) -> str:
-    """JSON, SAFETENSORS, or one of `more` media types, by the Accept header; the first of them when in doubt.
+    """The media type that the Accept header prefers of JSON, SAFETENSORS and `more`; of equal ones the first.
 
     Raises HttpProblem 406 when none is accepted.
     """
     best = _best(_header(request, b"accept", "*/*"), more)
     if best is None:
-        raise HttpProblem("not-acceptable", f"answers are {' or '.join((JSON, SAFETENSORS, *more))}")
+        raise HttpProblem("not-acceptable", f"the answer can be {' or '.join((JSON, SAFETENSORS, *more))}")
     return best
 
 
 @lru_cache(256)
 def _best(header: str, more: tuple[str, ...]) -> str | None:
-    """The media type that `header` wants most, if it wants any."""
+    """The media type that `header` prefers, None if it accepts none."""
     names = {JSON: (JSON,), SAFETENSORS: BINARY_ALIASES} | {name: (name,) for name in more}
     quality = {form: _quality(header, aliases) for form, aliases in names.items()}
     best = max(quality, key=quality.__getitem__)
@@ -199,7 +202,7 @@ def _best(header: str, more: tuple[str, ...]) -> str | None:
 
 
 def _quality(header: str, names: tuple[str, ...]) -> float:
-    """How much `header` wants one of the media types `names`, from 0 to 1; the most specific range counts."""
+    """The quality, from 0 to 1, that `header` gives the media types `names`; the most specific range counts."""
     found = (-1, 0.0)
     for item in header.split(","):
         media_range, *parameters = (part.strip().lower() for part in item.split(";"))

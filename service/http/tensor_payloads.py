@@ -1,11 +1,11 @@
-"""The tensors of requests and answers, in either form: as members of a JSON object, or as a safetensors file.
+"""Tensors of requests and answers, as members of a JSON object or in a safetensors file.
 
 In a file the tensors of a request have the names of the program's variables; those of an answer are ``loss``,
 ``grad/<name>``, ``fetch/<name>``, ``recorded/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`,
 `gradients`, `fetched`, `recorded` and `states`.
 
-A gradient that is rows of a table has the numbers of its rows in ``rows/<name>``, their values in ``grad/<name>``, and
-the shape of the table under `sparse`. In JSON it is one object of `rows`, `values` and `shape`.
+A gradient that is rows of a table has its row numbers in ``rows/<name>``, their values in ``grad/<name>``, and the
+shape of the table under `sparse`. In JSON it is one object with `rows`, `values` and `shape`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.settings import Settings
 
 __all__ = ["THREAD_BYTES", "Answer", "given_gradients", "given_tensors", "grouped", "render", "timing_of"]
 
-THREAD_BYTES = 2**18  # above, reading or writing takes long enough for other requests to notice
+THREAD_BYTES = 2**18  # above, reading or writing would delay other requests
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 NO_SHAPES: Mapping[str, list[int]] = MappingProxyType({})
 GROUPS = {
@@ -44,21 +44,21 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer in its final bytes, which can be sent more than once."""
+    """An answer as bytes, which can be sent repeatedly."""
 
     content: bytes
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def response(self, more: Mapping[str, str] = NO_HEADERS) -> Response:
-        """This answer for sending, with `more` headers."""
+        """The response with this answer and `more` headers."""
         return Response(self.content, 200, {**self.headers, **more}, self.media_type)
 
 
 async def given_tensors(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """All tensors of a request by name: those of its file, and those of the `members` {pointer: JSON tensors}.
 
-    Raises HttpProblem 422 for what is no tensor, and for a name given twice.
+    Raises HttpProblem 422 for an invalid tensor and for a name given twice.
     """
     if len(body.raw) > THREAD_BYTES and any(members.values()):
         return await asyncio.to_thread(_given, body, settings, members)
@@ -79,9 +79,9 @@ def _given(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[s
 async def given_gradients(
     body: Body, settings: Settings, gradients: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """The tensors of gradients by name, where they are rows of tables also ``rows/<name>``; and the shapes of tables.
+    """Tensors of gradients by name, with ``rows/<name>`` for rows of tables; and the shapes given for tables.
 
-    gradients: by parameter a JSON tensor, or an object of `rows`, `values` and, if the client likes, `shape`.
+    gradients: parameter -> a JSON tensor, or an object with `rows`, `values` and optionally `shape`.
     Raises HttpProblem 422.
     """
     tables = {name: value for name, value in gradients.items() if isinstance(value, dict) and "rows" in value}
@@ -99,7 +99,7 @@ async def given_gradients(
 
     for name, table in tables.items():
         if table.keys() - {"shape"} != {"rows", "values"}:
-            _refuse(_pointer(name), "rows of a table have the members rows and values, and perhaps shape")
+            _refuse(_pointer(name), "rows of a table are an object with rows, values and optionally shape")
         shape = table.get("shape", [])
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
             _refuse(f"{_pointer(name)}/shape", "shape is not a list of sizes")
@@ -118,7 +118,7 @@ def _refuse(pointer: str, detail: str) -> NoReturn:
 
 
 def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:
-    """Tensors of a worker's answer as members of a JSON answer. shapes: of the tables whose gradient is rows."""
+    """Tensors of a reply as members of a JSON answer. shapes: of the tables whose gradients are rows."""
     members: dict[str, Any] = {}
     for name, array in arrays.items():
         group, slash, rest = name.partition("/")
@@ -132,7 +132,7 @@ def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = 
 
 
 def timing_of(reply: Reply) -> dict[str, float]:
-    """Milliseconds by phase, as answers tell them."""
+    """Milliseconds by phase, as in answers."""
     return {phase: round(ms * 1e3) / 1e3 for phase, ms in reply.timing_ms.items()}  # which is faster than round(ms, 3)
 
 
@@ -144,9 +144,9 @@ async def render(
     headers: Mapping[str, str] = NO_HEADERS,
     members: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """The answer that says `document` and carries the tensors of `reply`.
+    """The answer with the members of `document` and the tensors of `reply`.
 
-    members: JSON members that must be there even when no tensor fills them, with what is there then.
+    members: defaults of JSON members that are always present.
     """
     timing = timing_of(reply)
     said = {**document, "timing_ms": timing}

@@ -1,4 +1,4 @@
-"""Calls to workers as the routes make them: counted, and with the program sent along only to a worker that lacks it."""
+"""Calls to workers: counted in the metrics, and without the program where the worker already has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """An engine, and the metrics that its calls are counted in, if there are any."""
+    """The engine, and the metrics that count its calls, if any."""
 
     def __init__(self, engine: Engine, metrics: Metrics | None = None) -> None:
         self.engine = engine
@@ -33,7 +33,7 @@ class Calls:
         deadline: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """As `Engine.call`, and raises what that raises."""
+        """As `Engine.call`, counted under `op`. Raises EngineError."""
         try:
             reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, on_part=on_part)
         except EngineError as error:
@@ -55,7 +55,7 @@ class Calls:
         deadline: float,
         on_part: PartCallback | None = None,
     ) -> Reply:
-        """Run `op` about a program on any worker. Most have seen it, so the id goes first, and alone."""
+        """Run `op` on a program in any worker. Most workers have the program, so the first try sends only its id."""
         give_up = time.monotonic() + deadline
         try:
             return await self.call(op, {**args, "program_id": program_id}, tensors, deadline=deadline, on_part=on_part)

@@ -97,7 +97,10 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The answer of a handler. Carries a descriptor if the shared-memory file for answers is new."""
+    """The answer of a handler. Carries a descriptor if the shared-memory file for answers is new.
+
+    compile_ms: milliseconds of the call spent on compiling programs.
+    """
 
     number: int
     result: dict[str, Any]
@@ -105,6 +108,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     data: bytearray
     timing_ms: dict[str, float]
     sessions: int
+    compile_ms: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -55,7 +55,7 @@ class Metrics:
         self.queue_wait = histogram("backpass_queue_wait_seconds", "Time a call waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
         self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
-        self.compile_seconds = histogram("backpass_program_compile_seconds", "Time to compile a program.")
+        self.compile_seconds = histogram("backpass_program_compile_seconds", "Time a call spent compiling programs.")
         self.cache_hits = counter("backpass_compile_cache_hits", "Calls whose program was already compiled.")
         self.cache_misses = counter("backpass_compile_cache_misses", "Calls whose program had to be compiled.")
         self.nonfinite_results = counter("backpass_nonfinite_results", "Results that contain NaN or infinity.")
@@ -84,6 +84,8 @@ class Metrics:
             if phase in reply.timing_ms:
                 self.phases.observe(reply.timing_ms[phase] / 1e3, phase)
         self.queue_wait.observe(reply.timing_ms.get("queue", 0.0) / 1e3)
+        if reply.compile_ms:
+            self.compile_seconds.observe(reply.compile_ms / 1e3)
 
     def _counted(self, kind: str) -> None:
         good = self._good.get(kind)
@@ -94,10 +96,6 @@ class Metrics:
     def failed(self, kind: str, reason: str) -> None:
         """Count a failed call to a worker. reason: a problem code."""
         self.steps.labels(kind, "error", reason).inc()
-
-    def compiled(self, seconds: float) -> None:
-        """Count a compilation of `seconds`."""
-        self.compile_seconds.observe(seconds)
 
     def cache(self, hit: bool) -> None:
         """Count one lookup in the cache of compiled programs."""

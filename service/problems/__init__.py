@@ -1,7 +1,7 @@
-"""Errors as RFC 9457 problem documents, all of them, whoever notices them first.
+"""Errors as RFC 9457 problem documents.
 
-Below a route anyone may raise `HttpProblem`, or let an error of the engine, the core, pydantic or Starlette fly:
-`install` registers the handlers that turn each into a document. Input values never appear in one.
+Code below a route raises `HttpProblem`, or an error of the engine, the core, pydantic or Starlette; `install` registers
+the handlers that turn each into a document. Documents never contain input values.
 """
 
 from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response

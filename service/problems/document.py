@@ -1,4 +1,4 @@
-"""The problem document itself: what is in it, and how much of it at most."""
+"""The problem document: its members and their limits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MAX_FIELD = 200
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One of several mistakes in a request.
+    """One of several errors in a request.
 
     pointer:   JSON pointer into the body, or "" when `parameter` names a path, query or header parameter.
-    code:      a stable word; detail: a sentence, without the value that was sent.
-    location:  the place in the program (block, op, type, slot, variable), where there is one.
+    code:      a stable word; detail: a sentence that does not contain the value.
+    location:  the position in the program (block, op, type, slot, variable), if there is one.
     """
 
     pointer: str
@@ -60,10 +60,10 @@ class FieldError:
 class HttpProblem(Exception):
     """An answer that is a problem document.
 
-    code:       a key of CODES. status: another of its statuses than the usual one.
-    errors:     single mistakes; all may be given, the first 50 are shown.
+    code:       a key of CODES. status: one of its statuses, by default the first.
+    errors:     single errors; the document contains the first 50.
     headers:    for the answer, such as Retry-After.
-    retryable:  when it differs from the table.
+    retryable:  overrides the table.
     extensions: further members of the document, plain data.
     """
 
@@ -93,12 +93,12 @@ class HttpProblem(Exception):
 
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """The header that says when to come back, in whole seconds."""
+    """The Retry-After header, in whole seconds."""
     return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 def problem_body(problem: HttpProblem, request_id: str, instance: str = "") -> dict[str, Any]:
-    """The members of the document. instance: the path that was asked for."""
+    """The members of the document. instance: the path of the request."""
     document: dict[str, Any] = {
         "type": f"/problems/{problem.code}",
         "title": problem.type.title,
@@ -116,7 +116,7 @@ def problem_body(problem: HttpProblem, request_id: str, instance: str = "") -> d
 
 
 def _shown(errors: Sequence[FieldError]) -> list[dict[str, Any]]:
-    """The first errors, as many as keep the answer small: a bad request must not buy a large answer."""
+    """The first errors, up to a limit of bytes: a bad request must not cause a large answer."""
     shown, room = [], MAX_ERROR_BYTES
     for error in errors[:MAX_ERRORS]:
         shown.append(error.as_document())
@@ -138,7 +138,7 @@ def new_request_id() -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters, and without lone surrogates, which no answer could carry."""
+    """`text` cut to `limit` characters, without lone surrogates, which JSON cannot encode."""
     clipped = text if len(text) <= limit else text[: limit - 3] + "..."
     return clipped.encode("utf-8", "replace").decode()
 

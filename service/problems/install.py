@@ -1,4 +1,4 @@
-"""How problems get into an application: exception handlers, the page of each code, and the OpenAPI responses."""
+"""Problems in an application: exception handlers, the page of each code, OpenAPI responses."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SCHEMA: dict[str, Any] = {
     "required": ["type", "title", "status", "detail", "instance", "code", "request_id", "retryable"],
     "properties": {
         "type": {"type": "string", "description": "Path of the page that explains this code."},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What happened this time, for people."},
-        "instance": {"type": "string"},
+        "title": {"type": "string", "description": "Short name of the code."},
+        "status": {"type": "integer", "description": "The HTTP status."},
+        "detail": {"type": "string", "description": "The cause of this problem, for humans."},
+        "instance": {"type": "string", "description": "Path and id of the request."},
         "code": {"type": "string", "enum": sorted(CODES)},
         "request_id": {"type": "string"},
-        "retryable": {"type": "boolean", "description": "Whether the same request may succeed later."},
-        "reason": {"type": "string", "description": "A finer code, such as the core's."},
-        "location": {"type": "object", "description": "The place in the program: block, op, type, slot, variable."},
+        "retryable": {"type": "boolean", "description": "Whether the same request may succeed when it is sent again."},
+        "reason": {"type": "string", "description": "A more specific code."},
+        "location": {"type": "object", "description": "Position in the program: block, op, type, slot, variable."},
         "errors": {
             "type": "array",
             "maxItems": 50,
@@ -46,8 +46,14 @@ SCHEMA: dict[str, Any] = {
                 "type": "object",
                 "required": ["pointer", "code", "detail"],
                 "properties": {
-                    "pointer": {"type": "string", "description": "JSON pointer into the body."},
-                    "parameter": {"type": "string", "description": "The parameter, when it is not in the body."},
+                    "pointer": {
+                        "type": "string",
+                        "description": "JSON pointer into the body; empty if the error is elsewhere.",
+                    },
+                    "parameter": {
+                        "type": "string",
+                        "description": "The path, query or header parameter with the error.",
+                    },
                     "code": {"type": "string"},
                     "detail": {"type": "string"},
                     "location": {"type": "object"},
@@ -55,7 +61,7 @@ SCHEMA: dict[str, Any] = {
                 },
             },
         },
-        "errors_truncated": {"type": "boolean"},
+        "errors_truncated": {"type": "boolean", "description": "Whether there are more errors than listed."},
     },
 }
 
@@ -69,30 +75,33 @@ EXPECTED = (
     HTTPException,
     ClientDisconnect,
 )
-"""What endpoints raise for others to answer."""
+"""Exceptions that endpoints raise and `answer` turns into documents."""
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document, and serve the pages of the codes."""
     for kind in (*EXPECTED, Exception):
         app.add_exception_handler(kind, answer)
-    app.add_api_route("/problems", _index, methods=["GET"], tags=["problems"], summary="All problem codes")
+    app.add_api_route("/problems", _index, methods=["GET"], tags=["problems"], summary="List problem codes")
     app.add_api_route(
         "/problems/{code}",
         _page,
         methods=["GET"],
         tags=["problems"],
-        summary="What a problem code means",
+        summary="Read about a problem code",
         response_class=Response,
         responses={
-            200: {"content": {"application/json": {}, "text/html": {}}, "description": "As text/html when asked."},
+            200: {
+                "content": {"application/json": {}, "text/html": {}},
+                "description": "The code as JSON, or as text/html if the Accept header asks for it.",
+            },
             **responses("not-found", "invalid-request"),
         },
     )
 
 
 async def answer(request: Request, error: Exception) -> Response:
-    """The problem document for what was raised while `request` was served."""
+    """The problem document for an exception raised while `request` was served."""
     problem = from_exception(error)
     if problem.code == "internal":
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -113,7 +122,9 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
         media = entry["content"][MEDIA_TYPE]
         media.setdefault("examples", {})[code] = {"summary": kind.title, "value": _example(kind)}
         if kind.status in (429, 503):
-            entry["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+            entry["headers"] = {
+                "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before the next try."}
+            }
     return answers
 
 
@@ -138,14 +149,14 @@ async def _index() -> JSONResponse:
 
 
 Code = Annotated[
-    str, Path(max_length=64, description="The code of a problem.", openapi_examples={"gone": {"value": "gone"}})
+    str, Path(max_length=64, description="Code of a problem.", openapi_examples={"gone": {"value": "gone"}})
 ]
 
 
 async def _page(request: Request, code: Code) -> Response:
     kind = CODES.get(code)
     if kind is None:
-        raise HttpProblem("not-found", "There is no problem with this code.")
+        raise HttpProblem("not-found", "no problem has this code")
     if "text/html" not in request.headers.get("accept", ""):
         return JSONResponse(_facts(kind), headers=CACHED)
     headers = {**CACHED, "Content-Security-Policy": PAGE_POLICY}
@@ -165,10 +176,10 @@ def _html(kind: ProblemType) -> str:
 <title>{title}</title>
 <style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}</style>
 <h1>{title}</h1>
-<p><code>{kind.code}</code>, status {statuses}. The same request, sent again unchanged, {again}.</p>
-<h2>What happened</h2>
+<p><code>{kind.code}</code>, status {statuses}. Sent again, the same request {again}.</p>
+<h2>Cause</h2>
 <p>{meaning}</p>
-<h2>What to do</h2>
+<h2>Remedy</h2>
 <p>{remedy}</p>
 </html>
 """

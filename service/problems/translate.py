@@ -1,4 +1,4 @@
-"""Which problem an exception is: errors of the engine, the core, pydantic and Starlette."""
+"""Problems for exceptions of the engine, the core, pydantic and Starlette."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["from_core", "from_exception", "from_remote", "from_validation"]
 
 PROGRAM_PREFIX = "/program"
 
-# Codes of the core that are a kind of problem of their own; its other program errors are invalid-program, its other
-# execution errors execution-failed.
+# Codes of the core with a problem code of their own. All other program errors are invalid-program, all other execution
+# errors execution-failed.
 _PROGRAM_CODES = {
     "no_gradient": "no-gradient",
     "no_gradient_registered": "no-gradient",
@@ -66,8 +66,8 @@ _STATUS_CODES = {
 
 @singledispatch
 def from_exception(error: Exception) -> HttpProblem:
-    """The problem to answer with; `internal` for what nobody foresaw, without any of its text."""
-    return HttpProblem("internal", "The service made a mistake; it is logged under the request id.")
+    """The problem to answer with. An unexpected exception is `internal`, without any of its text."""
+    return HttpProblem("internal", "the service failed; the failure is logged under the request id")
 
 
 @from_exception.register
@@ -77,8 +77,8 @@ def _(error: HttpProblem) -> HttpProblem:
 
 @from_exception.register
 def _(error: ClientDisconnect) -> HttpProblem:
-    """Nobody will read it, but the log and the metrics see that it was not our mistake."""
-    return HttpProblem("canceled", "The client went away before its request was complete.")
+    """No client reads this, but log and metrics show that the service did not fail."""
+    return HttpProblem("canceled", "the client disconnected before its request was complete")
 
 
 @from_exception.register
@@ -97,7 +97,7 @@ def _(error: EngineError) -> HttpProblem:
         case RemoteError():
             return from_remote(error)
         case WorkerLost():
-            detail = "The worker process that ran the call was lost and is being replaced."
+            detail = "the worker process that ran the call ended and is being replaced"
             return HttpProblem("worker-lost", detail, headers=headers, worker=error.worker, reason=error.reason)
         case DeadlineExceeded():
             return HttpProblem("deadline-exceeded", str(error), retryable=error.retryable, waited=error.waited)
@@ -105,13 +105,13 @@ def _(error: EngineError) -> HttpProblem:
             return HttpProblem("queue-full", str(error), headers=headers)
         case NoCapacity():
             return HttpProblem("no-capacity", str(error), headers=headers)
-    return HttpProblem("internal", "The call failed.")
+    return HttpProblem("internal", "the call failed")
 
 
 def from_remote(error: RemoteError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
-    """The problem for what a handler raised. prefix: where in the body the program was, as a JSON pointer."""
+    """The problem for an error of a handler. prefix: JSON pointer to the program in the body."""
     if error.kind == "internal":
-        return HttpProblem("internal", "The call failed inside the worker; it is logged there.")
+        return HttpProblem("internal", "the call failed inside the worker; the failure is logged there")
     if error.kind == "memory":
         return HttpProblem("device-out-of-memory", error.message)
     problem = error.problem
@@ -121,7 +121,7 @@ def from_remote(error: RemoteError, *, prefix: str = PROGRAM_PREFIX) -> HttpProb
 
 @from_exception.register
 def from_core(error: CoreError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
-    """The problem for an error of the core that was raised in this very process."""
+    """The problem for an error of the core that was raised in this process."""
     problems = [asdict(problem) for problem in error.problems]
     location = asdict(error.location) if error.location else None
     return _from_core(isinstance(error, ProgramError), error.code, error.message, problems, location, prefix)
@@ -157,9 +157,9 @@ def _from_core(
 
 @from_exception.register
 def from_validation(error: ValidationError, document: Any = None) -> HttpProblem:
-    """The problem for values that pydantic refused; where each was, and what was wanted, never what was sent.
+    """The problem for values that pydantic refused: their positions and the expectations, never the values.
 
-    document: the body, if it is at hand: then every pointer leads to something in it, or to what is missing.
+    document: the body, if available. Then every pointer leads to a value in it or to a missing member.
     """
     mistakes = error.errors(include_input=False, include_url=False, include_context=False)
     return _refused([_member(mistake["loc"], mistake, document) for mistake in mistakes])
@@ -167,12 +167,12 @@ def from_validation(error: ValidationError, document: Any = None) -> HttpProblem
 
 @from_exception.register
 def _(error: RequestValidationError) -> HttpProblem:
-    """The same for what FastAPI reads: parameters, named by where they are."""
+    """The problem for path, query and header parameters that FastAPI refused."""
     fields = []
     for mistake in error.errors():
         source, *where = mistake["loc"]
         if mistake["type"] == "json_invalid":
-            return HttpProblem("invalid-json", "The body is not valid JSON.")
+            return HttpProblem("invalid-json", "the body is not valid JSON")
         if source == "body":
             fields.append(_member(where, mistake))
         else:
@@ -182,21 +182,21 @@ def _(error: RequestValidationError) -> HttpProblem:
 
 
 def _refused(fields: Sequence[FieldError]) -> HttpProblem:
-    values = len({(field.pointer, field.parameter) for field in fields})  # of one there may be several things to say
-    count = "one value is" if values == 1 else f"{values} values are"
-    return HttpProblem("invalid-request", f"{count} not as the schema asks", errors=fields)
+    values = len({(field.pointer, field.parameter) for field in fields})  # one value may have several errors
+    count = "one value does" if values == 1 else f"{values} values do"
+    return HttpProblem("invalid-request", f"{count} not match the schema", errors=fields)
 
 
 def _member(where: Sequence[str | int], mistake: Mapping[str, Any], document: Any = None) -> FieldError:
     parts = where if document is None else _inside(document, where, mistake["type"] == "missing")
     pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-    # The one message of pydantic's that quotes what was sent.
+    # The only message of pydantic that quotes the value.
     message = "unknown tag of a union" if mistake["type"] == "union_tag_invalid" else mistake["msg"]
     return FieldError(pointer, mistake["type"], message)
 
 
 def _inside(document: Any, where: Sequence[str | int], missing: bool) -> list[str | int]:
-    """The parts of `where` that lead into `document`; pydantic also names the choices that it tried on the way."""
+    """The parts of `where` that lead into `document`; pydantic also lists the alternatives of a union that it tried."""
     at, found = document, []
     for i, part in enumerate(where):
         there = part in at if isinstance(at, dict) else isinstance(at, list) and part in range(len(at))

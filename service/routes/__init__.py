@@ -1,1 +1,1 @@
-"""Routes translate between HTTP and the engine, and decide nothing else."""
+"""Routes: the translation between HTTP and the engine."""

@@ -1,20 +1,18 @@
-"""What several routes share: what hangs on the application, ids, pages, and calls to workers."""
+"""Helpers of several routes: the state of the application, ids, answers, leases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from fastapi import Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
-from service.engine import Engine, EngineError, RemoteError, Reply
-from service.engine.protocol import NO_TENSORS
+from service.engine import Engine
 from service.formats import json_tensors as wire
 from service.http.request_body import JSON
+from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
-from service.problems import FieldError, HttpProblem, from_remote
+from service.problems import FieldError, HttpProblem
 from service.schemas.examples import REGRESSION_ID, WHILE_ID
 from service.settings import Settings
 from service.store.programs import ProgramStore, StoredProgram
@@ -27,7 +25,7 @@ __all__ = [
     "Profiled",
     "ProgramId",
     "UnshownProgramId",
-    "call",
+    "calls",
     "engine",
     "lease_of",
     "metrics",
@@ -47,20 +45,20 @@ ProgramId = Annotated[
         description="Id of a registered program.",
         openapi_examples={
             "regression": {"summary": "Linear regression", "value": REGRESSION_ID},
-            "while": {"summary": "A loop whose number of trips is fed", "value": WHILE_ID},
+            "while": {"summary": "A loop whose trip count is a feed", "value": WHILE_ID},
         },
     ),
 ]
-"""Forms that are filled in with a program of the documentation."""
+"""The id in a path. Forms of the documentation start with an example program."""
 UnshownProgramId = Annotated[str, Path(pattern=PROGRAM_ID, description="Id of a registered program.")]
-"""The same without, for what a reader should not try on it."""
+"""The same without an example, for routes that a reader should not try on an example program."""
 
 Profiled = Annotated[
-    bool, Query(description="Tell where the time goes, kernel by kernel. Timing them takes a little time of its own.")
+    bool, Query(description="Return the time of each kernel. Measuring makes the call slightly slower.")
 ]
 
 LOSS: dict[str, Example] = {"loss": {"value": "loss"}}
-"""What forms have in them for the variable to differentiate."""
+"""The loss that forms of the documentation start with."""
 
 
 def settings(request: Request) -> Settings:
@@ -69,6 +67,10 @@ def settings(request: Request) -> Settings:
 
 def engine(request: Request) -> Engine:
     return request.app.state.engine
+
+
+def calls(request: Request) -> Calls:
+    return request.app.state.calls
 
 
 def metrics(request: Request) -> Metrics:
@@ -93,9 +95,9 @@ def said(content: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def lease_of(asked: float | None, settings: Settings) -> float:
-    """Seconds without a call after which something may be closed. Raises HttpProblem 422 for too many."""
+    """The lease in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
     if asked is not None and asked > settings.max_session_lease:
-        detail = f"the longest lease is {settings.max_session_lease:g} s"
+        detail = f"lease_s exceeds the maximum of {settings.max_session_lease:g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
     return settings.session_lease if asked is None else asked
 
@@ -104,29 +106,5 @@ async def program(request: Request, id: str) -> StoredProgram:
     """The registered program. Raises HttpProblem 404."""
     found = await programs(request).get(id)
     if found is None:
-        raise HttpProblem("not-found", "there is no program with this id")
+        raise HttpProblem("not-found", "no program has this id")
     return found
-
-
-async def call(
-    request: Request,
-    op: str,
-    args: dict[str, Any],
-    tensors: Mapping[str, np.ndarray] = NO_TENSORS,
-    *,
-    prefix: str = "/program",
-) -> Reply:
-    """Run `op` on any worker and count it. prefix: where in the request body the program stands, for pointers.
-
-    Raises HttpProblem for what the handler refused, EngineError for what the engine could not do.
-    """
-    try:
-        reply = await engine(request).call(op, args, tensors, deadline=settings(request).step_deadline)
-    except RemoteError as error:
-        metrics(request).failed(op, error.code)
-        raise from_remote(error, prefix=prefix) from error
-    except EngineError as error:
-        metrics(request).failed(op, type(error).__name__)
-        raise
-    metrics(request).reply(op, reply)
-    return reply

@@ -1,4 +1,4 @@
-"""How routes that read and write tensors appear in the OpenAPI document: their bodies are read by hand."""
+"""OpenAPI entries of routes whose bodies and answers FastAPI does not read or write itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
 __all__ = ["HOT_PROBLEMS", "accepts", "answers", "lines"]
 
 REFERENCES = {"Program": PROGRAM, "Op": OP}
-"""Schemas of the document that stand for themselves."""
+"""Components of the document, and the placeholders that they replace."""
 FILE = {"schema": {"type": "string", "format": "binary"}}
 
 HOT_PROBLEMS = (
@@ -44,7 +44,7 @@ HOT_PROBLEMS = (
 def accepts(
     model: type[BaseModel], required: bool = True, binary: bool = True, **examples: tuple[str, Any]
 ) -> dict[str, Any]:
-    """`openapi_extra` of a route that takes `model`, as JSON or (`binary`) in a safetensors file.
+    """`openapi_extra` of a route whose body is `model`, as JSON or (`binary`) in a safetensors file.
 
     examples: name=(summary, body).
     """
@@ -60,7 +60,7 @@ def answers(
 ) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route that answers with `model` as JSON or in a safetensors file, or with a problem.
 
-    stream: an example of its answer in lines, if it has that too.
+    stream: an example of its streamed answer, if it can stream.
     """
     content = {JSON: {"example": example}, SAFETENSORS: FILE}
     if stream is not None:
@@ -73,7 +73,7 @@ def answers(
 
 
 def lines(answer: Mapping[str, Any], **ready_at: int) -> str:
-    """`answer` as it is streamed. ready_at: its gradients in the order in which they come, and when each is final."""
+    """`answer` as a stream. ready_at: its gradients in the order of the stream, and the op that completes each."""
     gradients = answer["gradients"]
     events: list[dict[str, Any]] = [
         {"event": "gradient", "name": name, "ready_at": at, "gradient": gradients[name]}
@@ -84,7 +84,7 @@ def lines(answer: Mapping[str, Any], **ready_at: int) -> str:
 
 
 def _schema(model: type[BaseModel]) -> Any:
-    """The schema of `model` in one piece: what FastAPI does not declare itself, it does not collect definitions of."""
+    """The schema of `model` without references: FastAPI collects definitions of models that it declares itself only."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 

@@ -1,4 +1,4 @@
-"""One-shot gradients: nothing is kept, so the same request always has the same answer."""
+"""One-shot gradients: the service keeps no values, so the same request always has the same answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request, Response
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import given_tensors, render
-from service.http.worker_calls import Calls
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import Profiled, ProgramId, engine, metrics, program, settings
+from service.routes.common import Profiled, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
@@ -50,19 +49,19 @@ LINES = lines(ANSWER, b=12, w=13)
 
 @router.post(
     "/gradients",
-    summary="Gradients of a program that comes with the request",
+    summary="Compute gradients of a program in the request",
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(
         InlineGradientsRequest,
-        regression=("A program and its values", {"program": REGRESSION, **VALUES}),
-        registered=("A registered program by its id", {"program_id": REGRESSION_ID, **VALUES}),
+        regression=("A program with values", {"program": REGRESSION, **VALUES}),
+        registered=("The id of a registered program", {"program_id": REGRESSION_ID, **VALUES}),
     ),
 )
 async def post_gradients(request: Request, profile: Profiled = False) -> Response:
-    """Compile the program, run it forward and backward once on the given values, and forget the values.
+    """Compile the program and run it forward and backward once. No values are kept.
 
-    With `Accept: application/x-ndjson` the answer is a stream of lines: each gradient as soon as the backward pass has
-    completed it, last layers first, then what is left of the answer, or the problem that came in between. Closing the
+    With `Accept: application/x-ndjson` the answer is a stream of JSON lines: one for each gradient as soon as it is
+    final, those of the last layers first, then one with the rest of the answer or with a problem. Closing the
     connection cancels the call.
     """
     form = wanted_form(request, NDJSON)
@@ -76,12 +75,12 @@ async def post_gradients(request: Request, profile: Profiled = False) -> Respons
 
 @router.post(
     "/programs/{program_id}/gradients",
-    summary="Gradients of a registered program",
+    summary="Compute gradients of a registered program",
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
 async def post_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
-    """The same for a program that is known already: only values travel. It can be streamed, too."""
+    """As `POST /v1/gradients`, with only values in the request. The answer can be streamed too."""
     form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
@@ -95,8 +94,9 @@ async def _gradients(
     cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
     values = await given_tensors(body, settings(request), members)
+    query = asked.query()
     args = {
-        "query": asked.query() | {"target_gradients": _given_cotangents(asked, values)},
+        "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], values)},
         "fetch": asked.fetch,
         "seed": asked.seed,
         "step": asked.step,
@@ -105,8 +105,7 @@ async def _gradients(
         "profile": profile,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    calls = Calls(engine(request), metrics(request))
-    call = partial(calls.with_program, "gradients", id, document, args, values, deadline=deadline)
+    call = partial(calls(request).with_program, "gradients", id, document, args, values, deadline=deadline)
     if form == NDJSON:
         return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)
     reply = await call()
@@ -114,20 +113,20 @@ async def _gradients(
     return answer.response()
 
 
-def _given_cotangents(asked: GradientsRequest, values: dict[str, Any]) -> list[bool]:
-    """For each target whether its cotangent is among the values; nothing at all if none is."""
-    if len(asked.target_gradients) > len(asked.targets):
-        detail = f"there are {len(asked.targets)} targets and {len(asked.target_gradients)} target gradients"
+def _given_cotangents(asked: GradientsRequest, targets: list[str], values: dict[str, Any]) -> list[bool]:
+    """For each target whether its cotangent is among the values; an empty list if none is."""
+    if len(asked.target_gradients) > len(targets):
+        detail = f"{len(asked.target_gradients)} target gradients are given for {len(targets)} targets"
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
-    given = [f"target_gradients/{i}" in values for i in range(len(asked.targets))]
+    given = [f"target_gradients/{i}" in values for i in range(len(targets))]
     return given if any(given) else []
 
 
 def deadline_of(asked: float | None, settings: Settings) -> float:
-    """Seconds for a call. Raises HttpProblem 422 for more than the settings allow."""
+    """The deadline in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
     if asked is None:
         return settings.step_deadline
     if asked > settings.max_step_deadline:
-        detail = f"the longest deadline is {settings.max_step_deadline:g} s"
+        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
     return asked

@@ -1,4 +1,4 @@
-"""A program as a picture."""
+"""Programs as graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLICY = (
     response_class=Response,
     responses={
         200: {
-            "description": "The graph, in the form that the Accept header asks for.",
+            "description": "The graph in the media type of the Accept header.",
             "content": {
                 JSON: {},
                 GRAPHVIZ: {"schema": {"type": "string"}},
@@ -47,14 +47,12 @@ POLICY = (
 async def get_graph(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[
-        str | None, Query(description="Draw the backward pass of this loss too.", examples=["loss"])
-    ] = None,
+    loss: Annotated[str | None, Query(description="Include the backward pass of this loss.", examples=["loss"])] = None,
 ) -> Response:
-    """Nested blocks are clusters; ops of the backward pass have another colour.
+    """The graph of ops and variables. Nested blocks are clusters; ops of the backward pass have another colour.
 
-    `text/vnd.graphviz` for Graphviz, `text/plain` for Mermaid, `text/html` for a page that draws the graph in the
-    browser, `application/json` for nodes and edges.
+    The Accept header selects the form: `text/vnd.graphviz` for Graphviz, `text/plain` for Mermaid, `text/html` for a
+    page that draws the graph in the browser, `application/json` for nodes and edges.
     """
     form = _form(request.headers.get("accept", "*/*"))
     stored = await program(request, program_id)
@@ -72,7 +70,7 @@ async def get_graph(
 
 
 def _form(accept: str) -> str:
-    """The first media type of the Accept header that can be answered; JSON for `*/*`. Raises HttpProblem 406."""
+    """The first supported media type of the Accept header; JSON for `*/*`. Raises HttpProblem 406."""
     for item in accept.split(","):
         wanted = item.split(";")[0].strip().lower()
         if wanted in (JSON, GRAPHVIZ, MERMAID, PAGE):
@@ -81,4 +79,4 @@ def _form(accept: str) -> str:
             return JSON
         if wanted == "text/*":
             return MERMAID
-    raise HttpProblem("not-acceptable", f"graphs are {JSON}, {GRAPHVIZ}, {MERMAID} or {PAGE}")
+    raise HttpProblem("not-acceptable", f"a graph can be {JSON}, {GRAPHVIZ}, {MERMAID} or {PAGE}")

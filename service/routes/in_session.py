@@ -1,4 +1,4 @@
-"""What the routes of one session share: finding it, reading the body, saying where the session is now."""
+"""Helpers of the routes of one session: finding it, reading the body, reporting its version."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ AT = {"step": 1, "weights_version": "e1.v1"}
 
 
 async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
-    """Whether a file is wanted back, the body, and the session (or tape); the cheapest refusals come first."""
+    """Whether the answer is a file, the body, and the session (or tape). The cheapest checks come first."""
     form, body, session = await received_for(request, registry, id)
     return form == SAFETENSORS, body, session
 
 
 async def received_for(request: Request, registry: SessionRegistry, id: str, *more: str) -> tuple[str, Body, Session]:
-    """The media type that is wanted back, one of `more` or the usual ones, the body, and the session."""
+    """The media type of the answer (JSON, safetensors or one of `more`), the body, and the session."""
     form = wanted_form(request, *more)
     session = registry.get(id)
     return form, await read_body(request, settings(request)), session
 
 
 async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> Response:
-    """The answer to a call that has no number, with its ETag. members: as of `render`."""
+    """The answer to a call without a number, with its ETag. members: as of `render`."""
     answer = await render(reply, shown(reply.result), as_file=as_file, headers={"ETag": etag(reply)}, members=members)
     return answer.response()
 
 
 def shown(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker says, with its version in the form that clients see."""
+    """The result of a worker, with the version in the form that clients see."""
     plain = {name: value for name, value in result.items() if name not in ("version", "seq")}
     return {**plain, "weights_version": version_text(result["version"])}
 
 
 def etag(reply: Reply) -> str:
-    """Of the parameters after the call."""
+    """The ETag of the parameters after the call."""
     return f'"{version_text(reply.result["version"])}"'

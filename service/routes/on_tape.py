@@ -1,4 +1,4 @@
-"""What is done with a tape: ops appended, values read, ops played back, the whole fetched as a program."""
+"""Operations on a tape: append ops, read values, play back, fetch it as a program."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PLAYED = {
     "final": [{"variable": "w", "after": 0}],
     "ran": [],
 }
-HIDDEN = ("version", "step")  # of what a worker says: nothing that clients of a tape know
+HIDDEN = ("version", "step")  # members of a worker's result that clients of a tape do not see
 
 
 @router.post(
@@ -68,9 +68,9 @@ HIDDEN = ("version", "step")  # of what a worker says: nothing that clients of a
     openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", LINE)),
 )
 async def post_ops(request: Request, tape_id: TapeId) -> Response:
-    """Put leaves and ops on the tape, all or, if something is wrong, none. An immediate tape runs them now.
+    """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
 
-    With a `seq` it can be sent again safely: it is done once, and answered the same.
+    With a `seq` the request can be repeated safely: the ops are appended once.
     """
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = body.read_as(schemas.AppendOps)
@@ -82,12 +82,12 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
 
 @router.delete(
     "/{tape_id}/ops",
-    summary="Begin anew",
+    summary="Clear the tape",
     status_code=204,
     responses={204: {"description": "Only the parameters are left."}, **responses(*ON_TAPE)},
 )
 async def delete_ops(request: Request, tape_id: TapeId) -> Response:
-    """Forget all ops, constants and values; parameters stay. What was compiled stays too."""
+    """Delete all ops, constants and values. Parameters and compiled code stay."""
     tape = tapes(request).get(tape_id)
     write = Write("tape.renew", {}, NO_TENSORS, None, "renew")
     await _written(request, tape, write, None, False, {})
@@ -102,9 +102,9 @@ async def delete_ops(request: Request, tape_id: TapeId) -> Response:
 async def get_value(
     request: Request,
     tape_id: TapeId,
-    name: Annotated[str, Path(max_length=256, description="A variable on the tape.", openapi_examples=LOSS)],
+    name: Annotated[str, Path(max_length=256, description="Name of a variable on the tape.", openapi_examples=LOSS)],
 ) -> Response:
-    """The value of a variable. A lazy tape runs what is needed for it, and has not run yet."""
+    """The value of a variable. A lazy tape runs the ops that it needs and that have not run yet."""
     as_file = wants_tensorfile(request)
     tape = tapes(request).get(tape_id)
     try:
@@ -122,12 +122,12 @@ async def get_value(
     responses=answers(schemas.BackwardAnswer, {**PLAYED, **NOW}, "no-gradient", *NUMBERED),
     openapi_extra=accepts(
         schemas.BackwardRequest,
-        gradients=("Gradients by all parameters", {"target": "loss"}),
-        record=("Gradients as further ops of the tape", {"target": "loss", "wrt": ["w"], "record": True}),
+        gradients=("Gradients of all parameters", {"target": "loss"}),
+        record=("Gradients as new ops on the tape", {"target": "loss", "wrt": ["w"], "record": True}),
     ),
 )
 async def post_backward(request: Request, tape_id: TapeId) -> Response:
-    """Gradients of a variable. Only ops that reach it are played back, in reverse order of the tape."""
+    """Gradients of the target. Plays back the ops that it depends on, in reverse order."""
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = body.read_as(schemas.BackwardRequest)
     named = asked.target_gradient if isinstance(asked.target_gradient, str) else None
@@ -137,11 +137,11 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
     args = {"target": asked.target, "wrt": asked.wrt, "seed": named}
     if asked.record:
         if seed:
-            _refuse("/target_gradient", "with record it is the name of a variable")
+            _refuse("/target_gradient", "with record, target_gradient must be the name of a variable")
         write = Write("tape.record", args, seed, asked.seq, "backward", body)
         return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
     if asked.seq is not None:
-        _refuse("/seq", "only what changes the tape has a number")
+        _refuse("/seq", "seq is allowed only with record, which changes the tape")
     deadline = deadline_of(asked.deadline_s, settings(request))
     with _placed():
         reply = await tapes(request).read(tape, "tape.gradients", args, seed, deadline)
@@ -159,7 +159,7 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
     },
 )
 async def get_program(request: Request, tape_id: TapeId) -> Response:
-    """Everything on the tape as a program of its own: parameters are its parameters, constants its feeds."""
+    """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = tapes(request).get(tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
     return said({"program": reply.result["program"]})
@@ -176,7 +176,7 @@ async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dic
         elif name in asked.constants:
             name = f"constant/{name}"
         elif not name.startswith(("parameter/", "constant/")):
-            _refuse("", "a tensor of the file is called neither parameter/<name> nor constant/<name>")
+            _refuse("", "a tensor of the file is named neither parameter/<name> nor constant/<name>")
         if name in leaves:
             _refuse("", "a tensor is given twice")
         leaves[name] = value
@@ -202,7 +202,7 @@ def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _placed() -> Iterator[None]:
-    """What the core refuses is told with places in the body of the request, and on the tape."""
+    """Turns errors of the core into problems with pointers into the request body."""
     try:
         yield
     except RemoteError as error:
@@ -211,14 +211,14 @@ def _placed() -> Iterator[None]:
 
 def _on_tape(error: RemoteError) -> HttpProblem:
     for problem in error.problem.get("problems", ()):
-        if problem["pointer"].startswith("/blocks/"):  # a place on the tape, which is no place in the body
+        if problem["pointer"].startswith("/blocks/"):  # a position on the tape, which the body does not contain
             problem["pointer"] = ""
     return from_remote(error, prefix="")
 
 
 def _only(given: Mapping[str, np.ndarray], name: str) -> None:
     if given.keys() - {name}:
-        _refuse("", f"the only tensor of this request is {name}")
+        _refuse("", f"the only tensor of this request may be {name}")
 
 
 def _refuse(pointer: str, detail: str) -> None:

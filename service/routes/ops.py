@@ -1,4 +1,4 @@
-"""The catalogue of ops, read from their declarations."""
+"""The catalogue of ops, from their declarations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SCHEMAS: dict[Any, dict[str, Any]] = {
     LocalName: {"type": "string", "description": "A name in the inner block."},
 }
 CATALOGUE: dict[str, OpSpec] = REGISTRY | CONSTRUCTS
-"""By name; where an op of the core is written in another way on the wire, the latter."""
+"""All ops by name. Where the wire form of an op of the core differs, the wire form."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -63,50 +63,56 @@ TEXTS = {name: f"{name} {spec.doc}".casefold() for name, spec in CATALOGUE.items
 class OpSummary(Strict):
     """One op."""
 
-    type: str
-    kind: str = Field(description="primitive, composite (written in other ops), control, or construct (of the wire).")
-    family: str = Field(description="Group of related ops, such as elementwise, reduction, linalg or control.")
-    summary: str
-    differentiable: bool
+    type: str = Field(description="Name of the op, as in `type` of an op in a program.")
+    kind: str = Field(
+        description="primitive, composite (defined by other ops), control, or construct (exists in requests only)."
+    )
+    family: str = Field(description="Group of related ops: elementwise, reduction, linalg, control, ...")
+    summary: str = Field(description="First paragraph of the documentation.")
+    differentiable: bool = Field(description="Whether the op has a gradient.")
 
 
 class OpPage(Strict):
-    """One page of ops, by name."""
+    """One page of ops, ordered by name."""
 
     ops: list[OpSummary]
     families: dict[str, int] = Field(description="Family -> number of its ops that match the filters.")
-    total: int = Field(description="Ops that the filters let through, on all pages.")
-    next_page_token: str | None = Field(None, description="Give it as page_token to get the next page.")
+    total: int = Field(description="Number of ops that match the filters, on all pages.")
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
 
 
 class OpDetail(OpSummary):
-    """One op, whole."""
+    """One op with its slots, attributes and examples."""
 
     documentation: str
-    inputs: list[dict[str, Any]] = Field(description="Slots in order; optional ones may be left out.")
-    outputs: list[dict[str, Any]]
+    inputs: list[dict[str, Any]] = Field(description="Input slots, in order.")
+    outputs: list[dict[str, Any]] = Field(description="Output slots, in order.")
     attributes: dict[str, Any] = Field(description="JSON Schema of the attributes.")
-    no_gradient: str | None = Field(None, description="Why there is no gradient.")
-    examples: list[dict[str, Any]]
+    no_gradient: str | None = Field(None, description="Reason why the op has no gradient; null if it has one.")
+    examples: list[dict[str, Any]] = Field(description="Inputs, outputs and attributes, or a whole request.")
 
 
 @router.get("", summary="List ops", response_model=OpPage, responses=responses("invalid-request"))
 async def list_ops(
-    family: Annotated[str | None, Query(max_length=64, description="Only this family.", examples=["reduction"])] = None,
+    family: Annotated[
+        str | None, Query(max_length=64, description="Only ops of this family.", examples=["reduction"])
+    ] = None,
     kind: Annotated[Kind | None, Query(description="Only ops of this kind.")] = None,
     differentiable: Annotated[
-        bool | None, Query(description="Only ops with a gradient, or only those without.")
+        bool | None, Query(description="true: only ops with a gradient; false: only ops without.")
     ] = None,
     search: Annotated[
-        str, Query(max_length=200, description="Words that the name or the documentation has, in any order.")
+        str, Query(max_length=200, description="Words that occur in the name or the documentation, in any order.")
     ] = "",
-    page_size: Annotated[int, Query(ge=1, le=200, description="Ops on a page.")] = 50,
-    page_token: Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]*$")] = "",
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of ops in the answer.")] = 50,
+    page_token: Annotated[
+        str, Query(max_length=64, pattern=r"^[a-z0-9_]*$", description="`next_page_token` of the previous page.")
+    ] = "",
 ) -> Response:
-    """The op types that a program may use, a page at a time, in the order of their names."""
+    """One page of the op types that programs may use, ordered by name."""
     if family is not None and family not in FAMILIES:
-        detail = f"there is no such family of ops; there are {', '.join(FAMILIES)}"
-        errors = [FieldError("", "unknown", "there is no such family", parameter="query: family")]
+        detail = f"unknown family of ops; known are {', '.join(FAMILIES)}"
+        errors = [FieldError("", "unknown", "unknown family", parameter="query: family")]
         raise HttpProblem("invalid-request", detail, errors=errors)
     words = search.casefold().split()
     found = [
@@ -129,17 +135,17 @@ async def list_ops(
 
 
 @router.get(
-    "/{type}", summary="Look at one op", response_model=OpDetail, responses=responses("not-found", "invalid-request")
+    "/{type}", summary="Read about one op", response_model=OpDetail, responses=responses("not-found", "invalid-request")
 )
 async def get_op(
     type: Annotated[
         str, Path(max_length=64, description="Name of the op.", openapi_examples={"matmul": {"value": "matmul"}})
     ],
 ) -> Response:
-    """Its slots, attributes, documentation and examples."""
+    """Slots, attributes, documentation and examples of an op."""
     spec = CATALOGUE.get(type)
     if spec is None:
-        raise HttpProblem("not-found", "there is no op of this name; GET /v1/ops lists all")
+        raise HttpProblem("not-found", "no op has this name; GET /v1/ops lists all")
     return Response(tensors.dumps(_detail(spec)), media_type=JSON, headers=CACHE)
 
 
@@ -159,7 +165,7 @@ def documentation_of(spec: OpSpec) -> str:
 
 
 def attributes_of(spec: OpSpec) -> tuple[Attr, ...]:
-    """Those that it has on the wire."""
+    """The attributes of the op in requests."""
     return spec.attrs if spec.name not in ALIGNED else (*spec.attrs, *CATALOGUE[ALIGNED[spec.name]].attrs)
 
 
@@ -205,7 +211,7 @@ def _examples(spec: OpSpec) -> list[dict[str, Any]]:
 
 
 def sampled(sample: Sample) -> dict[str, Any]:
-    """An example that is a program: what to ask of POST /v1/gradients, and what it answers."""
+    """An example that is a program: a body of POST /v1/gradients and its answer."""
     types = {var["name"]: np.dtype(var["dtype"]) for var in sample.document["blocks"][0]["vars"]}
     shapes = {var["name"]: var["shape"] for var in sample.document["blocks"][0]["vars"]}
 

@@ -1,4 +1,4 @@
-"""The parameters of a session: read and replaced, in the version that the ETag names."""
+"""Parameters of a session: reading and replacing them, with ETags."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
         {"parameters": REGRESSION_PARAMETERS, "states": {}, **AT, "timing_ms": TIMING},
         *IN_SESSION,
     )
-    | {304: {"description": "They are still those of If-None-Match."}},
+    | {304: {"description": "The parameters are those of If-None-Match."}},
 )
 async def get_parameters(
     request: Request,
     session_id: SessionId,
-    names: Annotated[list[str] | None, Query(max_length=1000, description="Only these.")] = None,
+    names: Annotated[
+        list[str] | None, Query(max_length=1000, description="Parameters and states to return; by default all.")
+    ] = None,
 ) -> Response:
-    """Parameters and states, as JSON or as a safetensors file. The ETag is their version."""
+    """Parameters and states as JSON or as a safetensors file. The ETag is their version."""
     as_file = wants_tensorfile(request)
     session = sessions(request).get(session_id)
     deadline = settings(request).step_deadline
@@ -73,17 +75,19 @@ async def get_parameters(
                 "in": "header",
                 "required": True,
                 "schema": {"type": "string"},
-                "description": "ETag of the version that is replaced, or * for any.",
+                "description": "ETag of the version to replace, or * for any.",
                 "example": "*",
             }
         ]
     },
 )
 async def put_parameters(request: Request, session_id: SessionId) -> Response:
-    """Replace parameters and states: all that are sent, or none. Optimizer state stays."""
+    """Replace the given parameters and states, all of them or, on an error, none. Optimizer state stays."""
     as_file, body, session = await received(request, sessions(request), session_id)
     if "if-match" not in request.headers:
-        raise HttpProblem("precondition-required", "PUT needs If-Match, with an ETag or *", **session.position)
+        raise HttpProblem(
+            "precondition-required", "the header If-Match is missing; send an ETag or *", **session.position
+        )
     asked = body.read_as(schemas.PutParameters)
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await given_tensors(body, settings(request), members)
@@ -93,7 +97,7 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
 
 
 def _matches(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
-    """Whether an ETag is among those of `header`; weak ones count only where RFC 9110 lets them."""
+    """A predicate: whether an ETag is in `header`. weak: whether weak ETags count (RFC 9110)."""
     tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
     if weak:
         tags = [tag.removeprefix("W/") for tag in tags]

@@ -1,4 +1,4 @@
-"""Programs: register, list, look at, and see the backward pass."""
+"""Programs: register, list, read and delete them, and compute their backward pass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from core.backward.query import GradientQuery, Unconnected
 from service.formats import json_tensors as tensors
 from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, UnshownProgramId, call, program, programs, sessions, settings
+from service.routes.common import LOSS, ProgramId, UnshownProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
+from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
@@ -34,14 +36,14 @@ CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "cli
 
 
 class Signature(Strict):
-    """What the check of a program found: its leaf variables with their types, and how large it is."""
+    """Inputs of a program with their types, and its size."""
 
-    feeds: list[dict[str, Any]]
-    parameters: list[dict[str, Any]]
-    states: list[dict[str, Any]]
-    ops: int = Field(0, description="Ops in all blocks.")
-    blocks: int = Field(0, description="Blocks, the root included.")
-    op_types: dict[str, int] = Field(description="How often each op type occurs.")
+    feeds: list[dict[str, Any]] = Field(description="Feeds: name, dtype, shape, trainable.")
+    parameters: list[dict[str, Any]] = Field(description="Parameters, in the same form.")
+    states: list[dict[str, Any]] = Field(description="States, in the same form.")
+    ops: int = Field(0, description="Number of ops in all blocks.")
+    blocks: int = Field(0, description="Number of blocks, block 0 included.")
+    op_types: dict[str, int] = Field(description="Op type -> number of ops of this type.")
 
 
 class ProgramSummary(Strict):
@@ -53,34 +55,41 @@ class ProgramSummary(Strict):
 
 
 class ProgramDetail(ProgramSummary):
-    """A registered program, with its document as it was sent."""
+    """A registered program with its document."""
 
-    program: dict[str, Any]
+    program: dict[str, Any] = Field(description="The document as it was sent.")
 
 
 class CloneRequest(Strict):
-    """How the forward program is to be."""
+    """Options of a clone."""
 
-    for_test: bool = Field(True, description="Dropout and batch normalisation as in evaluation.")
+    for_test: bool = Field(
+        True, description="Set every op to its behaviour in evaluation, such as dropout and batch normalisation."
+    )
 
 
 class ProgramPage(Strict):
     """One page of programs."""
 
     programs: list[ProgramSummary]
-    next_page_token: str | None = Field(None, description="Give it as page_token to get the next page.")
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
 
 
 class ValidProgram(Strict):
-    """The answer to a dry run: the id that the program would get."""
+    """The answer to `validate_only`."""
 
-    id: str
+    id: str = Field(description="Id that the program would get.")
     signature: Signature
     valid: Literal[True] = True
 
 
 def _summary(stored: StoredProgram) -> dict[str, Any]:
     return {"id": stored.id, "created": stored.created, "signature": stored.signature}
+
+
+async def _asked(request: Request, op: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The result of `op` in any worker."""
+    return (await calls(request).call(op, args, deadline=settings(request).step_deadline)).result
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -93,7 +102,10 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     status_code=201,
     response_model=ProgramSummary,
     responses={
-        200: {"model": ProgramSummary | ValidProgram, "description": "It was known already, or only checked."},
+        200: {
+            "model": ProgramSummary | ValidProgram,
+            "description": "The program was registered before, or `validate_only` was set.",
+        },
         **responses("invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra={
@@ -104,7 +116,7 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
                     "schema": Registration.model_json_schema(ref_template="#/components/schemas/{model}"),
                     "examples": {
                         "regression": {"summary": "Linear regression", "value": {"program": REGRESSION}},
-                        "while": {"summary": "A loop with a fed number of trips", "value": {"program": WHILE}},
+                        "while": {"summary": "A loop whose trip count is a feed", "value": {"program": WHILE}},
                     },
                 }
             },
@@ -113,16 +125,16 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
 )
 async def create_program(
     request: Request,
-    validate_only: Annotated[bool, Query(description="Only check the program; nothing is kept.")] = False,
+    validate_only: Annotated[bool, Query(description="Check the program without registering it.")] = False,
 ) -> Response:
-    """Check a program and keep it under an id made from its content.
+    """Check a program and store it under an id derived from its content.
 
-    *All* problems of the program are reported at once, each with a stable code and a JSON pointer. Registering the
-    same program again answers 200 with the same id.
+    All problems of the program are reported at once, each with a stable code and a JSON pointer. Registering the same
+    program again answers 200 with the same id.
     """
     body = await read_body(request, settings(request), binary=False)
     document = only_program(body.document)
-    signature = (await call(request, "inspect", {"document": document})).result
+    signature = await _asked(request, "inspect", {"document": document})
     if validate_only:
         from service.store.programs import program_id
 
@@ -131,13 +143,13 @@ async def create_program(
 
 
 async def _registered(request: Request, document: dict[str, Any], signature: dict[str, Any] | None = None) -> Response:
-    """Keep a program, checked here if it has no signature yet. Raises HttpProblem 422 or 507."""
+    """Store a program, after checking it if there is no signature yet. Raises HttpProblem 422 or 429."""
     if signature is None:
-        signature = (await call(request, "inspect", {"document": document})).result
+        signature = await _asked(request, "inspect", {"document": document})
     try:
         stored, created = await programs(request).put(document, signature)
     except StoreFull:
-        raise HttpProblem("quota-exceeded", "no more programs can be kept; delete some") from None
+        raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
     headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
     return _json(_summary(stored), 201 if created else 200, headers)
 
@@ -157,10 +169,13 @@ def only_program(document: dict[str, Any]) -> dict[str, Any]:
 @router.get("", summary="List programs", response_model=ProgramPage, responses=responses("invalid-request"))
 async def list_programs(
     request: Request,
-    page_size: Annotated[int, Query(ge=1, le=200, description="Programs on a page.")] = 50,
-    page_token: Annotated[str, Query(max_length=40, pattern=r"^(prg_[a-z2-7]{26})?$")] = "",
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of programs in the answer.")] = 50,
+    page_token: Annotated[
+        str,
+        Query(max_length=40, pattern=r"^(prg_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
+    ] = "",
 ) -> Response:
-    """All programs, a page at a time, in the order of their ids."""
+    """One page of the registered programs, ordered by id."""
     found = await programs(request).page(page_token, page_size + 1)
     more = len(found) > page_size
     page = found[:page_size]
@@ -169,12 +184,15 @@ async def list_programs(
 
 @router.get(
     "/{program_id}",
-    summary="Look at a program",
+    summary="Read a program",
     response_model=ProgramDetail,
-    responses={304: {"description": "Not changed."}, **responses("not-found", "invalid-request")},
+    responses={
+        304: {"description": "The program is that of If-None-Match."},
+        **responses("not-found", "invalid-request"),
+    },
 )
 async def get_program(request: Request, program_id: ProgramId) -> Response:
-    """The program as it was sent, and its signature. It never changes, so If-None-Match always hits."""
+    """The program as it was sent, and its signature. A program never changes, so If-None-Match always matches."""
     stored = await program(request, program_id)
     headers = {"ETag": f'"{stored.id}"', "Cache-Control": "private, max-age=31536000, immutable"}
     if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
@@ -184,21 +202,21 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
 
 @router.post(
     "/{program_id}/clone",
-    summary="Get the forward program back",
+    summary="Clone the forward program",
     status_code=201,
     response_model=ProgramSummary,
     responses={
-        200: {"model": ProgramSummary, "description": "It was known already."},
+        200: {"model": ProgramSummary, "description": "The clone was registered before."},
         **responses("not-found", "invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra=accepts(CloneRequest, binary=False, evaluation=("For evaluation", {"for_test": True})),
 )
 async def clone_program(request: Request, program_id: ProgramId) -> Response:
-    """Register the program without its backward pass, and, `for_test`, with every op as it is in evaluation."""
+    """Register the program without its backward pass and, with `for_test`, with every op set to evaluation."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
     args = {"document": stored.document, "for_test": body.read_as(CloneRequest).for_test}
-    document = (await call(request, "clone", args)).result["program"]
+    document = (await _asked(request, "clone", args))["program"]
     return await _registered(request, document)
 
 
@@ -206,13 +224,13 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     "/{program_id}",
     summary="Delete a program",
     status_code=204,
-    responses={204: {"description": "It is gone."}, **responses("not-found", "in-use", "invalid-request")},
+    responses={204: {"description": "The program is deleted."}, **responses("not-found", "in-use", "invalid-request")},
 )
 async def delete_program(request: Request, program_id: UnshownProgramId) -> Response:
-    """Forget a program that no session uses."""
+    """Delete a program. Refused while sessions use it."""
     await program(request, program_id)
     if used := sessions(request).uses_program(program_id):
-        raise HttpProblem("in-use", f"{len(used)} sessions use this program", sessions=used[:20])
+        raise HttpProblem("in-use", f"{len(used)} sessions use this program; close them first", sessions=used[:20])
     await programs(request).delete(program_id)
     return Response(status_code=204)
 
@@ -221,41 +239,39 @@ Names = Annotated[list[str] | None, Query(max_length=1000)]
 
 
 async def backward_of(request: Request, stored: StoredProgram, question: Question) -> dict[str, Any]:
-    """The answer of `append_backward` or `gradients`, as the worker gives it. Raises HttpProblem 422."""
-    if question.loss is None and not question.targets:
-        raise HttpProblem("invalid-request", "name a loss, or targets and inputs")
-    return (await call(request, "backward", {"document": stored.document, **question.query()})).result
+    """The program with its backward pass, as a worker answers it."""
+    return await _asked(request, "backward", {"document": stored.document, **question.query()})
 
 
 @router.get(
     "/{program_id}/backward",
-    summary="See the backward pass",
+    summary="Compute the backward pass",
     responses={
-        200: {"description": "The program with its backward pass, and the tables beside it."},
+        200: {"description": "The program with its backward pass, and tables about it."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
 )
 async def get_backward(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str | None, Query(description="A variable of one element.", openapi_examples=LOSS)] = None,
-    parameter_list: Annotated[Names, Query(description="Parameters; all trainable ones by default.")] = None,
-    targets: Annotated[Names, Query(description="In place of a loss: variables of any shape.")] = None,
-    inputs: Annotated[Names, Query(description="With targets: what to differentiate by.")] = None,
-    no_grad_set: Annotated[Names, Query(description="Variables through which nothing flows.")] = None,
-    unconnected: Annotated[Literal["null", "zeros", "error"], Query()] = "null",
-    checkpoints: Annotated[Names, Query(description="Variables between which the forward pass runs again.")] = None,
-    loop_memory: Annotated[LoopMemory, Query(description="What loops keep for the backward pass.")] = "store",
+    loss: Annotated[str | None, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)] = None,
+    parameter_list: Annotated[Names, Query(description=text_of(GradientQuery, "parameter_list"))] = None,
+    targets: Annotated[Names, Query(description=text_of(GradientQuery, "targets"))] = None,
+    inputs: Annotated[Names, Query(description=text_of(GradientQuery, "inputs"))] = None,
+    no_grad_set: Annotated[Names, Query(description=text_of(GradientQuery, "no_grad_set"))] = None,
+    unconnected: Annotated[Unconnected, Query(description=text_of(GradientQuery, "unconnected"))] = "null",
+    checkpoints: Annotated[Names, Query(description=text_of(GradientQuery, "checkpoints"))] = None,
+    loop_memory: Annotated[LoopMemory, Query(description=text_of(GradientQuery, "loop_memory"))] = "store",
     loop_bytes: Annotated[LoopBytes, Query()] = None,
     checkpoint_bytes: Annotated[CheckpointBytes, Query()] = None,
     trips: Annotated[Trips, Query()] = 100,
 ) -> Response:
-    """The program in closed form: the forward ops, then the backward ops, with one gradient block for each inner block.
+    """The program in closed form: forward ops, then backward ops, with one gradient block per inner block.
 
-    Beside it `params_grads`, `grad_to_var`, `grad_info_map`, for every backward op the forward op it comes from, where
-    each gradient is final (`ready_at`; `op_role_vars` says it op by op), and why a gradient is missing. The program can
-    be sent back in. Gradients of tables with sparse lookups are there twice: whole, and under `sparse` as rows and
-    values.
+    The answer also holds `params_grads`, `grad_to_var`, `grad_info_map`, the forward op of every backward op, the op
+    that completes each gradient (`ready_at`; `op_role_vars` op by op), and the reasons of missing gradients. The
+    program can be sent in again. Gradients of tables with sparse lookups are given twice: as dense arrays, and under
+    `sparse` as rows and values.
     """
     stored = await program(request, program_id)
     asked = {
@@ -272,15 +288,15 @@ async def get_backward(
 
 @router.post(
     "/{program_id}/backward",
-    summary="See the backward pass, hooks and all",
+    summary="Compute the backward pass, with hooks",
     responses={
-        200: {"description": "The program with its backward pass, and the tables beside it."},
+        200: {"description": "The program with its backward pass, and tables about it."},
         **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
-    openapi_extra=accepts(Question, binary=False, regression=("Clip the gradient of one variable", CLIPPED)),
+    openapi_extra=accepts(Question, binary=False, regression=("Clip the gradients of all parameters", CLIPPED)),
 )
 async def post_backward(request: Request, program_id: ProgramId) -> Response:
-    """The same as the GET, for a question that does not fit into a query string."""
+    """As the GET, for questions that do not fit into a query string."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
     return _json(await backward_of(request, stored, body.read_as(Question)))

@@ -1,4 +1,4 @@
-"""Sessions: open, list, look at, close; and, from their own modules, train, read and write parameters."""
+"""Sessions: open, list, read and close them. Their steps and parameters have modules of their own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VIEW = {
     status_code=201,
     response_model=schemas.SessionView,
     responses={
-        201: {"description": "It is open.", "content": {JSON: {"example": VIEW}}},
+        201: {"description": "The session is open.", "content": {JSON: {"example": VIEW}}},
         **responses("not-found", "invalid-program", "no-gradient", "quota-exceeded", *HOT_PROBLEMS),
     },
     openapi_extra=accepts(
@@ -65,7 +65,7 @@ VIEW = {
     ),
 )
 async def create_session(request: Request) -> Response:
-    """Put a program with its parameters into a worker, where they stay. Read its `id` in the answer."""
+    """Load a program with its parameters into a worker, where they stay until the session is closed."""
     body = await read_body(request, settings(request))
     asked = body.read_as(schemas.CreateSession)
     optimizer = _optimizer(asked.optimizer)
@@ -96,10 +96,13 @@ async def create_session(request: Request) -> Response:
 @router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))
 async def list_sessions(
     request: Request,
-    page_size: Annotated[int, Query(ge=1, le=200, description="Sessions on a page.")] = 50,
-    page_token: Annotated[str, Query(max_length=40, pattern=r"^(ses_[a-z2-7]{26})?$")] = "",
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of sessions in the answer.")] = 50,
+    page_token: Annotated[
+        str,
+        Query(max_length=40, pattern=r"^(ses_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
+    ] = "",
 ) -> Response:
-    """Open and lost sessions, a page at a time, in the order of their ids."""
+    """One page of the open and lost sessions, ordered by id."""
     found = sessions(request).page(page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
@@ -108,7 +111,7 @@ async def list_sessions(
 
 @router.get(
     "/{session_id}",
-    summary="Look at a session",
+    summary="Read a session",
     response_model=schemas.SessionView,
     responses={
         200: {"description": "The session.", "content": {JSON: {"example": VIEW}}},
@@ -116,7 +119,7 @@ async def list_sessions(
     },
 )
 async def get_session(request: Request, session_id: SessionId) -> Response:
-    """Its state, the next seq, and the version of its parameters. Looking does not renew the lease."""
+    """State of the session, its next `seq` and the version of its parameters. Does not renew the lease."""
     session = sessions(request).get(session_id)
     return said(_view(session), headers={"ETag": session.etag})
 
@@ -125,10 +128,13 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
     "/{session_id}",
     summary="Close a session",
     status_code=204,
-    responses={204: {"description": "It is closed."}, **responses("not-found", "invalid-request", "no-capacity")},
+    responses={
+        204: {"description": "The session is closed."},
+        **responses("not-found", "invalid-request", "no-capacity"),
+    },
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
-    """Release its memory, after a step that runs has ended. Closing it again is fine."""
+    """Close the session after its running call and release its memory. Safe to repeat."""
     await sessions(request).close(session_id)
     return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""The service itself: what it is, whether it is well, who works, and its documentation."""
+"""The service itself: version and limits, health, workers, metrics, documentation."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ LIMITS = (
 
 
 class Root(Strict):
-    """What this service is."""
+    """Name, version and limits of the service."""
 
     name: str
     version: str
-    limits: dict[str, float] = Field(description="Sizes in bytes, times in seconds, otherwise counts.")
-    media_types: list[str]
-    links: dict[str, str]
+    limits: dict[str, float] = Field(description="Limits by setting: sizes in bytes, times in seconds, else counts.")
+    media_types: list[str] = Field(description="Media types of answers.")
+    links: dict[str, str] = Field(description="Paths of the parts of the API.")
 
 
 class Check(Strict):
-    """One thing that must hold for the service to be ready."""
+    """One condition of readiness."""
 
     ok: bool
     detail: str
@@ -89,23 +89,23 @@ class Health(Strict):
     """Whether the service can take work."""
 
     status: str
-    checks: dict[str, Check] = Field({}, description="Each thing that must hold.")
+    checks: dict[str, Check] = Field({}, description="Each condition of readiness.")
 
 
 class Worker(Strict):
-    """One worker slot. Ages are in seconds."""
+    """One worker slot."""
 
-    id: str
+    id: str = Field(description="Id of the worker process; a replacement has another id.")
     slot: int
-    generation: int
+    generation: int = Field(description="Number of processes that the slot has had, this one included.")
     device: str
-    state: str
+    state: str = Field(description="starting, idle, busy, restarting or stopped.")
     pid: int | None
     restarts: int
-    sessions: int
-    heartbeat_age: float
-    queued: int
-    last_fatal: str | None
+    sessions: int = Field(description="Sessions and tapes in the worker.")
+    heartbeat_age: float = Field(description="Seconds since the last heartbeat.")
+    queued: int = Field(description="Calls that wait for this worker.")
+    last_fatal: str | None = Field(description="Reason why the previous process ended.")
 
 
 class Workers(Strict):
@@ -114,9 +114,9 @@ class Workers(Strict):
     workers: list[Worker]
 
 
-@router.get("/v1", tags=["service"], summary="What this service is", response_model=Root)
+@router.get("/v1", tags=["service"], summary="Read version and limits", response_model=Root)
 async def root(request: Request) -> Response:
-    """Name, version, limits and where to go from here."""
+    """Name, version and limits of the service, and the paths of the API."""
     current = settings(request)
     return _json(
         {
@@ -141,25 +141,25 @@ async def root(request: Request) -> Response:
 
 @router.get("/v1/workers", tags=["service"], summary="List workers", response_model=Workers)
 async def list_workers(request: Request) -> Response:
-    """Every worker process: its device, state, sessions, and why the one before it ended."""
+    """Every worker process: its device, state and sessions, and why the previous one ended."""
     return _json({"workers": [asdict(w) for w in engine(request).workers()]})
 
 
-@router.get("/healthz/live", tags=["service"], summary="Is the process alive?", response_model=Health)
+@router.get("/healthz/live", tags=["service"], summary="Check that the process is alive", response_model=Health)
 async def live() -> Response:
-    """Answers as long as the event loop turns; depends on nothing else."""
+    """Always 200 while the process serves requests; nothing else is checked."""
     return _json({"status": "alive"})
 
 
 @router.get(
     "/healthz/ready",
     tags=["service"],
-    summary="Can it take work?",
+    summary="Check that the service is ready",
     response_model=Health,
-    responses={503: {"model": Health, "description": "Not now; the body lists what is missing."}},
+    responses={503: {"model": Health, "description": "Not ready; the body lists the failed checks."}},
 )
 async def ready(request: Request) -> Response:
-    """200 when a worker is up and the store can be written; else 503. The body lists each check."""
+    """200 if a worker is up and the program store is writable, else 503. The body lists each check."""
     workers = engine(request).workers()
     up = sum(w.state in ("idle", "busy") and w.heartbeat_age < settings(request).heartbeat_timeout for w in workers)
     checks = {
@@ -173,19 +173,24 @@ async def ready(request: Request) -> Response:
 @router.get(
     "/metrics",
     tags=["service"],
-    summary="Metrics for Prometheus",
+    summary="Read metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The exposition text."}},
+    responses={
+        200: {
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "description": "Metrics in the Prometheus text format.",
+        }
+    },
 )
 async def read_metrics(request: Request) -> Response:
-    """Times in seconds, sizes in bytes, no ids as labels."""
+    """Metrics for Prometheus: times in seconds, sizes in bytes."""
     content, media_type = metrics(request).render()
     return Response(content, media_type=None, headers={"Content-Type": media_type})
 
 
 @router.get("/", include_in_schema=False)
 async def start() -> Response:
-    """For whoever opens the bare address in a browser."""
+    """Redirects a browser to the documentation."""
     return Response(status_code=307, headers={"Location": "docs"})
 
 
@@ -196,10 +201,10 @@ async def docs() -> Response:
 
 @router.get("/static/{name}", include_in_schema=False, responses=responses("not-found"))
 async def static(name: Annotated[str, PathParameter(pattern=r"^[a-z0-9-]+\.(js|css|png)$")]) -> Response:
-    """A vendored browser file; names are fixed by the pattern, so no path leads out of the folder."""
+    """A vendored browser file. The pattern of names keeps paths inside the folder."""
     path = STATIC / name
     if not path.is_file():
-        raise HttpProblem("not-found", "there is no such file")
+        raise HttpProblem("not-found", "no file has this name")
     content = await asyncio.to_thread(path.read_bytes)
     return Response(content, media_type=MEDIA[path.suffix], headers={"Cache-Control": "public, max-age=3600"})
 

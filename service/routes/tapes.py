@@ -1,4 +1,4 @@
-"""Tapes: open, list, look at, close; and, from their own module, append, read, play back."""
+"""Tapes: open, list, read and close them. Their ops and values have a module of their own."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ OPENING = (
     summary="Open a tape",
     status_code=201,
     response_model=schemas.TapeView,
-    responses={201: {"description": "It is open.", "content": {JSON: {"example": VIEW}}}, **responses(*OPENING)},
+    responses={201: {"description": "The tape is open.", "content": {JSON: {"example": VIEW}}}, **responses(*OPENING)},
     openapi_extra=accepts(
         schemas.CreateTape,
         binary=False,
-        immediate=("Values at once", {"mode": "immediate"}),
-        lazy=("Values when asked for", {"mode": "lazy", "seed": 7}),
+        immediate=("Values when ops are appended", {"mode": "immediate"}),
+        lazy=("Values when they are read", {"mode": "lazy", "seed": 7}),
     ),
 )
 async def create_tape(request: Request) -> Response:
-    """An empty tape in a worker, where it stays. Read its `id` in the answer."""
+    """Create an empty tape in a worker, where it stays until it is closed."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.CreateTape)
     about = {"mode": asked.mode, "seed": asked.seed}
@@ -81,10 +81,13 @@ async def create_tape(request: Request) -> Response:
 @router.get("", summary="List tapes", response_model=schemas.TapePage, responses=responses("invalid-request"))
 async def list_tapes(
     request: Request,
-    page_size: Annotated[int, Query(ge=1, le=200, description="Tapes on a page.")] = 50,
-    page_token: Annotated[str, Query(max_length=40, pattern=r"^(tap_[a-z2-7]{26})?$")] = "",
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of tapes in the answer.")] = 50,
+    page_token: Annotated[
+        str,
+        Query(max_length=40, pattern=r"^(tap_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
+    ] = "",
 ) -> Response:
-    """Open and lost tapes, a page at a time, in the order of their ids."""
+    """One page of the open and lost tapes, ordered by id."""
     found = tapes(request).page(page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
@@ -93,7 +96,7 @@ async def list_tapes(
 
 @router.get(
     "/{tape_id}",
-    summary="Look at a tape",
+    summary="Read a tape",
     response_model=schemas.TapeView,
     responses={
         200: {"description": "The tape.", "content": {JSON: {"example": VIEW}}},
@@ -101,7 +104,7 @@ async def list_tapes(
     },
 )
 async def get_tape(request: Request, tape_id: TapeId) -> Response:
-    """How much is on it, and the next seq. Looking does not renew the lease."""
+    """State and size of the tape, and its next `seq`. Does not renew the lease."""
     return said(_view(tapes(request).get(tape_id)))
 
 
@@ -109,10 +112,10 @@ async def get_tape(request: Request, tape_id: TapeId) -> Response:
     "/{tape_id}",
     summary="Close a tape",
     status_code=204,
-    responses={204: {"description": "It is closed."}, **responses("not-found", "invalid-request", "no-capacity")},
+    responses={204: {"description": "The tape is closed."}, **responses("not-found", "invalid-request", "no-capacity")},
 )
 async def delete_tape(request: Request, tape_id: TapeId) -> Response:
-    """Release its memory, after a call that runs has ended. Closing it again is fine."""
+    """Close the tape after its running call and release its memory. Safe to repeat."""
     await tapes(request).close(tape_id)
     return Response(status_code=204)
 

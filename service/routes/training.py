@@ -1,4 +1,4 @@
-"""What a session computes: steps, updates, gradients, evaluations."""
+"""Computations of a session: steps, updates, gradients, evaluations."""
 
 from __future__ import annotations
 
@@ -66,11 +66,14 @@ STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, "seq": 1, "next_seq": 2}
     ),
     openapi_extra=accepts(
         schemas.StepRequest,
-        regression=("Any step, numbered by the service", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
+        regression=("A step without a number", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
     ),
 )
 async def post_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
-    """Forward, backward, update. With a `seq` it can be sent again safely: it is done once, and answered the same."""
+    """Forward pass, backward pass and update.
+
+    With a `seq` the request can be repeated safely: the step is done once.
+    """
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.StepRequest)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
@@ -94,7 +97,7 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
     openapi_extra=accepts(schemas.UpdateRequest, regression=("Gradients of both parameters", {"gradients": GRADIENTS})),
 )
 async def post_update(request: Request, session_id: SessionId) -> Response:
-    """Let the optimizer apply gradients that were computed elsewhere, or summed over several workers."""
+    """Update the parameters with gradients that the client computed, or added up over several workers."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.UpdateRequest)
     given, tables = await given_gradients(body, settings(request), asked.gradients)
@@ -105,7 +108,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
 
 @router.post(
     "/{session_id}/gradients",
-    summary="Gradients at the present parameters",
+    summary="Compute gradients at the current parameters",
     responses=answers(
         schemas.SessionGradientsAnswer,
         GRADIENTS_ANSWER,
@@ -115,10 +118,10 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
 )
 async def post_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
-    """Forward and backward; parameters, states and optimizer stay as they are.
+    """Forward and backward pass; parameters, states and optimizer state do not change.
 
-    With `Accept: application/x-ndjson` each gradient comes as soon as it is final, as in `POST /v1/gradients`; but a
-    call of a session goes on to its end when the connection is closed.
+    With `Accept: application/x-ndjson` the answer is a stream, as of `POST /v1/gradients`. Closing the connection does
+    not cancel the call.
     """
     form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = body.read_as(schemas.SessionGradientsRequest)
@@ -134,7 +137,7 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
 
 @router.post(
     "/{session_id}/evaluations",
-    summary="Evaluate",
+    summary="Run the forward pass",
     responses=answers(
         schemas.EvaluationAnswer,
         {"fetched": {"loss": LOSS}, **AT, **GIVEN},
@@ -146,7 +149,7 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     ),
 )
 async def post_evaluation(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
-    """Forward only. Feeds that the fetched values do not depend on may be left out."""
+    """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.EvaluationRequest)
     feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})

@@ -1,1 +1,1 @@
-"""What requests and answers look like, as strict models: the source of the OpenAPI document."""
+"""Requests and answers as strict pydantic models: the source of the OpenAPI document."""

@@ -1,4 +1,4 @@
-"""The programs of the documentation. They are registered at start, so that the ids in the examples exist."""
+"""Programs used in the examples of the documentation. The service registers them at start, so that their ids exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from service.store.programs import program_id
 
-__all__ = ["REGRESSION", "REGRESSION_FEEDS", "REGRESSION_ID", "REGRESSION_PARAMETERS", "SAMPLES", "WHILE", "WHILE_ID"]
+__all__ = ["EXAMPLES", "REGRESSION", "REGRESSION_FEEDS", "REGRESSION_ID", "REGRESSION_PARAMETERS", "WHILE", "WHILE_ID"]
 
 
 def _op(type: str, out: str, attrs: dict[str, Any] | None = None, **inputs: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ REGRESSION: dict[str, Any] = {
         }
     ]
 }
-"""Linear regression: a batch of any size."""
+"""Linear regression on a batch of any size."""
 
 WHILE: dict[str, Any] = {
     "blocks": [
@@ -65,11 +65,11 @@ WHILE: dict[str, Any] = {
         },
     ]
 }
-"""A loop whose number of trips is fed."""
+"""A loop whose trip count is a feed."""
 
 REGRESSION_ID = program_id(REGRESSION)
 WHILE_ID = program_id(WHILE)
-SAMPLES = {REGRESSION_ID: REGRESSION, WHILE_ID: WHILE}
+EXAMPLES = {REGRESSION_ID: REGRESSION, WHILE_ID: WHILE}
 
 REGRESSION_FEEDS: dict[str, Any] = {
     "x": {"dtype": "float32", "shape": [3, 2], "data": [1, 2, 3, 4, 5, 6]},

@@ -1,4 +1,4 @@
-"""Where the time of a call went, as it is answered."""
+"""The profile of a call: time per kernel."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ __all__ = ["Profile"]
 
 
 class Bandwidth(Strict):
-    """How fast arrays of a size are read and written."""
+    """Memory bandwidth for arrays up to a size."""
 
-    up_to_bytes: int
-    rate: int = Field(description="Bytes in a second.")
+    up_to_bytes: int = Field(description="Largest array in bytes that this rate holds for.")
+    rate: int = Field(description="Bytes per second, reads and writes together.")
 
 
 class Peak(Strict):
-    """What the machine can do at most, as the worker measured it."""
+    """Peak rates of the machine, measured by the worker."""
 
     threads: int
-    flops_per_s: dict[str, int] = Field(description="By dtype.")
+    flops_per_s: dict[str, int] = Field(description="Floating-point operations per second, by dtype.")
     bytes_per_s: list[Bandwidth]
 
 
 class ProfiledKernel(Strict):
-    """One kernel: several ops fused as machine code, or one op that runs by itself."""
+    """One kernel: several ops fused into machine code, or one op that runs alone."""
 
-    kernel: str = Field(description="What it is, with its sizes.", examples=["product 32 x 64 x 10"])
-    ops: list[str] = Field(description="Ops in it, as far as they are fused.")
+    kernel: str = Field(description="Kind of kernel and its sizes.", examples=["product 32 x 64 x 10"])
+    ops: list[str] = Field(description="Types of the ops fused into it.")
     of: dict[str, Any] | None = Field(
-        description="The op of the program that it comes from, the first of them: block, op, type, and whether it is "
-        "of the backward pass. Null for the optimizer's."
+        description="The first op of the program in it: block, op, type, and whether it belongs to the backward pass. "
+        "Null for kernels of the optimizer."
     )
-    compiled: bool = Field(description="Whether it is machine code.")
-    calls: int
-    ms: float
-    flops: int = Field(description="In all calls; an elementary function counts as one.")
-    bytes: int = Field(description="Read and written in all calls, each array once.")
-    share_of_time: float
+    compiled: bool = Field(description="Whether it runs as machine code.")
+    calls: int = Field(description="How often it ran in the step.")
+    ms: float = Field(description="Milliseconds of all calls together.")
+    flops: int = Field(description="Floating-point operations in all calls; an elementary function counts as one.")
+    bytes: int = Field(description="Bytes read and written in all calls, each array counted once per call.")
+    share_of_time: float = Field(description="Its part of the time of the step, from 0 to 1.")
     share_of_peak: float | None = Field(
-        description="The least time in which the machine could do it, by the time it took; null on a GPU."
+        description="Shortest possible time on this machine divided by the time it took; null on a GPU."
     )
 
 
 class Profile(Strict):
-    """Where the time of the step went, the longest first. Of loops, what runs inside is told, with its calls."""
+    """Kernels of the step, the longest first. Kernels inside loops are listed with their number of calls."""
 
-    ms: float = Field(description="The step, without reading the request and writing the answer.")
-    outside_ms: float = Field(description="What no kernel took.")
+    ms: float = Field(description="Milliseconds of the step, without reading the request and writing the answer.")
+    outside_ms: float = Field(description="Milliseconds of the step spent outside of kernels.")
     peak: Peak | None
     kernels: list[ProfiledKernel]

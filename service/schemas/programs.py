@@ -1,7 +1,6 @@
 """Programs as the API documents them.
 
-The core reads programs itself, and tells all problems at once; these models give OpenAPI its schema and catch nothing
-that the core does not.
+The core validates programs itself and reports all problems at once; these models only provide the OpenAPI schema.
 """
 
 from __future__ import annotations
@@ -22,48 +21,55 @@ class Strict(BaseModel):
 
 
 class Variable(Strict):
-    """A declaration. Temporaries need none: their types are inferred."""
+    """The declaration of a variable. Temporaries need none: their types are inferred."""
 
     name: str = Field(description="Up to 128 letters, digits and _ . / -", examples=["w"])
     dtype: str | None = Field(None, json_schema_extra={"enum": list(DTYPES)})
-    shape: list[int] | None = Field(None, description="Sizes; -1 in a feed is bound when a step arrives.")
+    shape: list[int] | None = Field(None, description="Sizes; each step sets a size of -1, which only feeds may have.")
     role: Literal["feed", "parameter", "state", "temporary"] = Field(
         "temporary",
-        description="feed: given with each step. parameter: trained. state: kept between steps, not trained.",
+        description="feed: given with each step. parameter: trained. state: kept between steps, not trained. "
+        "temporary: written by "
+        "an op.",
     )
     trainable: bool = Field(True, description="False freezes a parameter.")
-    stop_gradient: bool = Field(False, description="No gradient flows back through its first definition.")
-    stack_depth: int = Field(0, description="Only in answers: what a loop recorded, this many loops deep.")
+    stop_gradient: bool = Field(False, description="True stops gradients at the first op that writes the variable.")
+    stack_depth: int = Field(0, description="Only in answers: above 0 for a stack recorded by that many nested loops.")
 
 
 class Op(Strict):
     """One application of an op. `GET /v1/ops` lists the types with their slots and attributes."""
 
     type: str = Field(examples=["matmul"])
-    inputs: dict[str, str | list[str]] = Field({}, description="Slot -> variable name or names.")
-    outputs: dict[str, str | list[str]] = Field({}, description="Slot -> variable name or names.")
-    attrs: dict[str, Any] = Field({}, description="Attributes; control flow names its inner blocks by index here.")
+    inputs: dict[str, str | list[str]] = Field({}, description="Slot -> name of a variable, or a list of names.")
+    outputs: dict[str, str | list[str]] = Field({}, description="Slot -> name of a variable, or a list of names.")
+    attrs: dict[str, Any] = Field({}, description="Attributes. Control flow refers to its inner blocks by index.")
 
 
 class Block(Strict):
     """A list of ops. Inner blocks may read and overwrite the variables around them."""
 
-    idx: int = Field(0, description="Its position in the list of blocks.")
-    parent_idx: int = Field(-1, description="The block that holds the op which runs this one; -1 for block 0.")
-    forward_block_idx: int = Field(-1, description="Only in answers: the block whose backward pass this is.")
+    idx: int = Field(0, description="Position of the block in the list of blocks.")
+    parent_idx: int = Field(-1, description="Index of the block with the op that runs this one; -1 for block 0.")
+    forward_block_idx: int = Field(
+        -1, description="Only in answers: index of the block that this is the backward pass of."
+    )
     vars: list[Variable] = []
     ops: list[Op]
-    params: list[str] | None = Field(None, description="Closed form: what the block is given, by position.")
-    results: list[str] | None = Field(None, description="Closed form: what the block returns, by position.")
+    params: list[str] | None = Field(None, description="Closed form: inputs of the block, by position.")
+    results: list[str] | None = Field(None, description="Closed form: outputs of the block, by position.")
 
 
 class Program(Strict):
     """Blocks of ops; block 0 is the root."""
 
     version: Literal[1] = 1
-    form: Literal["open", "closed"] = Field("open", description="closed: an answer of this service sent back.")
+    form: Literal["open", "closed"] = Field(
+        "open",
+        description="open: blocks read and overwrite outer variables. closed: the form of this service's answers.",
+    )
     blocks: list[Block] = Field(min_length=1)
-    names: dict[str, str] = Field({}, description="Closed form: name -> variable that holds its last version.")
+    names: dict[str, str] = Field({}, description="Closed form: name -> variable with its last version.")
 
 
 class Registration(Strict):

@@ -1,4 +1,4 @@
-"""Sessions: what is asked and what is answered."""
+"""Sessions: requests and answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from core.backward.query import GradientQuery
+from core.optim import clipping, loss_scaling
+from service.schemas.derived import as_core, derived, text_of
 from service.schemas.gradients import (
     Deadline,
     Densified,
@@ -41,27 +44,35 @@ Number = bool | int | float
 
 
 def none_given(kind: type[dict] | type[list]) -> Any:
-    """The default of a member that may be left out. `Field({})` says the same, but is copied with `copy.deepcopy` for
-    each request, which takes longer than all the rest of the validation.
+    """The default of an optional member. `Field({})` means the same, but pydantic copies that default with
+    `copy.deepcopy` for each request, which takes longer than the rest of the validation.
     """
     return Field(default_factory=kind, json_schema_extra={"default": kind()})
 
 
 Seq = Annotated[
     int | None,
-    Field(ge=1, le=2**53, description="1, 2, 3, ...; sent again with the same body, it is answered again, not done."),
+    Field(
+        ge=1,
+        le=2**53,
+        description="Number of the call: 1, 2, 3, ... A call sent again with the same number "
+        "and body is not repeated: it gets the "
+        "stored answer.",
+    ),
 ]
-Version = Annotated[str, Field(description="Changes with the parameters; the same as the ETag.", examples=["e1.v1"])]
+Version = Annotated[str, Field(description="Version of the parameters and states, as in the ETag.", examples=["e1.v1"])]
 
 
 class Init(Strict):
-    """The first parameters and states: given, or drawn. Those that are not named get a default."""
+    """Initial parameters and states: given as tensors, or drawn by an initializer."""
 
     seed: Seed = 0
-    parameters: Tensors = Field({}, description="Parameters and states by name.")
+    parameters: Tensors = Field({}, description="Values of parameters and states by name.")
     initializers: dict[str, dict[str, str | int | float]] = Field(
         {},
-        description="Name -> type and attributes. By default glorot_uniform for two axes or more, else zeros.",
+        description="Name -> type of the initializer and its attributes. By default `glorot_uniform` for "
+        "parameters of two or more "
+        "axes, else `zeros`.",
         examples=[{"w": {"type": "normal", "std": 0.02}}],
     )
 
@@ -70,87 +81,73 @@ class Init(Strict):
         return cls.model_validate({})
 
 
+@derived(clipping.Clip)
 class Clip(Strict):
-    """A bound on gradients. What is answered as gradients, and their norms, is what they were before.
-
-    `value`: each element is moved into [min, max]; NaN stays. `norm`: each gradient with a larger 2-norm is scaled down
-    to `max_norm`. `global_norm`: all of them are scaled by one factor so that their joint 2-norm is at most `max_norm`.
-    A norm that is not finite changes nothing: ask a step to `require_finite`.
-    """
-
-    by: Literal["value", "norm", "global_norm"]
-    max_norm: float | None = Field(None, gt=0, description="By norm and global_norm.")
-    min: float | None = Field(None, description="By value; -max if it is not given.")
-    max: float | None = Field(None, description="By value.")
-    decay_first: bool = Field(False, description="Weight decay counts as gradient and is clipped with it.")
+    pass
 
 
+@derived(loss_scaling.LossScale)
 class LossScale(Strict):
-    """What the loss is multiplied by while gradients are computed; they are divided by it again.
-
-    After `interval` steps in a row with finite gradients it is multiplied by `growth`. A step whose gradients are not
-    finite changes no parameter, state or optimizer state, and the number is multiplied by `backoff`.
-    """
-
-    initial: float = Field(32768.0, gt=0)
-    interval: int = Field(2000, ge=1)
-    growth: float = Field(2.0, gt=1)
-    backoff: float = Field(0.5, gt=0, lt=1)
-    least: float = Field(1.0, gt=0)
-    most: float = Field(2.0**24, gt=0)
+    pass
 
 
 class CreateSession(GradientOptions):
-    """A program to train. In a safetensors body the tensors of the file are the first parameters."""
+    """A program to train. In a safetensors body the tensors are the initial parameters and states."""
 
-    program_id: str | None = Field(None, max_length=64)
+    program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
     program: ProgramDocument | None = None
-    loss: Name = Field(examples=["loss"])
-    parameter_list: list[Name] | None = Field(None, description="What is trained; all trainable ones by default.")
+    loss: Name = Field(description=text_of(GradientQuery, "loss"), examples=["loss"])
+    parameter_list: list[Name] | None = Field(None, description="Parameters to train; by default all trainable ones.")
     optimizer: dict[str, str | Number | dict[str, Any]] = Field(
         {"type": "sgd"},
-        description="type (see `GET /v1/ops`: sgd, momentum, adam, adamw, ...), and its attributes. In place of a "
-        'number, `learning_rate` may be a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
+        description="The type of the optimizer (sgd, momentum, adam, adamw, ...; see `GET /v1/ops`) and its "
+        "attributes. "
+        '`learning_rate` is a number or a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
         examples=[{"type": "adam", "learning_rate": 0.001}],
     )
-    clip: Clip | None = Field(None, description="A bound on gradients, between backward pass and optimizer.")
+    clip: Clip | None = Field(None, description="A bound on gradients between the backward pass and the optimizer.")
     clip_norm: float | None = Field(
-        None, gt=0, description='Most joint 2-norm of all gradients in an update: short for a clip by "global_norm".'
+        None, gt=0, description='Short for the clip `{"by": "global_norm", "max_norm": <clip_norm>}`.'
     )
     loss_scale: Annotated[float, Field(gt=0)] | Literal["dynamic"] | LossScale | None = Field(
         None,
-        description="For gradients that float16 would round to zero: a number that stays, or one that is found on the "
-        "way. A step whose gradients overflow is skipped.",
+        description="Factor of the loss that keeps small float16 gradients from rounding to zero: a constant, "
+        "`dynamic`, "
+        "or an object. A step whose gradients overflow is skipped.",
     )
     init: Init = Field(default_factory=Init.empty)
-    lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        description="Idle seconds after which the session is closed. `GET /v1` lists the default and the maximum.",
+    )
     deadline_s: Deadline = None
 
     @model_validator(mode="after")
     def _one_program(self) -> CreateSession:
         if (self.program is None) == (self.program_id is None):
-            raise ValueError("exactly one of program and program_id is needed")
+            raise ValueError("give exactly one of program and program_id")
         if self.clip is not None and self.clip_norm is not None:
-            raise ValueError("clip_norm is short for a clip: give only one of the two")
+            raise ValueError("clip_norm is short for a clip: give only one of them")
         return self
 
     def clipping(self) -> dict[str, Any] | None:
-        """The bound on gradients as a worker reads it."""
+        """The clip as a worker reads it."""
         if self.clip_norm is not None:
             return {"by": "global_norm", "max_norm": self.clip_norm}
-        return self.clip.model_dump(exclude_none=True) if self.clip else None
+        return as_core(self.clip, clipping.Clip) if self.clip else None
 
     def scaling(self) -> Any:
         """The loss scale as a worker reads it."""
         return self.loss_scale.model_dump() if isinstance(self.loss_scale, LossScale) else self.loss_scale
 
     def query(self) -> dict[str, Any]:
-        """The members that a worker needs to know what is asked."""
+        """The members that say which gradients, as a worker reads them."""
         return {"loss": self.loss, "parameter_list": self.parameter_list} | self.options()
 
 
 class StepRequest(Strict):
-    """Feeds for one step. In a safetensors body they are the tensors of the file."""
+    """Feeds of one training step. In a safetensors body they are the tensors of the file."""
 
     seq: Seq = None
     feeds: Tensors = none_given(dict)
@@ -158,14 +155,15 @@ class StepRequest(Strict):
     return_gradients: Returned = "none"
     require_finite: bool = Field(
         False,
-        description="Refuse a step with NaN or infinity, and leave the session be. With a loss scale, gradients that "
-        "overflow skip the step instead.",
+        description="Refuse a step whose loss, gradients or fetched values contain NaN or infinity; the session "
+        "does not "
+        "change. With a dynamic loss scale, gradients that overflow skip the step instead.",
     )
     deadline_s: Deadline = None
 
 
 class SessionGradientsRequest(Strict):
-    """Feeds; gradients at the present parameters come back, and nothing changes."""
+    """Feeds of a gradient computation at the current parameters; the session does not change."""
 
     feeds: Tensors = none_given(dict)
     fetch: Fetch = none_given(list)
@@ -174,19 +172,19 @@ class SessionGradientsRequest(Strict):
 
 
 class UpdateRequest(Strict):
-    """Gradients by parameter; in a safetensors body `grad/<parameter>`, just as they are answered, or the bare name.
+    """Gradients to apply. In a safetensors body they are named `grad/<parameter>`, as in answers, or `<parameter>`.
 
-    Those of tables may be rows; in a safetensors body `rows/<parameter>` says which.
+    Gradients of tables may be rows; a safetensors body holds the row numbers as `rows/<parameter>`.
     """
 
     seq: Seq = None
     gradients: Gradients = none_given(dict)
-    require_finite: bool = Field(False, description="Refuse gradients with NaN or infinity.")
+    require_finite: bool = Field(False, description="Refuse gradients that contain NaN or infinity.")
     deadline_s: Deadline = None
 
 
 class EvaluationRequest(Strict):
-    """Feeds that the fetched values need; the loss is fetched when nothing is named."""
+    """Feeds of a forward pass, and the variables to fetch; the loss if none is named."""
 
     feeds: Tensors = none_given(dict)
     fetch: Fetch = none_given(list)
@@ -194,40 +192,40 @@ class EvaluationRequest(Strict):
 
 
 class PutParameters(Strict):
-    """New values of parameters and states; those that are not named stay."""
+    """New values of parameters and states. The others keep their values."""
 
-    parameters: Tensors = Field({})
-    states: Tensors = Field({})
+    parameters: Tensors = Field({}, description="Values of parameters by name.")
+    states: Tensors = Field({}, description="Values of states by name.")
 
 
 class SessionView(Strict):
     """A session."""
 
     id: str
-    state: Literal["ready", "busy", "lost"]
-    reason: str | None = Field(None, description="Why it was lost.")
+    state: Literal["ready", "busy", "lost"] = Field(description="lost: the worker that held the session ended.")
+    reason: str | None = Field(None, description="Reason of the loss.")
     program_id: str
     loss: str
     optimizer: dict[str, Any]
-    worker: str
-    step: int = Field(description="Updates done.")
-    next_seq: int
+    worker: str = Field(description="Id of the worker that holds the session.")
+    step: int = Field(description="Number of updates so far.")
+    next_seq: int = Field(description="`seq` of the next step or update.")
     weights_version: Version
-    bytes: int = Field(description="Of parameters and states.")
+    bytes: int = Field(description="Size of parameters and states.")
     created: float = Field(description="Seconds since 1970.")
-    lease_s: float
-    lease_left_s: float
+    lease_s: float = Field(description="Idle seconds after which the session is closed.")
+    lease_left_s: float = Field(description="Seconds left until then.")
 
 
 class SessionPage(Strict):
     """One page of sessions."""
 
     sessions: list[SessionView]
-    next_page_token: str | None = None
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
 
 
 class VersionAnswer(Strict):
-    """Which version is there now."""
+    """The version of the parameters after the call."""
 
     step: int
     weights_version: Version
@@ -235,11 +233,10 @@ class VersionAnswer(Strict):
 
 
 class StepAnswer(Timed):
-    """What the step gave, before its update."""
+    """Loss, fetched values and gradients of the step, from before its update."""
 
-    loss_scale: float | None = Field(None, description="What the loss was multiplied by, if anything.")
-    skipped: bool = Field(False, description="Whether gradients overflowed, so that nothing but the scale changed.")
-
+    loss_scale: float | None = Field(None, description="Factor of the loss in this step; null without a loss scale.")
+    skipped: bool = Field(False, description="Whether the update was skipped because gradients overflowed.")
     seq: int
     next_seq: int
     step: int
@@ -262,13 +259,13 @@ class SessionGradientsAnswer(Timed):
 
 
 class UpdateAnswer(Strict):
-    """Where the session is after the update."""
+    """The position of the session after the update."""
 
     seq: int
     next_seq: int
     step: int
     weights_version: Version
-    densified: list[Densified] = Field([], description="Tables whose rows the optimizer needed as a whole table.")
+    densified: list[Densified] = Field([], description="Tables whose gradient the optimizer needed as a dense array.")
     compiled: bool
     timing_ms: dict[str, float]
 
@@ -282,7 +279,10 @@ class EvaluationAnswer(Timed):
 
 
 class ParametersAnswer(VersionAnswer):
-    """Parameters and states. As a file they stand under their names; `states` in its metadata tells which is which."""
+    """Parameters and states.
+
+    In a file the tensors have the names of the variables, and `states` in the metadata lists those that are states.
+    """
 
     parameters: Tensors = Field({})
     states: Tensors = Field({})

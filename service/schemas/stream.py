@@ -1,4 +1,4 @@
-"""The lines of a streamed answer."""
+"""Lines of a streamed answer."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ __all__ = ["DoneEvent", "ErrorEvent", "GradientEvent"]
 
 
 class GradientEvent(Strict):
-    """A gradient that is final."""
+    """A gradient in its final value."""
 
     event: Literal["gradient"]
-    name: str
-    ready_at: int | None = Field(description="Position, in the program with its backward pass, of the op that ends it.")
+    name: str = Field(description="The variable that it is the gradient of.")
+    ready_at: int | None = Field(
+        description="Position of the op that completes the gradient, in the program with its backward pass."
+    )
     gradient: Gradient
 
 
 class DoneEvent(BaseModel):
-    """The last line of a call that went well: the members of the answer as JSON, without `gradients`."""
+    """The last line of a call that succeeded: the members of the JSON answer, without `gradients`."""
 
     model_config = ConfigDict(extra="allow")
     event: Literal["done"]
-    finite: bool
-    missing: dict[str, str] = Field({}, description="Variable -> why it has no gradient.")
+    finite: bool = Field(description="Whether the loss, fetched values and gradients contain no NaN or infinity.")
+    missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
 
 
 class ErrorEvent(Strict):
-    """The last line of a call that failed after the stream had begun."""
+    """The last line of a call that failed after the first gradient was sent."""
 
     event: Literal["error"]
     problem: dict[str, Any] = Field(description="A problem document.")

@@ -1,4 +1,4 @@
-"""Tapes: what is asked and what is answered."""
+"""Tapes: requests and answers."""
 
 from __future__ import annotations
 
@@ -24,126 +24,145 @@ __all__ = [
 ]
 
 Ops = Annotated[list[Any], WithJsonSchema({"type": "array", "items": OP})]
-"""Read by the core, which tells all that is wrong at once."""
-Ran = Annotated[list[int], Field(description="Places of the ops that had to run for this.")]
+"""Validated by the core, which reports all problems at once."""
+Ran = Annotated[list[int], Field(description="Positions of the ops that ran for this call.")]
 Mode = Annotated[
     Literal["immediate", "lazy"],
-    Field(description="immediate: values are computed when ops are appended; lazy: when one is asked for."),
+    Field(description="immediate: appending ops computes their values. lazy: reading a value computes it."),
 ]
 
 
 class CreateTape(Strict):
-    """An empty tape."""
+    """Settings of a new tape."""
 
     mode: Mode = "immediate"
     seed: Seed = 0
-    lease_s: float | None = Field(None, gt=0, description="Seconds without a call after which it is closed.")
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        description="Idle seconds after which the tape is closed. `GET /v1` lists the default and the maximum.",
+    )
     deadline_s: Deadline = None
 
 
 class AppendOps(Strict):
-    """Leaves and ops. In a safetensors body the leaves are the tensors `parameter/<name>` and `constant/<name>`."""
+    """Leaves and ops to append. In a safetensors body the leaves are named `parameter/<name>` and `constant/<name>`."""
 
     seq: Seq = None
-    parameters: Tensors = Field({}, description="By name: what gradients are taken of when nothing else is said.")
-    constants: Tensors = Field({}, description="By name: labels, batches, numbers.")
-    ops: Ops = Field(
-        [], max_length=100_000, description="As in a program; an output that is not named is given a name."
+    parameters: Tensors = Field({}, description="Leaves that gradients are computed for by default, by name.")
+    constants: Tensors = Field(
+        {}, description="Leaves without a gradient by default, by name: labels, batches, numbers."
     )
-    renew: bool = Field(False, description="Begin anew first, as DELETE does: only parameters stay.")
+    ops: Ops = Field([], max_length=100_000, description="Ops as in a program. An output without a name gets one.")
+    renew: bool = Field(False, description="Clear the tape first, as DELETE does: only parameters stay.")
     release: list[Name] = Field(
         [],
         max_length=100_000,
-        description="Names that will not be used again. What nothing else needs is freed first, even if the ops are "
-        "refused then.",
+        description="Names that the client will not use again. Values that nothing else needs are freed before "
+        "the ops are "
+        "appended, even if these are refused.",
     )
     return_values: Literal["all", "none"] | list[Name] | None = Field(
-        None, description="Values to return: of these ops, or of the named variables. By default all if immediate."
+        None,
+        description="Values to return: of all these ops, none, or of the named variables. By default `all` "
+        "on an immediate tape, "
+        "`none` on a lazy one.",
     )
     deadline_s: Deadline = None
 
 
 class BackwardRequest(Strict):
-    """What to play back. In a safetensors body the cotangent is the tensor `target_gradient`."""
+    """A backward pass from one variable. In a safetensors body the cotangent is the tensor `target_gradient`."""
 
-    seq: Seq = Field(None, description="Only with record.")
-    target: Name = Field(description="A variable of one element; of any shape with a target_gradient.")
-    wrt: list[Name] | None = Field(None, description="Any variables; all parameters by default.")
+    seq: Seq = Field(None, description="Number of the call, as in `POST .../ops`; only with `record`.")
+    target: Name = Field(
+        description="The variable to differentiate: of one element, or of any shape with a `target_gradient`."
+    )
+    wrt: list[Name] | None = Field(
+        None, description="Variables to differentiate with respect to; by default all parameters."
+    )
     target_gradient: Annotated[
         Any,
         WithJsonSchema({"anyOf": [TENSOR, {"type": "string"}, {"type": "null"}]}),
-        Field(description="The cotangent of the target: a tensor, or the name of a variable; ones by default."),
+        Field(
+            description="Cotangent of the target: a tensor, or with `record` the name of a variable; by default ones."
+        ),
     ] = None
     record: bool = Field(
-        False, description="Append the ops that compute the gradients, so that they can be differentiated again."
+        False, description="Append the ops that compute the gradients, so that gradients can be differentiated too."
     )
     deadline_s: Deadline = None
 
 
 class Output(Strict):
-    """A variable that an op writes."""
+    """A variable written by an op."""
 
     name: str
     dtype: str
-    shape: list[int] = Field(description="-1 for a size that is not known before it is computed.")
-    stack_depth: int = Field(0, description="Above 0 for lists of arrays, which have no value that can be read.")
+    shape: list[int] = Field(description="Sizes; -1 for one that is known only when the value is computed.")
+    stack_depth: int = Field(0, description="Above 0 for a list of arrays, whose value cannot be read.")
 
 
 class Appended(Strict):
     """An op on the tape."""
 
-    op: int = Field(description="Its place: it keeps that number.")
+    op: int = Field(description="Position of the op on the tape; it does not change.")
     type: str
     outputs: list[Output]
 
 
 class Final(Strict):
-    """When a gradient is final."""
+    """The moment when a gradient becomes final."""
 
     variable: str
-    after: int | None = Field(description="Place of the op that was played back last of those that use it.")
+    after: int | None = Field(description="Position of the op whose playback completed the gradient.")
 
 
 class OnTape(Strict):
-    """Where the tape is after a call."""
+    """The state of the tape after a call."""
 
-    next_seq: int
-    ops: int = Field(description="Ops on the tape.")
-    bytes: int = Field(description="Of all values on the tape.")
-    compiled: bool = Field(description="Whether something had to be compiled: a structure that was not seen before.")
+    next_seq: int = Field(description="`seq` of the next call that changes the tape.")
+    ops: int = Field(description="Number of ops on the tape.")
+    bytes: int = Field(description="Size of all values on the tape.")
+    compiled: bool = Field(description="Whether this call compiled ops of a structure that was not seen before.")
     timing_ms: dict[str, float]
 
 
 class AppendAnswer(OnTape):
-    """The ops in their places. As a file: `value/<name>`."""
+    """The appended ops and their values. In a file: `value/<name>`."""
 
     appended: list[Appended]
     values: Tensors = Field({})
 
 
 class ValueAnswer(OnTape):
-    """One value. As a file: `value`."""
+    """One value. In a file: `value`."""
 
     value: Tensor
     ran: Ran
 
 
 class BackwardAnswer(OnTape):
-    """Gradients, and how they came about. As a file: `grad/<name>`, `value/<name>`, and `value`, that of the target."""
+    """Gradients and the ops played back for them.
 
-    missing: dict[str, str] = Field({}, description="Variable -> why it has no gradient.")
-    value: Tensor = Field(None, description="Of the target; not with record.")
-    gradients: Tensors = Field({}, description="Not with record.")
-    played_back: list[int] = Field([], description="Places of the ops played back, in that order.")
-    final: list[Final] = Field([], description="In the order in which the gradients became final.")
+    In a file: `grad/<name>`, `value/<name>`, and `value` for the target.
+    """
+
+    missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
+    value: Tensor = Field(None, description="Value of the target; not with `record`.")
+    gradients: Tensors = Field({}, description="Gradients by variable; not with `record`.")
+    played_back: list[int] = Field([], description="Positions of the ops played back, in order.")
+    final: list[Final] = Field([], description="Gradients in the order in which they became final.")
     ran: Ran = Field([])
-    recorded: dict[str, str] = Field({}, description="With record: variable -> the variable that is its gradient.")
-    appended: list[Appended] = Field([], description="With record.")
-    values: Tensors = Field({}, description="With record: the gradients by their own names, if immediate.")
+    recorded: dict[str, str] = Field({}, description="With `record`: variable -> the variable that holds its gradient.")
+    appended: list[Appended] = Field([], description="With `record`: the appended ops.")
+    values: Tensors = Field(
+        {}, description="With `record` on an immediate tape: values of the variables in `recorded`."
+    )
 
 
 class TapeProgram(Strict):
-    """A body for `POST /v1/programs`."""
+    """A program that `POST /v1/programs` accepts as its body."""
 
     program: dict[str, Any]
 
@@ -152,22 +171,22 @@ class TapeView(Strict):
     """A tape."""
 
     id: str
-    state: Literal["ready", "busy", "lost"]
-    reason: str | None = Field(None, description="Why it was lost.")
+    state: Literal["ready", "busy", "lost"] = Field(description="lost: the worker that held the tape ended.")
+    reason: str | None = Field(None, description="Reason of the loss.")
     mode: Mode
     seed: int
-    worker: str
-    ops: int = Field(description="Ops on it.")
-    bytes: int = Field(description="Of all its values.")
-    renewals: int = Field(description="How often it was begun anew.")
+    worker: str = Field(description="Id of the worker that holds the tape.")
+    ops: int = Field(description="Number of ops on the tape.")
+    bytes: int = Field(description="Size of all its values.")
+    renewals: int = Field(description="How often the tape was cleared.")
     next_seq: int
     created: float = Field(description="Seconds since 1970.")
-    lease_s: float
-    lease_left_s: float
+    lease_s: float = Field(description="Idle seconds after which the tape is closed.")
+    lease_left_s: float = Field(description="Seconds left until then.")
 
 
 class TapePage(Strict):
     """One page of tapes."""
 
     tapes: list[TapeView]
-    next_page_token: str | None = None
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")

@@ -1,4 +1,4 @@
-"""Tensors as the API documents them. Bodies on hot routes are not built into models: numbers are read in bulk."""
+"""Tensors as the API documents them. Their numbers are decoded in bulk, without a pydantic model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TENSOR", "Gradient", "Gradients", "Tensor", "Tensors"]
 TENSOR: dict[str, Any] = {
     "title": "Tensor",
     "type": "object",
-    "description": "Exactly one of data and b64 is there. An answer that is not finite comes as b64.",
+    "description": "Exactly one of `data` and `b64` is present. An answer with NaN or infinity has `b64`.",
     "required": ["dtype", "shape"],
     "additionalProperties": False,
     "properties": {
@@ -22,10 +22,10 @@ TENSOR: dict[str, Any] = {
         "data": {
             "type": "array",
             "items": {"type": ["number", "boolean"]},
-            "description": "Flat, row-major, finite numbers (booleans for bool).",
+            "description": "Finite numbers (booleans for bool), flat, in row-major order.",
         },
-        "b64": {"type": "string", "description": "Base64 of the little-endian bytes, row-major."},
-        "finite": {"type": "boolean", "description": "False in an answer with NaN or infinity."},
+        "b64": {"type": "string", "description": "Base64 of the little-endian bytes in row-major order."},
+        "finite": {"type": "boolean", "description": "In answers: false if the tensor contains NaN or infinity."},
     },
     "example": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]},
 }
@@ -36,27 +36,27 @@ Tensors = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": TENSOR}),
     Field(max_length=100_000),
 ]
-"""Name -> tensor; read by `service.formats.json_tensors.decode_all`, which checks what is inside."""
+"""Name -> tensor; decoded and checked by `service.formats.json_tensors.decode_all`."""
 
 ROWS: dict[str, Any] = {
     "title": "Rows of a table",
     "type": "object",
-    "description": "All other rows of the table are zero.",
+    "description": "Gradient of a table with sparse lookups. All other rows are zero.",
     "required": ["rows", "values"],
     "additionalProperties": False,
     "properties": {
         "rows": {
             **TENSOR,
-            "description": "Which rows: int64 [n]. In an answer ascending, each there once; a client may repeat "
-            "them, and then their values add up.",
+            "description": "Row numbers: int64 [n]. In answers ascending and unique. In requests a row may be "
+            "repeated: its values are added.",
             "example": {"dtype": "int64", "shape": [2], "data": [3, 17]},
         },
         "values": {
             **TENSOR,
-            "description": "Their values, [n, ...].",
+            "description": "Values of these rows, [n, ...].",
             "example": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]},
         },
-        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Of the whole table."},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Shape of the table."},
     },
 }
 Gradient = Annotated[Any, WithJsonSchema({"anyOf": [TENSOR, ROWS]})]

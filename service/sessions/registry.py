@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from core.ir.lru import LRU
 from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
 from service.http.request_body import Body
@@ -78,7 +79,7 @@ class SessionRegistry:
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
         self._opening = 0
-        self._gone: dict[str, str] = {}
+        self._gone: LRU[str] = LRU(REMEMBERED)
         self._running: set[asyncio.Task[Any]] = set()
         engine.on_worker_lost(self._worker_lost)
 
@@ -89,8 +90,9 @@ class SessionRegistry:
         session = self._sessions.get(id)
         if session is not None:
             return session
-        if id in self._gone:
-            raise HttpProblem("gone", f"the {self._kind.name} {self._gone[id]}")
+        reason = self._gone.get(id)
+        if reason is not None:
+            raise HttpProblem("gone", f"the {self._kind.name} {reason}")
         raise HttpProblem("not-found", f"there is no {self._kind.name} with this id")
 
     def page(self, after: str, size: int) -> list[Session]:
@@ -154,7 +156,7 @@ class SessionRegistry:
 
     async def close(self, id: str, reason: str = "was deleted") -> None:
         """Close the session; does nothing if it is closed already. Raises HttpProblem 404 if it never existed."""
-        if id in self._gone:
+        if self._gone.get(id) is not None:
             return
         session = self.get(id)
         await self._kept_running(self._close(session, reason))
@@ -162,9 +164,7 @@ class SessionRegistry:
     async def _close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is None:
             return
-        self._gone[session.id] = reason
-        if len(self._gone) > REMEMBERED:
-            self._gone.pop(next(iter(self._gone)))
+        self._gone.put(session.id, reason)
         self._count()
         if session.lost is not None:
             return
@@ -176,7 +176,7 @@ class SessionRegistry:
                         f"{self._kind.name}.delete", {"id": session.id}, worker=session.worker, deadline=deadline
                     )
             except EngineError:
-                self._gone.pop(session.id, None)  # the worker still holds it, so it still counts as open
+                self._gone.pop(session.id)  # the worker still holds it, so it still counts as open
                 self._sessions[session.id] = session
                 raise
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from core.ir.lru import LRU
 from service.http.tensor_payloads import Answer
 
 __all__ = ["Answered", "History"]
@@ -25,26 +25,16 @@ class History:
     """The last answers by sequence number: at most 64 answers and 64 MiB. The newest answer is always kept."""
 
     def __init__(self) -> None:
-        self._answered: OrderedDict[int, Answered] = OrderedDict()
-        self._bytes = 0
+        self._digests: LRU[str] = LRU(MAX_ANSWERS)
+        self._answers: LRU[Answer] = LRU(MAX_BYTES, lambda answer: max(1, len(answer.content)), at_least=1)
 
     def add(self, seq: int, digest: str, answer: Answer | None) -> None:
-        self._answered[seq] = Answered(digest, answer)
-        self._bytes += _size(self._answered[seq])
-        while len(self._answered) > MAX_ANSWERS:
-            _, dropped = self._answered.popitem(last=False)
-            self._bytes -= _size(dropped)
-        if self._bytes <= MAX_BYTES:
-            return
-        for old, each in list(self._answered.items())[:-1]:
-            self._bytes -= _size(each)
-            self._answered[old] = Answered(each.digest, None)
-            if self._bytes <= MAX_BYTES:
-                return
+        """Keep the answer to the call `seq`, which is one more than that of the last call added."""
+        self._digests.put(seq, digest)
+        self._answers.pop(seq - MAX_ANSWERS)
+        if answer is not None:
+            self._answers.put(seq, answer)
 
     def get(self, seq: int) -> Answered | None:
-        return self._answered.get(seq)
-
-
-def _size(answered: Answered) -> int:
-    return len(answered.answer.content) if answered.answer is not None else 0
+        digest = self._digests.get(seq)
+        return None if digest is None else Answered(digest, self._answers.get(seq))

@@ -12,13 +12,14 @@ import sqlite3
 import threading
 import time
 from base64 import b32encode
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+
+from core.ir.lru import LRU
 
 __all__ = ["ProgramStore", "StoreClosed", "StoreFull", "StoredProgram", "program_id"]
 
@@ -69,7 +70,7 @@ class ProgramStore:
         self._limit = limit
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._recent: OrderedDict[str, StoredProgram] = OrderedDict()
+        self._recent: LRU[StoredProgram] = LRU(RECENT)
 
     async def open(self) -> None:
         """Open the database. Raises OSError or sqlite3.Error if the directory is not usable."""
@@ -117,11 +118,7 @@ class ProgramStore:
         if found is None:
             found = await self._run(self._get, id)
             if found is not None:
-                self._recent[id] = found
-                if len(self._recent) > RECENT:
-                    self._recent.popitem(last=False)
-        else:
-            self._recent.move_to_end(id)
+                self._recent.put(id, found)
         return found
 
     def _get(self, db: sqlite3.Connection, id: str) -> StoredProgram | None:
@@ -141,7 +138,7 @@ class ProgramStore:
     async def delete(self, id: str) -> bool:
         """Delete a program; whether it existed."""
         found = await self._run(lambda db: db.execute("DELETE FROM programs WHERE id = ?", (id,)).rowcount > 0)
-        self._recent.pop(id, None)
+        self._recent.pop(id)
         return found
 
     async def writable(self) -> bool:

@@ -54,9 +54,9 @@ def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     if any(query.target_gradients):
         raise ProgramError("a program without values cannot take target gradients", "bad_query")
     if query.loss is not None:
-        found = append_backward(program, query.loss, query.parameter_list, query.options)
+        found = append_backward(program, query.loss, query.parameter_list, query)
     else:
-        found = gradients(program, query.targets, query.inputs, None, query.options)
+        found = gradients(program, query.targets, query.inputs, None, query)
     return found.as_document(), {}
 
 

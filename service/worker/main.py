@@ -181,6 +181,7 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
             raise ProtocolError(f"expected Call, got a second {type(call).__name__}")
         answers.trim()  # the service has read the previous answer before it sends a call
         state.stop = StopSignal(page, call.number, call.deadline)
+        state.compile_seconds = 0.0
         state.send_part = partial(_send_part, send, call.number, state, answers)
         try:
             answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
@@ -250,7 +251,8 @@ def _returned(
             "compute": (done - read) * 1e3,
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
-        return Returned(call.number, result, described, data, timing, state.residents)
+        compile_ms = state.compile_seconds * 1e3
+        return Returned(call.number, result, described, data, timing, state.residents, compile_ms)
 
     return _written(state, answers, computed, returned)
 

@@ -6,9 +6,10 @@ of ops, because the memory of a compiled program grows with it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
+from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from core.wire import Limits, read
@@ -51,10 +53,7 @@ TRIPS = 100
 SHORT_OPS = 200
 """The most ops of a program whose backward pass and plan take only milliseconds, so that parking costs more."""
 
-PROGRAM_ROOM = 400_000  # ops of all programs kept
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
-
-Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +66,15 @@ class Prepared:
 
 @dataclass(slots=True)
 class CachedProgram:
-    """A program and its executables, the least recently used first."""
+    """A program and its executables. note: receives the seconds of each compilation when its result is used."""
 
     program: Program
     machine: Machine = "never"
     compilations: Compilations | None = None
-    _executables: dict[Hashable, Executable] = field(default_factory=dict)
+    note: Callable[[float], None] = lambda seconds: None
+    _executables: LRU[Executable] = field(
+        default_factory=lambda: LRU(EXECUTABLE_ROOM, lambda executable: op_count(executable.plan.block), at_least=1)
+    )
     _ops: int | None = None
 
     def gradient(
@@ -128,10 +130,10 @@ class CachedProgram:
         if executable.machine is None:
             return compiled
         key = ("timed", id(executable.interpreter))  # the cache entry keeps it alive, so its id is not reused
-        found = _recall(self._executables, key)
+        found = self._executables.get(key)
         if found is None:
             found = self._in_thread(key, lambda: executable.compiled(timed=True))
-            self._put(key, found)
+            self._executables.put(key, found)
             return Prepared(found, fresh=True)
         return Prepared(found, fresh=False)
 
@@ -152,32 +154,41 @@ class CachedProgram:
 
     def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Prepared:
         """The cached executable, or the result of `compile`. repeated: expect many runs."""
-        found = _recall(self._executables, key)
+        found = self._executables.get(key)
         if found is not None:
             return Prepared(found, fresh=False)
         certain = self.machine == "always" or (self.machine == "auto" and repeated)
         if self.compilations is None or (self._is_short and not certain):
-            executable = self._planned(compile)
+            executable = self._noted(_timed(lambda: self._planned(compile)))
             if self._becomes_code(executable, repeated):
                 executable = self._in_thread(key, executable.compiled)
         else:
             executable = self._in_thread(key, lambda: self._whole(compile, repeated))
-        self._put(key, executable)
+        self._executables.put(key, executable)
         return Prepared(executable, fresh=True)
 
-    def _put(self, key: Hashable, executable: Executable) -> None:
-        _keep(self._executables, key, executable, EXECUTABLE_ROOM, lambda e: op_count(e.interpreter.block))
+    @property
+    def ops(self) -> int:
+        """The number of ops of the program, in all blocks."""
+        if self._ops is None:
+            self._ops = op_count(self.program.block)
+        return self._ops
 
     @property
     def _is_short(self) -> bool:
         """Whether the compilation without machine code takes only milliseconds."""
-        if self._ops is None:
-            self._ops = op_count(self.program.block)
-        return self._ops <= SHORT_OPS
+        return self.ops <= SHORT_OPS
 
     def _in_thread(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
         """The result of `compile`, run in the compilation thread. Raises CompilationPending until it is done."""
-        return compile() if self.compilations is None else self.compilations.result((id(self), key), compile)
+        if self.compilations is None:
+            return self._noted(_timed(compile))
+        return self._noted(self.compilations.result((id(self), key), lambda: _timed(compile)))
+
+    def _noted(self, made: tuple[Executable, float]) -> Executable:
+        executable, seconds = made
+        self.note(seconds)
+        return executable
 
     def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
         executable = self._planned(compile)
@@ -203,16 +214,16 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
     sends the call again with the document. Raises ProgramError if the document is not a valid program.
     """
     id, document = args.get("program_id"), args.get("document")
-    found: CachedProgram | None = _recall(state.programs, id)
+    found: CachedProgram | None = state.programs.get(id)
     if found is not None:
         return found
     if document is None:
         raise ExecutionError("this worker does not have the program in its cache", "program_unknown")
     # without an id, the call sent again would read another object and wait again
     compilations = state.compilations if id is not None else None
-    cached = CachedProgram(read_program(state, document), machine_for(state), compilations)
+    cached = CachedProgram(read_program(state, document), machine_for(state), compilations, state.note_compilation)
     if id is not None:
-        _keep(state.programs, id, cached, PROGRAM_ROOM, lambda each: op_count(each.program.block))
+        state.programs.put(id, cached)
     return cached
 
 
@@ -262,6 +273,12 @@ def op_count(root: Block) -> int:
     return sum(len(block.ops) for block in blocks_of(root))
 
 
+def _timed(compile: Callable[[], Executable]) -> tuple[Executable, float]:
+    """What `compile` returns, and the seconds that it took."""
+    started = time.perf_counter()
+    return compile(), time.perf_counter() - started
+
+
 def _reading_only(executable: Executable) -> Executable:
     """`executable` without its unread inputs: an accuracy needs no dropout key, and logits need no labels."""
     block = executable.interpreter.block
@@ -279,20 +296,3 @@ def _is_long(block: Block) -> bool:
     """
     work = count_work(block, TRIPS)
     return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items()) >= LONG
-
-
-def _recall(cache: dict[Any, Kept], key: Hashable) -> Kept | None:
-    """The value of `key`, moved to the end of `cache`, so that the least recently used entry is first."""
-    found = cache.pop(key, None)
-    if found is not None:
-        cache[key] = found
-    return found
-
-
-def _keep(cache: dict[Any, Kept], key: Hashable, value: Kept, room: int, weight: Callable[[Kept], int]) -> None:
-    """Append `value` to `cache`, then drop the least recently used entries while the total weight exceeds `room`."""
-    cache[key] = value
-    total = sum(map(weight, cache.values())) if len(cache) > 1 else 0
-    while total > room and len(cache) > 1:
-        oldest = next(iter(cache))
-        total -= weight(cache.pop(oldest))

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from core.analysis.profile import profile_of
-from core.autodiff.hooks import Hook
-from core.compiler.compile import Budget, Executable, GradientQuery, Outputs
+from core.compiler.compile import Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
@@ -30,14 +29,9 @@ ReturnedGradients = str | list[str]
 
 
 def query_from(document: Mapping[str, Any]) -> GradientQuery:
-    """The query of a request. Lists become tuples. Raises ProgramError (bad_query)."""
-    members: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
-    if "hooks" in members:
-        members["hooks"] = tuple(Hook.read(each) for each in members["hooks"])
-    for name in ("loop_memory", "checkpoints"):
-        if isinstance(members.get(name), dict):
-            members[name] = Budget.read(members[name])
-    return GradientQuery(**members)
+    """The query of a request. Raises ProgramError (bad_query, bad_hook)."""
+    members = {name: value for name, value in document.items() if name != "target_gradients"}
+    return GradientQuery.read(members, document.get("target_gradients", ()))
 
 
 def limits_of(state: WorkerState) -> RunLimits:
@@ -175,7 +169,7 @@ def wanted(returned: ReturnedGradients, computed: Collection[str], missing: Coll
         return list(computed) if returned == "all" else []
     for name in returned:
         if name not in computed and name not in missing:
-            raise ProgramError(f"cannot return the gradient of {name!r}: the query does not compute it", "bad_query")
+            raise ProgramError(f"return_gradients names {name!r}, whose gradient is not computed", "bad_query")
     return [name for name in returned if name in computed]
 
 

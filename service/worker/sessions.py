@@ -55,7 +55,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(
-                f"{v.name!r} is {v.type}; a session needs parameters and states of fixed shape", "bad_query"
+                f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
             )
     given = _placed(state, variables, tensors)
     defaults = {v.name: {"type": "zeros"} for v in cached.program.states}
@@ -157,9 +157,11 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
     for name, shape in args["tables"].items():
         if name in trainable and tuple(shape) != trainable[name].type.shape:
-            raise ProgramError(f"{name!r} is {trainable[name].type}, not of the shape {shape}", "feed_shape")
+            raise ProgramError(
+                f"{name!r} is {trainable[name].type}, but the request gives the shape {shape}", "feed_shape"
+            )
     if lost := rows.keys() - set(names):
-        raise ProgramError(f"the gradient of {min(lost)!r} has rows, but no values", "feed_missing")
+        raise ProgramError(f"rows are given for {min(lost)!r}, but no values", "feed_missing")
     compiled = session.cached.update(names, session.optimizer, session.clip, sorted(rows))
     given |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
     values = session.values(state, compiled.executable, given)
@@ -240,7 +242,7 @@ def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:
 def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
     """Raises ProgramError (feed_dtype, feed_shape) unless `values` holds one row of the table for each of `rows`."""
     if table.rank == 0:
-        raise ProgramError(f"{name!r} is {table}: a scalar has no rows", "feed_shape")
+        raise ProgramError(f"{name!r} is {table} and has no rows", "feed_shape")
     check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
     check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)
 

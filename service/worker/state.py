@@ -11,10 +11,14 @@ from typing import Any, Literal
 import numpy as np
 
 from core.ir.errors import ExecutionError
+from core.ir.lru import LRU
 from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
 
 __all__ = ["Handler", "StopSignal", "WorkerState"]
+
+PROGRAM_ROOM = 400_000
+"""Most ops of all cached programs together."""
 
 
 class StopSignal:
@@ -40,7 +44,7 @@ class StopSignal:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
         reason = self.reason()
         if reason == "canceled":
-            raise ExecutionError("the caller canceled the call", reason)
+            raise ExecutionError("the client disconnected; the call was stopped", reason)
         if reason == "deadline_exceeded":
             raise ExecutionError("the deadline of the call has passed", reason)
 
@@ -58,6 +62,7 @@ class WorkerState:
     programs, sessions, tapes: the cached programs, the sessions and the tapes by id.
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
+    compile_seconds: seconds spent on compiling programs for the current call.
     """
 
     worker: str
@@ -66,16 +71,21 @@ class WorkerState:
     settings: dict[str, Any]
     stop: StopSignal
     send_part: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
-    programs: dict[str, Any] = field(default_factory=dict)
+    programs: LRU[Any] = field(default_factory=lambda: LRU(PROGRAM_ROOM, lambda cached: cached.ops, at_least=1))
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
     compilations: Compilations | None = None
+    compile_seconds: float = 0.0
 
     @property
     def residents(self) -> int:
         """The number of sessions and tapes in this worker. Every answer reports it."""
         return len(self.sessions) + len(self.tapes)
+
+    def note_compilation(self, seconds: float) -> None:
+        """Count `seconds` of compiling for the current call."""
+        self.compile_seconds += seconds
 
     def free_device_memory(self) -> None:
         """Return the array module's unused device memory to the device."""

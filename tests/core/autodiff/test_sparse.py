@@ -464,7 +464,7 @@ def test_a_hook_does_to_rows_what_it_does_to_the_whole_table(do, make, when):
 
     stays = do not in ("record", "clip_value away from zero")
     assert isinstance(sparse.gradients["E"], RowArray) == stays
-    assert {each.reason for each in sparse.densified} <= {f"hook:{hook.do}", "dense_contribution:embedding",
+    assert {each.reason for each in sparse.densified} <= {f"hook:{hook.do.name}", "dense_contribution:embedding",
                                                           "dense_contribution:loop"}  # fmt: skip
     found, wanted = whole(sparse.gradients), whole(dense.gradients)
     for name in wanted:  # a norm adds up in another order
@@ -617,11 +617,11 @@ def test_what_makes_nan_of_a_row_without_a_gradient_takes_the_whole_gradient(att
 
 
 CLIPS = {
-    Clip("global_norm", max_norm=0.5): (),
-    Clip("norm", max_norm=0.5): (),
-    Clip("value", min=-0.1, max=0.2): (),
-    Clip("value", min=0.1, max=0.2): ("clip:value",),
-    Clip("value", max=0.2, decay_first=True): ("weight_decay",),
+    Clip.read({"by": "global_norm", "max_norm": 0.5}): (),
+    Clip.read({"by": "norm", "max_norm": 0.5}): (),
+    Clip.read({"by": "value", "min": -0.1, "max": 0.2}): (),
+    Clip.read({"by": "value", "min": 0.1, "max": 0.2}): ("clip:value",),
+    Clip.read({"by": "value", "max": 0.2, "decay_first": True}): ("weight_decay",),
 }
 
 

@@ -39,6 +39,10 @@ def moves(clip: Clip | None, optimizer: Optimizer = SGD, **feeds: Any) -> tuple[
     return V - out.parameters["v"], W - out.parameters["w"]
 
 
+def bounded(by: str, **members: Any) -> Clip:
+    return Clip.read({"by": by, **members})
+
+
 def norm(*gradients: np.ndarray) -> float:
     return float(np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients)))
 
@@ -46,13 +50,13 @@ def norm(*gradients: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("clip", "wanted"),
     [
-        (Clip("value", max=1.0), (np.clip(GV, -1, 1), np.clip(GW, -1, 1))),
-        (Clip("value", min=-0.25, max=5.0), (np.clip(GV, -0.25, 5), np.clip(GW, -0.25, 5))),
-        (Clip("value", min=1.0, max=1.0), (np.ones(2), np.ones((2, 2)))),
-        (Clip("norm", max_norm=6.0), (GV, GW * 6 / norm(GW))),
-        (Clip("norm", max_norm=1.0), (GV / 5, GW / norm(GW))),
-        (Clip("global_norm", max_norm=6.0), (GV * 6 / norm(GV, GW), GW * 6 / norm(GV, GW))),
-        (Clip("global_norm", max_norm=100.0), (GV, GW)),
+        (bounded("value", max=1.0), (np.clip(GV, -1, 1), np.clip(GW, -1, 1))),
+        (bounded("value", min=-0.25, max=5.0), (np.clip(GV, -0.25, 5), np.clip(GW, -0.25, 5))),
+        (bounded("value", min=1.0, max=1.0), (np.ones(2), np.ones((2, 2)))),
+        (bounded("norm", max_norm=6.0), (GV, GW * 6 / norm(GW))),
+        (bounded("norm", max_norm=1.0), (GV / 5, GW / norm(GW))),
+        (bounded("global_norm", max_norm=6.0), (GV * 6 / norm(GV, GW), GW * 6 / norm(GV, GW))),
+        (bounded("global_norm", max_norm=100.0), (GV, GW)),
     ],
 )
 def test_a_step_moves_by_the_clipped_gradients(clip, wanted):
@@ -61,24 +65,24 @@ def test_a_step_moves_by_the_clipped_gradients(clip, wanted):
 
 
 @pytest.mark.parametrize(
-    "clip", [Clip("value", max=1.0), Clip("norm", max_norm=1.0), Clip("global_norm", max_norm=1.0)]
+    "clip", [bounded("value", max=1.0), bounded("norm", max_norm=1.0), bounded("global_norm", max_norm=1.0)]
 )
 def test_what_is_not_finite_stays_visible(clip):
     with_nan = moves(clip, gv=np.array([np.nan, 4.0]))
     with_inf = moves(clip, gv=np.array([np.inf, 4.0]))
 
     assert np.isnan(with_nan[0][0])
-    if clip.by == "value":
+    if clip.by.name == "value":
         close(with_nan[0][1], 1.0)
         close(with_inf[0], [1.0, 1.0])
     else:
         assert np.isinf(with_inf[0][0]) and with_inf[0][1] == 4.0
-        close(with_inf[1], GW if clip.by == "global_norm" else GW / norm(GW), 1e-6)
+        close(with_inf[1], GW if clip.by.name == "global_norm" else GW / norm(GW), 1e-6)
 
 
 @pytest.mark.parametrize("by", ["norm", "global_norm"])
 def test_gradients_of_zero_stay_zero(by):
-    for move in moves(Clip(by, max_norm=1.0), gv=np.zeros(2), gw=np.zeros((2, 2), "float32")):
+    for move in moves(bounded(by, max_norm=1.0), gv=np.zeros(2), gw=np.zeros((2, 2), "float32")):
         assert (move == 0).all()
 
 
@@ -86,8 +90,8 @@ def test_decay_comes_after_clipping_or_before_as_one_likes():
     optimizer = Optimizer("sgd", {"learning_rate": 1.0, "weight_decay": 0.5, "l1_decay": 0.25})
     decay_v, decay_w = 0.5 * V + 0.25 * np.sign(V), 0.5 * W + 0.25 * np.sign(W)
 
-    after = moves(Clip("global_norm", max_norm=1.0), optimizer)
-    first = moves(Clip("global_norm", max_norm=1.0, decay_first=True), optimizer)
+    after = moves(bounded("global_norm", max_norm=1.0), optimizer)
+    first = moves(bounded("global_norm", max_norm=1.0, decay_first=True), optimizer)
 
     close(after[0], GV / norm(GV, GW) + decay_v, 1e-6)
     close(after[1], GW / norm(GV, GW) + decay_w, 1e-6)
@@ -100,18 +104,18 @@ def test_decay_first_leaves_the_schedule_as_it_is():
     rate = {"schedule": "piecewise_decay", "boundaries": [1], "values": [0.5, 0.1]}
     optimizer = Optimizer("sgd", {"learning_rate": rate, "weight_decay": 0.5})
 
-    close(moves(Clip("value", max=100.0, decay_first=True), optimizer)[0], 0.5 * (GV + 0.5 * V))
+    close(moves(bounded("value", max=100.0, decay_first=True), optimizer)[0], 0.5 * (GV + 0.5 * V))
 
 
 @pytest.mark.parametrize("type", ["adamw", "lamb", "ftrl"])
 def test_decay_that_is_no_part_of_the_gradient_cannot_come_first(type):
     with pytest.raises(ProgramError) as error:
-        moves(Clip("value", max=1.0, decay_first=True), Optimizer(type))
+        moves(bounded("value", max=1.0, decay_first=True), Optimizer(type))
     assert error.value.code == "bad_query"
 
 
 @pytest.mark.parametrize(
-    "clip", [Clip("value", max=1.0), Clip("norm", max_norm=1.0), Clip("global_norm", max_norm=1.0)]
+    "clip", [bounded("value", max=1.0), bounded("norm", max_norm=1.0), bounded("global_norm", max_norm=1.0)]
 )
 def test_gradients_from_outside_are_clipped_in_the_same_way(clip):
     update = compile_update(read(linear().document), ["v", "w"], SGD, clip)

@@ -31,7 +31,7 @@ def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_mov
     s = tiny()
     lost = compile_training(read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}))
     kept = compile_training(
-        read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}), loss_scale=LossScale(2.0**14)
+        read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}), loss_scale=LossScale.read(2.0**14)
     )
 
     out = lost.step(s.values | lost.initial_state())
@@ -55,8 +55,8 @@ def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip, dt
     s.feed("x", [[1.0, 2.0], [3.0, -1.0]], dtype)
     s.op("matmul", "x", "w", out="h")
     s.op("mean", s.op("square", "h"), out="loss")
-    given = (read(s.document), QUERY, Optimizer(optimizer), Clip(clip, max_norm=0.1) if clip else None)
-    plain, scaled = compile_training(*given), compile_training(*given, loss_scale=LossScale(1024.0))
+    given = (read(s.document), QUERY, Optimizer(optimizer), Clip.read({"by": clip, "max_norm": 0.1}) if clip else None)
+    plain, scaled = compile_training(*given), compile_training(*given, loss_scale=LossScale.read(1024.0))
 
     a, b = (exe.step(s.values | exe.initial_state()) for exe in (plain, scaled))
 
@@ -124,7 +124,7 @@ def test_the_gradient_question_is_scaled_and_divided_again():
         0, {"type": "cast", "inputs": {"x": ["w"]}, "outputs": {"out": ["w16"]}, "attrs": {"dtype": "float16"}}
     )
     s.blocks[0]["ops"][1]["inputs"]["x"] = ["w16"]
-    exe = compile_gradient(read(s.document), QUERY, loss_scale=LossScale(2.0**14))
+    exe = compile_gradient(read(s.document), QUERY, loss_scale=LossScale.read(2.0**14))
 
     np.testing.assert_array_equal(exe.step(s.values).gradients["w"], TRUE)
 
@@ -135,7 +135,7 @@ def test_a_loss_in_float16_is_scaled_as_far_as_it_can_be():
 
     assert float(exe.step(s.values | exe.initial_state()).scaling["loss_scale"]) == 2.0**15
     with pytest.raises(ProgramError, match="cannot be multiplied by"):
-        compile_training(read(s.document), QUERY, Optimizer("sgd"), loss_scale=LossScale(65536.0))
+        compile_training(read(s.document), QUERY, Optimizer("sgd"), loss_scale=LossScale.read(65536.0))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_loss_that_is_none_is_told_as_without_a_scale(loss):
     s = tiny()
     s.feed("n", 1, "int64")
     told = []
-    for scale in (None, LossScale(8.0)):
+    for scale in (None, LossScale.read(8.0)):
         with pytest.raises(ProgramError) as error:
             compile_training(read(s.document), GradientQuery(loss=loss), Optimizer("sgd"), loss_scale=scale)
         told.append((error.value.code, error.value.message))

@@ -52,11 +52,11 @@ def told(program: Any, query: GradientQuery, values: Any) -> list[tuple[str, int
     Each is what it is at the end, and comes once, before any op behind its `ready_at` has run.
     """
     if query.loss is not None:
-        backward = append_backward(program, query.loss, query.parameter_list, query.options)
+        backward = append_backward(program, query.loss, query.parameter_list, query)
     else:
         from core.backward.append_backward import gradients
 
-        backward = gradients(program, query.targets, query.inputs, None, query.options)
+        backward = gradients(program, query.targets, query.inputs, None, query)
     at = {name: i for i, op in enumerate(backward.program.block.ops) for name in op.outputs}
     ran: list[tuple[str, ...]] = []
     found: dict[str, tuple[Any, list[tuple[str, ...]]]] = {}

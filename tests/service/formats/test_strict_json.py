@@ -71,7 +71,7 @@ def test_text_in_another_encoding_is_refused_with_its_place():
     with pytest.raises(HttpProblem) as caught:
         parse_json('{"ö":"ä"}'.encode()[:-3] + b'\xe4"}')
 
-    assert caught.value.detail == "this is not UTF-8, at character 6"
+    assert caught.value.detail == "the body is not UTF-8, at character 6"
     assert caught.value.extensions == {"offset": 6}
 
 
@@ -121,7 +121,7 @@ def test_every_repetition_is_found(document: dict, twice: st.DataObject, ascii_o
     members = [*document.items(), (name, again)]
     written = [json.dumps({key: value}, ensure_ascii=ascii_only)[1:-1] for key, value in members]
 
-    with pytest.raises(HttpProblem, match="occurs twice"):
+    with pytest.raises(HttpProblem, match="is repeated"):
         parse_json(("{" + ",".join(written) + "}").encode())
 
 
@@ -144,7 +144,7 @@ def test_a_compact_text_is_read_as_it_is_and_refused_with_a_member_said_twice(do
 
     for name in document:
         said = json.dumps({name: 0}, separators=(",", ":"), ensure_ascii=False)[1:-1].encode()
-        with pytest.raises(HttpProblem, match="occurs twice"):
+        with pytest.raises(HttpProblem, match="is repeated"):
             parse_json(text.rstrip()[:-1] + b"," + said + b"}")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from core.ir.registry import CONSTRUCTS, REGISTRY
 from core.wire import read
-from service.schemas.examples import REGRESSION, REGRESSION_ID, SAMPLES, WHILE, WHILE_ID
+from service.schemas.examples import EXAMPLES, REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from tests.core.backward.test_cases_lines import five_readers, nested
 
 
@@ -112,7 +112,7 @@ def test_listing_is_paged_and_complete(client):
             break
 
     assert len(ids) == len(set(ids))
-    assert SAMPLES.keys() <= set(ids)
+    assert EXAMPLES.keys() <= set(ids)
 
 
 def test_a_program_can_be_looked_at_and_deleted(client):

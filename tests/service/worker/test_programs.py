@@ -12,9 +12,9 @@ import pytest
 from core.autodiff.hooks import Hook
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.lru import LRU
 from core.optim.optimizers import Optimizer
 from service.settings import Settings
-from service.worker import programs
 from service.worker.compiling import CompilationPending, Compilations
 from service.worker.programs import CachedProgram, cached_program
 from tests.service.wire import regression
@@ -22,7 +22,14 @@ from tests.service.wire import regression
 
 @pytest.fixture
 def state() -> Any:
-    return SimpleNamespace(device="cpu", programs={}, settings=Settings().model_dump(mode="json"), compilations=None)
+    kept: LRU[CachedProgram] = LRU(1_000_000, lambda cached: cached.ops, at_least=1)
+    return SimpleNamespace(
+        device="cpu",
+        programs=kept,
+        settings=Settings().model_dump(mode="json"),
+        compilations=None,
+        note_compilation=lambda seconds: None,
+    )
 
 
 def test_a_program_is_read_once_and_then_found_by_its_id(state):
@@ -45,9 +52,9 @@ def test_an_executable_is_compiled_once_for_each_query(state):
     assert fresh == [True, True, False, True, True, False]
 
 
-def test_a_full_cache_drops_the_least_recently_used_program(state, monkeypatch):
+def test_a_full_cache_drops_the_least_recently_used_program(state):
     document = regression().document  # two ops
-    monkeypatch.setattr(programs, "PROGRAM_ROOM", 4)
+    state.programs.limit = 4
     for id in ("a", "b"):
         cached_program(state, {"program_id": id, "document": document})
     cached_program(state, {"program_id": "a"})
