@@ -1,4 +1,4 @@
-"""What a run of all tests says at its end: how many ops there are, and how many were verified, and how."""
+"""The summary at the end of a run: the numbers of ops, of verified ops and of ops compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
 
 
 def pytest_addoption(parser: Any) -> None:
-    parser.addoption("--native", action="store_true", help="run every program as machine code, where it has any")
+    parser.addoption("--native", action="store_true", help="run programs as machine code where possible")
 
 
 def pytest_configure(config: Any) -> None:
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: Any, items: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _executor(request: Any, monkeypatch: Any) -> None:
-    """With --native, what is ready to run is compiled at its first step, as sessions do it."""
+    """With --native, compile an executable to machine code at its first step, as sessions do."""
     if not request.config.getoption("--native"):
         return
     from core.runtime.executable import Executable
@@ -44,7 +44,7 @@ def _executor(request: Any, monkeypatch: Any) -> None:
     def step(self: Executable, *args: Any, **more: Any) -> Any:
         if self.machine is None and more.get("times") is None:
             if id(self.interpreter) not in machines:
-                machines[id(self.interpreter)] = self.compiled()  # which keeps the interpreter alive
+                machines[id(self.interpreter)] = self.compiled()  # keeps the interpreter, and so its id, alive
             self = replace(self, machine=machines[id(self.interpreter)].machine)
         return interpreted(self, *args, **more)
 
@@ -52,7 +52,7 @@ def _executor(request: Any, monkeypatch: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Lines counted from the outcomes of this run; none of what did not run."""
+    """Write the summary lines of the tests that ran."""
     _by_differences(terminalreporter)
     _beside_pytorch(terminalreporter)
 

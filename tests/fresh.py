@@ -1,6 +1,6 @@
-"""Answers of processes that have compiled nothing before.
+"""Results from processes that have compiled no other program.
 
-`Fresh` starts one process that imports the compiler and compiles nothing, and that forks for every question: a fork
+`Fresh` starts one process that imports the compiler, compiles nothing itself, and forks for every question. A fork
 takes some milliseconds, a new interpreter most of a second.
 """
 
@@ -24,7 +24,7 @@ Answer = tuple[Any, ...]
 
 
 def answer(question: Question) -> Answer:
-    """The bytes of the loss, its gradients and, if the question is of second order, theirs; or the error."""
+    """The bytes of the loss, its gradients and, for second order, the gradients of their sum; or the error."""
     try:
         return _answer(question)
     except CoreError as error:
@@ -34,12 +34,12 @@ def answer(question: Question) -> Answer:
 def _answer(question: Question) -> Answer:
     values, inputs = question.values(), tuple(question.inputs)
     program = read(question.document)
-    asked = {"inputs": inputs, "unconnected": "zeros"}
-    steps = [compile_gradient(program, GradientQuery(targets=("loss",), **asked), ["loss"])]
+    query = {"inputs": inputs, "unconnected": "zeros"}
+    steps = [compile_gradient(program, GradientQuery(targets=("loss",), **query), ["loss"])]
     if question.second_order:
         backward = gradients(program, ["loss"], list(inputs), options=Options(unconnected="zeros"))
         targets = tuple(backward.gradients.values())
-        steps.append(compile_gradient(backward.program, GradientQuery(targets=targets, **asked)))
+        steps.append(compile_gradient(backward.program, GradientQuery(targets=targets, **query)))
     found: list[bytes] = []
     for each in steps:
         out = (each.compiled() if question.native else each).step(values)
@@ -48,10 +48,10 @@ def _answer(question: Question) -> Answer:
 
 
 class Fresh:
-    """A process that answers every question in a fork of its own."""
+    """A process that answers each question in a separate fork."""
 
     def __init__(self) -> None:
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # no threads where the process forks
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # a process that forks must have no other threads
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fresh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
@@ -63,7 +63,7 @@ class Fresh:
         self._process.stdin.flush()
 
     def answer(self) -> Answer:
-        """The answer to the first question that has none yet."""
+        """The next answer, in the order of the questions."""
         assert self._process.stdout is not None
         return tuple(pickle.load(self._process.stdout))  # noqa: S301  (of our own process)
 

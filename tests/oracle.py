@@ -1,7 +1,7 @@
-"""An independent meaning for open programs: an interpreter with mutable scopes, as Fluid's users think of them.
+"""An independent semantics of wire programs: an interpreter with mutable scopes, the model of Fluid's users.
 
-It shares no code with the reader. While it runs it writes down every plain op it executes, which gives the same
-program unrolled: straight-line, each name written once.
+It shares no code with the reader. It records every op without inner blocks that it executes. The record is the unrolled
+program: straight-line, with each name written once.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ COMPUTE = {
 
 
 class NearKink(Exception):
-    """A comparison was too close to call: finite differences would cross it."""
+    """An operand is so close to a kink or a comparison that finite differences would cross it."""
 
 
 class Scope:
-    """Names of one block while it runs. What a block does not declare and an outer one has is the outer one's."""
+    """Names of one running block. A name that it does not declare refers to the outer block that has it, if any."""
 
     def __init__(self, declared: set[str], outer: Scope | None) -> None:
         self.declared, self.outer = declared, outer
@@ -72,7 +72,7 @@ class Scope:
 
 
 class ElementScope(Scope):
-    """A block that sees only one element of every vector around it."""
+    """A block that reads one element of every vector of the outer blocks."""
 
     def __init__(self, declared: set[str], outer: Scope, unroller: _Unroller, element: int) -> None:
         super().__init__(declared, outer)
@@ -223,7 +223,7 @@ class _Unroller:
         scope.write(op["outputs"]["out"][0], out)
 
     def call(self, op: dict[str, Any], scope: Scope) -> None:
-        """By the ops of the function, whatever gradient it brings along."""
+        """Run the ops of the function; ignore a custom gradient."""
         function = self.functions[op["attrs"]["function"]]
         around, self.blocks = self.blocks, function["program"]["blocks"]
         own = Scope(set(), None)
@@ -253,7 +253,7 @@ class _Unroller:
         return self.emit("concat", cells, np.concatenate([self.values[c] for c in cells]), {"axis": 0})
 
     def array(self, op: dict[str, Any], scope: Scope) -> None:
-        """Arrays are lists of cells; in the straight-line program there are none."""
+        """Arrays are lists of cells; the straight-line program has no array ops."""
         inputs = {slot: scope.read(names[0]) for slot, names in op.get("inputs", {}).items()}
         out = op["outputs"]["out"][0]
         if op["type"] == "array_stack":
@@ -283,7 +283,7 @@ class _Unroller:
         return self.emit("stack", cells, np.stack([self.values[c] for c in cells]), {})
 
     def emit(self, type: str, cells: list[str], value: np.ndarray, attrs: dict[str, Any]) -> str:
-        """Write down an op with one input slot, whose value is known."""
+        """Record an op with one input slot and the known value of its output."""
         out = self.cell()
         self.values[out] = np.asarray(value)
         self.ops.append(
@@ -292,7 +292,7 @@ class _Unroller:
         return out
 
     def defines(self, index: int | None) -> set[str]:
-        """Names that a block surely gives to the block around it, whichever way it goes."""
+        """Names that a block defines in the outer block on every path through it."""
         if index is None:
             return set()
         block, names = self.blocks[index], set()
@@ -338,7 +338,7 @@ class _Unroller:
 
 @cache
 def drawn(shape: tuple[int, ...], p: float, seed: int, stream: int, key: int) -> np.ndarray:
-    """The mask of a dropout: what it makes of ones. What is drawn is not the matter here, what becomes of it is."""
+    """The mask of a dropout: the op's output for ones. The oracle checks the use of the mask, not the draw."""
     leaves = [
         {"name": "x", "dtype": "float64", "shape": list(shape), "role": "feed"},
         {"name": "key", "dtype": "int64", "shape": [], "role": "feed"},
@@ -351,9 +351,9 @@ def drawn(shape: tuple[int, ...], p: float, seed: int, stream: int, key: int) ->
 
 
 def unrolled(document: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """The straight-line program that `document` amounts to on these values, and its loss.
+    """The straight-line program of the ops that `document` executes on these values, and its loss.
 
-    Raises NearKink where a small change of the values could change the way it goes.
+    Raises NearKink if a small change of the values could change the executed ops.
     """
     root = document["blocks"][0]
     scope = Scope(set(), None)

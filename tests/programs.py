@@ -1,4 +1,4 @@
-"""Writing wire programs by hand, and asking for their gradients, in few words."""
+"""Helpers that write wire programs and compute or check their gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.wire import read
 __all__ = ["EXECUTOR", "Sketch", "check", "close", "complex_step", "grads", "identical", "step", "whole"]
 
 EXECUTOR = {"native": False}
-"""native: whether this run of the tests runs programs as machine code; `--native` says so."""
+"""native: run programs as machine code; set by the option `--native`."""
 
 
 class Sketch:
@@ -68,7 +68,7 @@ class Sketch:
 
     @contextmanager
     def block(self) -> Iterator[int]:
-        """A new inner block; ops written inside go there."""
+        """A new inner block for the ops written inside the `with` statement."""
         outer = self.at
         self.blocks.append({"idx": len(self.blocks), "parent_idx": outer, "vars": [], "ops": []})
         self.at = len(self.blocks) - 1
@@ -79,7 +79,7 @@ class Sketch:
 
     @contextmanager
     def repeat(self, trips: int | str) -> Iterator[None]:
-        """A `while` that runs `trips` times; the body is written inside."""
+        """A `while` of `trips` trips; the `with` statement writes its body."""
         self.count += 1
         i, go = f"i{self.count}", f"go{self.count}"
         n = self.const(trips, dtype="int64", out=f"n{self.count}") if isinstance(trips, int) else trips
@@ -93,7 +93,7 @@ class Sketch:
 
     @contextmanager
     def loop(self, go: str) -> Iterator[None]:
-        """A `while` on the condition `go`; the body is written inside and must write it."""
+        """A `while` on the condition `go`; the `with` statement writes its body, which must write `go`."""
         with self.block() as body:
             yield
         self.raw({"type": "while", "inputs": {"condition": [go]}, "attrs": {"sub_block": body}})
@@ -103,7 +103,7 @@ class Sketch:
         self.raw({"type": "if_else", "inputs": {"condition": [condition]}, "attrs": attrs, **more})
 
     def construct(self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], /, **attrs: Any) -> None:
-        """Append an op of the wire with its slots by name; a single name may stand for a list of one."""
+        """Append a wire op with its slots by name; a single name is a list of one."""
         self.raw({"type": type, "inputs": dict(inputs), "outputs": dict(outputs), "attrs": attrs})
 
     def total(self, name: str, out: str = "loss") -> str:
@@ -115,7 +115,7 @@ class Sketch:
 
 
 def step(sketch: Sketch, fetch: Sequence[str] = (), values: Mapping[str, Any] | None = None, **query: Any) -> Outputs:
-    """Run the program of `sketch` once; `query` as of GradientQuery, by default d loss / d every parameter."""
+    """Run the program of `sketch` once. query: fields of GradientQuery, by default d loss / d every parameter."""
     program = read(sketch.document)
     exe = compile_gradient(program, GradientQuery(**({"loss": "loss"} | query)), fetch)
     return exe.step(sketch.values | dict(values or {}))
@@ -126,7 +126,7 @@ def grads(sketch: Sketch, **query: Any) -> dict[str, np.ndarray]:
 
 
 def whole(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`values`, those that are rows of a table as the whole table."""
+    """`values` with row-sparse gradients converted to dense arrays."""
     return {name: value.whole() if isinstance(value, RowArray) else value for name, value in values.items()}
 
 
@@ -135,9 +135,9 @@ def close(found: Any, wanted: Any, tolerance: float = 5e-8) -> None:
 
 
 def complex_step(f: Callable[[dict[str, Any]], Any], at: Mapping[str, Any], name: str) -> np.ndarray:
-    """The gradient by `name` of f, numpy that takes complex arrays: exact to rounding, for no difference is taken.
+    """The gradient of f with respect to `name` by a complex step. f must accept complex numpy arrays.
 
-    Squire and Trapp 1998: Im f(x + ih) / h.
+    Im f(x + ih) / h takes no difference, so it is exact to rounding. Squire and Trapp 1998.
     """
     values = {n: np.asarray(v) for n, v in at.items()}
     out = np.zeros(values[name].shape)
@@ -149,9 +149,9 @@ def complex_step(f: Callable[[dict[str, Any]], Any], at: Mapping[str, Any], name
 
 
 def check(sketch: Sketch, tolerance: float = 1e-6, **options: Any) -> dict[str, np.ndarray]:
-    """The gradients of `loss` by all float64 parameters, after comparing them with central differences.
+    """The gradients of `loss` with respect to all float64 parameters, checked against central differences.
 
-    The gradient of their squared norm, second order, is compared too. `options` as of `step`.
+    Checks second order too: the gradient of half their squared norm. options: see `step`.
     """
     from core.backward.append_backward import append_backward
     from core.compiler.compile import compile_forward
@@ -197,9 +197,9 @@ def _differences(f: Any, values: Mapping[str, np.ndarray], name: str, step: floa
 
 
 def identical(found: Any, wanted: Any, message: str = "") -> None:
-    """The same numbers of two programs that do the same arithmetic, to the bit.
+    """Check that two programs with the same arithmetic give the same bits.
 
-    As machine code but for rounding: what is fused into one kernel is added up in another order.
+    Machine code may differ by rounding: a fused kernel adds in another order.
     """
     if not EXECUTOR["native"]:
         np.testing.assert_array_equal(found, wanted, err_msg=message)

@@ -1,6 +1,6 @@
-"""Programs that must mean the same: other names, blocks opened up, ops put into blocks.
+"""Equivalent programs: rename variables, inline blocks, put ops into blocks.
 
-A document is turned into a tree first, in which an attribute holds an inner block itself and not its index.
+A document is first converted to a tree, whose attributes hold inner blocks instead of their indices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCAL = ("states", "elements", "outputs", "ex_states", "step_inputs", "step_outp
 
 
 def tree(document: Mapping[str, Any]) -> Block:
-    """Block 0 of `document`, with copies of its inner blocks where their indices were."""
+    """Block 0 of `document`, with copies of its inner blocks in place of their indices."""
     blocks = document["blocks"]
 
     def block(index: int) -> Block:
@@ -85,9 +85,9 @@ def with_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
 
 
 def with_names(block: Block, names: Callable[[str], str], free: bool = False) -> Block:
-    """A copy of `block` under other names; with `free` only of what it does not declare for itself.
+    """A copy of `block` with renamed variables.
 
-    Then names that an op gives to its block alone stay, too: a rename of variables around them must not reach them.
+    free: rename only free variables, not those declared in the block or given by an op to its inner block.
     """
     own = {v["name"] for v in block["vars"]} if free else set()
 
@@ -121,9 +121,9 @@ def with_names(block: Block, names: Callable[[str], str], free: bool = False) ->
 
 
 def renamed(document: Mapping[str, Any], draw: random.Random) -> tuple[dict[str, Any], Callable[[str], str]]:
-    """`document` with another name for every variable and function, and the new name of each.
+    """`document` with a new name for every variable and function, and the map from old to new names.
 
-    The new names are in no order that the old ones were in, and some of them are old names of others.
+    The new names have another alphabetical order, and some are old names of other variables.
     """
     given: dict[str, str] = {}
     taken: set[str] = set()
@@ -171,8 +171,8 @@ def inside_of(op: Op) -> Iterator[Op]:
 
 
 def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[str, int]) -> dict[str, Any]:
-    """`document` with many of its blocks opened up: nets, calls, branches whose condition is a fed flag or a constant,
-    and loops whose number of trips is one of the fed `counts` or a constant."""
+    """`document` with many of its blocks inlined: nets, calls, branches on a fed flag or a constant, and loops whose
+    number of trips is one of the fed `counts` or a constant."""
     functions = document.get("functions", {})
     fresh = _fresh("in", draw)
 
@@ -199,7 +199,7 @@ def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[st
         return {"vars": block["vars"], "ops": ops}
 
     def instead(op: Op, constants: Mapping[str, int], trips: Mapping[str, int]) -> list[Block] | None:
-        """The blocks that run in place of `op`, one after the other; None to leave it."""
+        """The blocks to run in sequence in place of `op`; None to leave `op`."""
         attrs, inputs = op["attrs"], op["inputs"]
         chosen: Block | None
         match op["type"]:
@@ -225,7 +225,7 @@ def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[st
         return None
 
     def body(op: Op) -> Block:
-        """The ops of a function, on names of their own, between copies of operands and results."""
+        """The ops of a function under fresh names, between copies of operands and results."""
         function = functions[op["attrs"]["function"]]
         names: dict[str, str] = {}
 
@@ -239,7 +239,7 @@ def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[st
         return {"vars": [], "ops": [*before, *inside["ops"], *after]}
 
     def spliced(block: Block) -> Block:
-        """`block` with fresh names for what it declares, so that it can stand where it was run."""
+        """`block` with fresh names for its own variables, so that it can be inlined."""
         own = {v["name"]: fresh() for v in block["vars"]}
         return with_names({"vars": [], "ops": block["ops"]}, lambda n: own.get(n, n), free=True)
 
@@ -254,7 +254,7 @@ def copied(name: str, out: str) -> Op:
 
 
 def _fresh(hint: str, draw: random.Random) -> Callable[[], str]:
-    """New names; others each time, because what has been rewritten is rewritten again."""
+    """Fresh names, different for every call: a rewritten program may be rewritten again."""
     count, time = iter(range(10**9)), draw.randrange(10**9)
     return lambda: f"{hint}{time}_{next(count)}"
 
@@ -263,12 +263,12 @@ def _fresh(hint: str, draw: random.Random) -> Callable[[], str]:
 
 
 def wrapped(document: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
-    """`document` with runs of its ops inside nets, branches that are taken, functions, and loops of one trip."""
+    """`document` with some runs of its ops moved into nets, branches, functions and loops of one trip."""
     functions = dict(document.get("functions", {}))
     fresh = _fresh("wr", draw)
 
     def around(block: Block) -> Block:
-        # what is in safe_where must work element by element
+        # safe_where allows only elementwise ops
         ops = [op if op["type"] == "safe_where" else with_blocks(op, around) for op in block["ops"]]
         for _ in range(draw.randint(0, 2)):
             first = draw.randrange(len(ops) + 1)
@@ -286,7 +286,7 @@ def wrapped(document: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
         return [construct("net", {}, sub_block=inner(run))]
 
     def taken(run: list[Op]) -> list[Op]:
-        """Both sides do the same, so that what is new in the run is visible afterwards."""
+        """A branch with the run on both sides, so that the variables it defines exist afterwards."""
         sides = {"true_block": inner(run), "false_block": inner(run)}
         return [construct("if_else", {"condition": [draw.choice(("yes", "no"))]}, **sides)]
 
@@ -323,7 +323,7 @@ def wrapped(document: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
         return [*begun(run), construct("conditional_block", {"condition": ["yes"]}, sub_block=inner(run))]
 
     def begun(run: list[Op]) -> list[Op]:
-        """A value for what the run writes without reading it first: only what exists can leave a loop."""
+        """Initial values of variables that the run writes before it reads them: a loop only returns existing ones."""
         read: set[str] = set()
         new: list[str] = []
         for op in run:
@@ -348,7 +348,7 @@ def written(run: list[Op]) -> list[str]:
 
 
 def is_vector(op: Op) -> bool:
-    """Whether `op` is known to read and write vectors of two only."""
+    """Whether `op` reads and writes only vectors of two."""
     names = [n for slots in (op["inputs"], op["outputs"]) for listed in slots.values() for n in listed]
     return op["type"] in (*UNARY, *BINARY) and not any(
         n.startswith(("xs", "nothing", "tab", "row", "long", "open", "bare")) for n in names

@@ -1,4 +1,4 @@
-"""Random programs in variants that Python's == takes for equal, or that differ in nothing but the dtype."""
+"""Variants of random programs that Python's == compares as equal, or that differ only in the dtype."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SENSITIVE = (
     ("scale", "scale", {}),
     ("clip", "min", {"max": 1.0}),
 )
-"""Ops and an attribute that may be zero, whose sign is that of some results."""
+"""Ops with an attribute that may be zero, and whose sign decides the sign of some results."""
 
 HALVES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A program to be differentiated, and how."""
+    """A program to differentiate, the order, the dtype and the executor."""
 
     document: dict[str, Any]
     seed: int
@@ -39,7 +39,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Short enough for the message of a failed test."""
+        """A short description for the message of a failed test."""
         way = f"{'native' if self.native else 'reference'}, order {1 + self.second_order}"
         return f"variant {self.number} of the program of seed {self.seed} ({self.dtype}, {way})"
 
@@ -48,7 +48,7 @@ class Question:
         return LEAVES
 
     def values(self) -> dict[str, np.ndarray]:
-        """Leaves and feeds."""
+        """The values of leaves and feeds."""
         draw = np.random.default_rng(self.seed)
         shapes = [(name, "float64", [2]) for name in LEAVES] + list(FEEDS)
         found = {}
@@ -61,7 +61,7 @@ class Question:
 
 
 def variants(seed: int, **more: Any) -> list[Question]:
-    """Four variants of the program of that seed: all zeros positive, all negative, and twice mixed in one dtype."""
+    """Four variants of the program of `seed`: all zeros positive, all negative, and two with mixed signs in a dtype."""
     draw = random.Random(seed)
     mixed = draw.getrandbits(64)
     dtype = draw.choice(("float64", *HALVES))
@@ -70,7 +70,7 @@ def variants(seed: int, **more: Any) -> list[Question]:
 
 
 def _variant(seed: int, signs: int, dtype: str) -> dict[str, Any]:
-    """The program of that seed with ops whose results show the sign of a zero, bit by bit as `signs` has it."""
+    """The program of `seed` with added ops whose results depend on the sign of a zero; bit i of `signs` is a sign."""
     draw = random.Random(seed)
     document = written(seed, depth=3)
     blocks = [*document["blocks"], *(b for f in document.get("functions", {}).values() for b in f["program"]["blocks"])]

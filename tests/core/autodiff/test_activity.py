@@ -1,4 +1,4 @@
-"""Activity: which outputs depend, differentiably, on which inputs."""
+"""Activity: the differentiable dependence of outputs on inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_nothing_passes_a_cut_an_integer_or_an_op_without_a_gradient():
     assert "flat" not in active(w, "flat", "x")
 
 
-def test_results_of_a_block_are_bits_of_its_parameters():
+def test_the_dependence_of_block_results_is_bits_of_parameters():
     w = Writer(x=(2,), y=(2,), n="int64")
     w.op("sum", "add", "x", "y")
     w.op("only_y", "tanh", "y")
@@ -44,7 +44,7 @@ def test_results_of_a_block_are_bits_of_its_parameters():
     assert Activity().of(w.block("sum only_y constant x n")) == (0b011, 0b010, 0, 0b001, 0)
 
 
-def test_a_branch_depends_on_what_either_side_reads():
+def test_a_branch_depends_on_the_operands_of_both_sides():
     yes, no = Writer(x=(2,), y=(2,)), Writer(x=(2,), y=(2,))
     yes.op("a", "tanh", "x")
     no.op("a", "sin", "y")
@@ -54,7 +54,7 @@ def test_a_branch_depends_on_what_either_side_reads():
     assert Activity().of(w.block("out z")) == (0b0110, 0b1000)
 
 
-def test_a_carried_value_depends_on_everything_that_some_later_trip_mixes_in():
+def test_a_carried_value_depends_on_the_operands_of_all_trips():
     # one trip: a <- b, b <- c, c <- tanh(c); so after two trips a depends on c
     body = Writer(go="bool", a=(2,), b=(2,), c=(2,))
     body.op("next", "tanh", "c")

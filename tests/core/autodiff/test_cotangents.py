@@ -1,4 +1,4 @@
-"""Cotangents: contributions go in, one complete cotangent of each variable comes out."""
+"""Cotangents: the sum, names and order of the contributions to each variable's cotangent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.core.blocks import Writer
 
 
 def of_square(*hooks: Hook) -> tuple[BlockBuilder, Cotangents]:
-    """A builder that knows ``y = square(x)`` and holds no adjoint op yet, and the cotangents of its variables."""
+    """A builder with the variables of ``y = square(x)`` and no adjoint op, and the cotangents of these variables."""
     w = Writer(x=(2,))
     w.op("y", "square", "x")
     block = w.block("y")
@@ -52,12 +52,12 @@ def test_a_single_contribution_is_named_after_the_variable():
     assert not cotangents.waiting("x")
 
 
-def test_contributions_are_added_once_right_after_the_last_of_them():
+def test_one_sum_right_after_the_last_contribution_adds_them():
     b, cotangents = of_square()
 
     for value in (1.0, 2.0, 3.0):
         cotangents.contribute("x", one(b, value))
-    b.constant(9.0, "float64")  # an adjoint op that follows before the cotangent is complete
+    b.constant(9.0, "float64")  # an adjoint op written before the cotangent is complete
     cotangents.complete("x")
 
     *parts, total, other = lines(cotangents)
@@ -74,7 +74,7 @@ def test_a_complete_cotangent_stays_the_same_value():
     assert len(cotangents.ops()) == 1
 
 
-def test_a_forward_variable_as_a_contribution_is_passed_on_by_assign():
+def test_a_forward_variable_as_a_contribution_is_copied_by_assign():
     b, cotangents = of_square()
 
     cotangents.contribute("x", b.value("y"))
@@ -128,7 +128,7 @@ def rows(b: BlockBuilder) -> SparseRows:
     return SparseRows(b.constant(1, "int64", (1,)), b.constant(2.0, "float64", (1, 2)))
 
 
-def test_rows_meet_rows_and_stay_rows():
+def test_the_sum_of_row_sparse_contributions_is_row_sparse():
     b, cotangents = of_table()
 
     cotangents.contribute("table", rows(b))
@@ -140,7 +140,7 @@ def test_rows_meet_rows_and_stay_rows():
     assert cotangents.densified == []
 
 
-def test_rows_that_meet_a_whole_cotangent_become_a_table_and_the_reason_is_recorded():
+def test_rows_added_to_a_dense_cotangent_become_dense_and_the_reason_is_recorded():
     b, cotangents = of_table()
 
     cotangents.contribute("table", rows(b))

@@ -1,4 +1,4 @@
-"""Hooks: what is done to gradients on the way, as data."""
+"""Hooks: ops on gradients during the backward pass, chosen by data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_hook_on_each_contribution_acts_before_the_sum():
     close(grads(three_readers(), hooks=(clip,))["w"], [7, 7])
 
 
-def test_33_hooks_are_put_in_in_the_order_of_the_ops_and_every_gradient_is_in_the_map():
+def test_33_hooks_are_listed_in_the_order_of_the_ops_and_every_gradient_is_in_the_map():
     hooks = (
         hook({"op": "scale"}, "scale", factor=2.0),
         hook({"role": "parameter"}, "scale", factor=10.0),
@@ -55,7 +55,7 @@ def test_33_hooks_are_put_in_in_the_order_of_the_ops_and_every_gradient_is_in_th
     close(grads(three_readers(), hooks=hooks)["w"], 10 * 2 * 0.5 * 2 * np.array([9, 9]))
 
 
-def test_clipping_by_norm_and_scaling():
+def test_hooks_clip_by_norm_and_scale():
     s = three_readers()
 
     close(grads(s, hooks=(hook({"role": "parameter"}, "clip_norm", max_norm=1.0),))["w"], [0.5**0.5, 0.5**0.5])
@@ -149,7 +149,7 @@ def test_a_gradient_recorded_in_a_branch_is_zero_where_it_did_not_run():
         {"match": {"variable": "h"}, "do": "scale", "factor": 2, "colour": "red"},
     ],
 )
-def test_what_is_no_hook_is_refused(raw):
+def test_invalid_hooks_are_refused(raw):
     with pytest.raises(ProgramError) as error:
         grads(three_readers(), hooks=(Hook.read(raw),))
     assert error.value.code == "bad_hook"

@@ -1,4 +1,4 @@
-"""Gradients of tables as rows: the same as whole tables, to the bit, wherever the rows were looked up."""
+"""Row-sparse gradients of tables equal the dense gradients to the bit, wherever the rows were looked up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = np.array([[1, 4, 1], [5, 1, -2]])
 
 
 class Lookups(Sketch):
-    """A sketch with a table E and ids, all of whose lookups are sparse or none."""
+    """A sketch with a table E and ids. Either all of its lookups are sparse, or none."""
 
     def __init__(self, sparse: bool, ids: Any = IDS, dtype: str = "float64", ids_dtype: str = "int64") -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Lookups(Sketch):
         return self.op("embedding", table, ids, is_sparse=self.sparse, **attrs)
 
     def loss(self, *rows: str) -> Lookups:
-        """A loss in which every row weighs differently, and whose second derivatives are not zero."""
+        """A loss with a different weight for every row and with nonzero second derivatives."""
         parts = [self.op("reduce_sum", self.op("tanh", self.op("matmul", each, "w"))) for each in rows]
         squares = [self.op("reduce_sum", self.op("square", each)) for each in rows]
         self.op("sum", [*parts, *squares], out="loss")
@@ -132,7 +132,7 @@ def in_a_scan(sparse: bool, reverse: bool) -> Lookups:
 
 
 def in_a_branch(sparse: bool, taken: bool, other: bool) -> Lookups:
-    """One branch looks rows up, and the other one does too or does not."""
+    """One branch looks rows up. The other branch does so too, or does not."""
     s = Lookups(sparse)
     s.feed("c", taken, "bool")
     with s.block() as yes:
@@ -218,7 +218,7 @@ def dense_in_a_loop(sparse: bool) -> Lookups:
 
 @dataclass(frozen=True)
 class Case:
-    """make: the program, with sparse lookups or without. reasons: why the gradient of E cannot stay rows."""
+    """make: the program, with sparse or dense lookups. reasons: the reasons why the gradient of E must be dense."""
 
     make: Callable[[bool], Lookups]
     reasons: tuple[str, ...] = ()
@@ -262,7 +262,7 @@ def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_are_the_whole_gradient_to_the_bit_and_stay_rows_unless_told_otherwise(name):
+def test_row_sparse_gradients_equal_dense_ones_to_the_bit(name):
     case = CASES[name]
     sparse, dense = step(case.make(True)), step(case.make(False))
 
@@ -284,7 +284,7 @@ def test_gradients_of_rows_agree_with_differences_in_first_and_second_order(name
 
 @pytest.mark.parametrize("memory", ["recompute", "sqrt", "binomial"])
 @pytest.mark.parametrize("name", ["loop", "twice a trip", "loop in a loop", "scan", "scan in reverse"])
-def test_loops_that_keep_less_give_the_same_rows(name, memory):
+def test_memory_policies_of_loops_do_not_change_the_rows(name, memory):
     found = step(CASES[name].make(True), loop_memory=memory).gradients
 
     assert isinstance(found["E"], RowArray)
@@ -292,7 +292,7 @@ def test_loops_that_keep_less_give_the_same_rows(name, memory):
 
 
 @pytest.mark.parametrize("name", ["twice", "loop", "both branches", "tied"])
-def test_checkpoints_leave_the_rows_alone(name):
+def test_checkpoints_do_not_change_the_rows(name):
     equal(
         step(CASES[name].make(True), checkpoints="auto").gradients,
         step(CASES[name].make(False), checkpoints="auto").gradients,
@@ -317,7 +317,7 @@ def test_half_and_single_precision_add_up_in_the_same_order(dtype):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_ids_with_any_padding(seed):
+def test_any_ids_and_any_padding_index_give_the_gradient_of_the_definition(seed):
     r = np.random.default_rng(seed)
     ids = r.integers(-6, 6, r.integers(0, 5, r.integers(0, 4)))
     padding = None if seed % 4 == 0 else int(r.integers(-6, 6))
@@ -336,7 +336,7 @@ def test_any_ids_with_any_padding(seed):
     table = found.gradients["E"]
     kept = np.unique(ids % 6)
     np.testing.assert_array_equal(table.rows, kept if padding is None else kept[kept != padding % 6])
-    for row in range(6):  # by definition: what moves with a row is what was looked up there
+    for row in range(6):  # by definition: the gradient of a row is zero unless a lookup read it
         if row not in table.rows:
             assert not whole({"E": table})["E"][row].any()
 
@@ -385,7 +385,7 @@ class Random(Lookups):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_programs_have_the_same_gradients_either_way(seed):
+def test_random_programs_have_the_same_gradients_with_sparse_and_dense_lookups(seed):
     sparse, dense = Random(True, seed), Random(False, seed)
     memory = ["store", "recompute", "sqrt", "binomial"][seed % 4]
 
@@ -404,7 +404,7 @@ def test_random_programs_have_the_same_gradients_either_way(seed):
         np.testing.assert_allclose(second[0][name], value, rtol=1e-9, atol=1e-12 * max(1.0, np.abs(value).max()))
 
 
-def test_30_the_rows_of_the_padding_index_are_not_there():
+def test_30_the_padding_index_has_no_row():
     s = Sketch()
     s.param("E", [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6], [-0.7, 0.8]])
     s.feed("ids", [0, 1, 0], "int64")
@@ -456,7 +456,7 @@ HOOKS = {
 @pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
 @pytest.mark.parametrize("make", [twice, in_a_loop_and_before_and_behind_it])
 @pytest.mark.parametrize("do", HOOKS)
-def test_a_hook_does_to_rows_what_it_does_to_the_whole_table(do, make, when):
+def test_a_hook_acts_on_rows_as_on_the_dense_table(do, make, when):
     if do == "record" and when == "each_contribution":
         pytest.skip("record takes whole gradients")
     hook = Hook.read({"match": {"variable": "E"}, "do": do, "when": when, **HOOKS[do]})
@@ -479,10 +479,10 @@ def test_a_hook_inside_a_loop_sees_the_rows_of_each_trip():
     equal(step(in_a_loop(True), hooks=(hook,)).gradients, step(in_a_loop(False), hooks=(hook,)).gradients)
 
 
-# --- what is told ----------------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------------------
 
 
-def test_the_backward_program_has_the_table_and_the_rows_and_is_read_again():
+def test_a_backward_program_with_dense_and_sparse_gradients_survives_a_round_trip():
     b = append_backward(read(once(True).document), "loss")
     document = b.as_document()
 
@@ -493,7 +493,7 @@ def test_the_backward_program_has_the_table_and_the_rows_and_is_read_again():
     assert "E@GRAD@VALUES" in b.program.block.types
 
 
-def test_a_densified_gradient_is_told_with_the_op_that_needs_it_whole():
+def test_a_densified_gradient_is_reported_with_the_op_that_needs_it_dense():
     b = append_backward(read(tied(True).document), "loss")
 
     (told,) = b.as_document()["densified"]
@@ -503,7 +503,7 @@ def test_a_densified_gradient_is_told_with_the_op_that_needs_it_whole():
     assert analyse(read(once(True).document), GradientQuery(loss="loss"))["densified"] == []
 
 
-def test_the_analysis_lists_what_rows_are_added_up_from():
+def test_the_analysis_lists_the_contributions_to_a_row_sparse_gradient():
     def parts(make: Callable[[bool], Lookups]) -> list[tuple[str, int]]:
         found = analyse(read(make(True).document), GradientQuery(loss="loss"))["contributions"]["E"]
         return [(each["of"]["type"], each["of"]["op"]) for each in found]
@@ -513,7 +513,7 @@ def test_the_analysis_lists_what_rows_are_added_up_from():
     assert [type for type, _ in parts(in_a_loop_and_before_and_behind_it)] == ["embedding", "while", "embedding"]
 
 
-def test_gradients_of_any_variable_may_be_rows():
+def test_gradients_of_any_variable_may_be_row_sparse():
     s = Lookups(True)
     table = s.op("scale", "E", scale=2.0, out="table")
     s.loss(s.look(table=table))
@@ -522,7 +522,7 @@ def test_gradients_of_any_variable_may_be_rows():
     assert isinstance(found.gradients["table"], RowArray) and found.densified == ()
 
 
-def test_a_table_of_unknown_size_has_its_whole_gradient_in_the_backward_program():
+def test_a_table_of_open_size_has_a_dense_gradient_in_the_backward_program():
     s = padded(True, -2)
     s.blocks[0]["vars"][0] |= {"role": "feed", "shape": [-1, 3]}
     program = read(s.document)
@@ -537,7 +537,7 @@ def test_a_table_of_unknown_size_has_its_whole_gradient_in_the_backward_program(
     equal(unbound.gradients, bound.gradients)
 
 
-def test_a_table_that_is_a_target_itself_has_a_whole_gradient():
+def test_a_table_that_is_a_target_itself_has_a_dense_gradient():
     found = step(once(True), loss=None, targets=("loss", "E"), inputs=("E",))
 
     np.testing.assert_array_equal(found.gradients["E"], 1.0 + whole(step(once(True)).gradients)["E"])
@@ -566,7 +566,7 @@ def trained(s: Sketch, optimizer: Optimizer, steps: int = 3, **how: Any) -> tupl
 
 @pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("type", OPTIMIZERS)
-def test_an_optimiser_does_with_rows_what_it_does_with_the_whole_gradient(type, decay):
+def test_an_optimiser_updates_rows_as_with_the_dense_gradient(type, decay):
     try:
         optimizer = Optimizer(type, {"learning_rate": 0.1} | ({"weight_decay": 0.1} if decay else {}))
     except ProgramError:
@@ -582,7 +582,7 @@ def test_an_optimiser_does_with_rows_what_it_does_with_the_whole_gradient(type, 
 
 @pytest.mark.parametrize("name", ["loop", "both branches", "no ids", "tied"])
 @pytest.mark.parametrize("type", ["sgd", "adagrad"])
-def test_rows_from_loops_and_branches_train_as_the_whole_gradient_does(name, type):
+def test_rows_from_loops_and_branches_train_as_the_dense_gradient(name, type):
     optimizer = Optimizer(type, {"learning_rate": {"schedule": "exponential_decay", "learning_rate": 0.1,
                                                    "decay_steps": 2, "decay_rate": 0.5}})  # fmt: skip
 
@@ -591,7 +591,7 @@ def test_rows_from_loops_and_branches_train_as_the_whole_gradient_does(name, typ
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("type", ["sgd", "adagrad", "adam"])
-def test_half_and_single_precision_train_as_the_whole_gradient_does(type, dtype):
+def test_half_and_single_precision_rows_train_as_the_dense_gradient(type, dtype):
     optimizer = Optimizer(type, {"learning_rate": 0.01})
     (sparse, out), (dense, _) = (trained(in_dtype(twice(each), dtype), optimizer) for each in (True, False))
 
@@ -600,7 +600,7 @@ def test_half_and_single_precision_train_as_the_whole_gradient_does(type, dtype)
 
 
 @pytest.mark.parametrize("attrs", [{"epsilon": 0.0}, {"learning_rate": 1e300}])
-def test_what_makes_nan_of_a_row_without_a_gradient_takes_the_whole_gradient(attrs):
+def test_attributes_that_make_nan_of_zero_rows_need_the_dense_gradient(attrs):
     def made(sparse: bool) -> Sketch:
         s = Sketch()
         s.param("E", TABLE, "float32")
@@ -626,7 +626,7 @@ CLIPS = {
 
 
 @pytest.mark.parametrize("clip", CLIPS)
-def test_clipping_does_with_rows_what_it_does_with_the_whole_gradient(clip):
+def test_clipping_acts_on_rows_as_on_the_dense_gradient(clip):
     optimizer = Optimizer("sgd", {"learning_rate": 0.1} | ({"weight_decay": 0.1} if clip.decay_first else {}))
     (sparse, out), (dense, _) = (trained(twice(s), optimizer, clip=clip) for s in (True, False))
 
@@ -662,7 +662,7 @@ def large(loop: bool = False) -> Sketch:
 
 @pytest.mark.parametrize("loop", [False, True])
 @pytest.mark.parametrize("type", [None, "sgd", "adagrad"])
-def test_a_step_on_a_large_table_takes_no_memory_of_its_size(loop, type):
+def test_a_step_on_a_large_table_allocates_no_array_of_its_size(loop, type):
     program, query = read(large(loop).document), GradientQuery(loss="loss")
     if type is None:
         exe = compile_gradient(program, query)
@@ -683,7 +683,7 @@ def test_a_step_on_a_large_table_takes_no_memory_of_its_size(loop, type):
     close(out.gradients["E"].values, np.tile(2.0 * np.arange(WIDTH), (len(np.unique(ids)), 1)))
 
 
-def test_the_analysis_predicts_no_memory_for_a_whole_gradient():
+def test_the_analysis_predicts_no_memory_for_an_unused_dense_gradient():
     found = analyse(read(large().document), GradientQuery(loss="loss"))
 
     assert found["memory"]["peak"] < found["memory"]["parameters"] + 2_000_000

@@ -13,7 +13,7 @@ from core.runtime.reference import execute
 
 
 def pulled(type: str, dtype: str, *values: np.ndarray, **attrs: object) -> tuple[list[np.ndarray | None], list[str]]:
-    """What flows back to each input for a cotangent of ones, and the types of the ops that compute it."""
+    """The contribution to each input's cotangent for a seed of ones, and the types of the ops that compute it."""
     b = BlockBuilder()
     ins = [b.param(TensorType(v.shape, dtype), f"x{i}") for i, v in enumerate(values)]
     op = b.make(type, *ins, **attrs)
@@ -37,7 +37,7 @@ def test_a_rule_gives_one_cotangent_for_each_input():
     np.testing.assert_array_equal(dy, x)
 
 
-def test_a_rule_gives_none_where_nothing_flows():
+def test_a_rule_returns_none_for_a_structural_zero():
     (dx, like), _ = pulled("expand_as", "float64", np.array([1.0]), np.zeros(3))
 
     assert like is None

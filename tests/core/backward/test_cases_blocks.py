@@ -34,7 +34,7 @@ def expect(s: Sketch, **wanted: object) -> None:
     ("taken", "dw", "dv"),
     [(True, [0.78644773, 1.26947918], [0.46211716, 0.60436778]), (False, [1, 1.4], [0, 0])],
 )
-def test_38_each_branch_gives_its_own_gradient_and_real_zeros_for_what_only_the_other_reads(taken, dw, dv):
+def test_38_each_branch_gives_its_own_gradient_and_zeros_for_operands_of_the_other(taken, dw, dv):
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("v", [1.0, 2.0])
@@ -64,7 +64,7 @@ def test_39_a_branch_may_return_an_outer_variable_or_a_constant(taken, dw, dx):
     assert step(s).missing == {"x": "unused"}
 
 
-def test_40_nested_branches():
+def test_40_nested_branches_give_the_gradient_of_the_taken_sides():
     s = base()
     s.feed("c", True, "bool")
     with s.block() as outer:
@@ -187,7 +187,7 @@ def test_52_a_carried_value_that_only_passes_through_keeps_its_gradient():
     expect(s, w=[1, 2])
 
 
-def test_54_a_parameter_inside_and_outside():
+def test_54_a_parameter_read_inside_and_outside_a_loop_gets_the_sum():
     s = base()
     s.op("assign", "x", out="h")
     with s.repeat(3):
@@ -197,7 +197,7 @@ def test_54_a_parameter_inside_and_outside():
     expect(s, w=[1.1875, 6.03368], x=[0.53125, 1.170596])
 
 
-def test_55_a_captured_value_that_is_no_parameter():
+def test_55_a_captured_intermediate_value_gets_its_gradient():
     s = base()
     s.op("mul", "x", "w", out="y")
     s.op("assign", "x", out="h")
@@ -317,7 +317,7 @@ def test_70_a_recurrent_net(order, outputs, dW, dh0):
         close(found["h0"], dh0)
 
 
-def test_74_a_loop_that_does_not_end_is_stopped_with_a_typed_error():
+def test_74_an_endless_loop_is_stopped_with_a_typed_error():
     s = base()
     s.const(1, dtype="bool", out="go")
     s.op("assign", "x", out="h")
@@ -348,7 +348,7 @@ def test_74_a_loop_that_changes_a_dtype_is_refused():
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_each_branch_reads_back_what_it_kept_itself(taken):
+def test_each_branch_reads_its_own_residuals(taken):
     s = base()
     s.feed("c", taken, "bool")
     with s.block() as yes:

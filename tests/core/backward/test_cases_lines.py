@@ -30,7 +30,7 @@ def backward(s: Sketch, parameter_list: list[str] | None = None, **options: obje
 
 
 def origins(b: object) -> list[str]:
-    """The client's op types behind the backward ops, runs of one op told once."""
+    """The types of the forward ops of the backward ops; consecutive ops of one forward op count once."""
     places = [at for _, at in b.forward_of]  # type: ignore[attr-defined]
     return [at.type for at, before in zip(places, [None, *places], strict=False) if at != before]
 
@@ -126,7 +126,7 @@ def test_6_the_sum_stands_right_after_the_last_contribution():
     assert b.ready_at == {"w": at["w@GRAD"]}
 
 
-def test_7_and_8_an_output_that_nobody_needs_counts_as_zero():
+def test_7_and_8_an_unread_output_has_a_zero_cotangent():
     s = one([1.0, 2.0, 3.0, 4.0])
     s.op("split", "w", out=["a", "b"], axis=0, num=2)
     s.total(s.op("mul", "a", "a"))
@@ -141,7 +141,7 @@ def test_7_and_8_an_output_that_nobody_needs_counts_as_zero():
     assert not any(at is not None and at.op == 3 for _, at in backward(s).forward_of)
 
 
-def test_9_no_grad_set_cuts_everything_behind_it():
+def test_9_no_grad_set_cuts_all_paths_through_its_variables():
     s = one()
     s.param("v", W)
     s.op("tanh", "w", out="h")
@@ -154,7 +154,7 @@ def test_9_no_grad_set_cuts_everything_behind_it():
     close(grads(s, no_grad_set=("h",))["v"], np.tanh(W))
 
 
-def test_10_a_chain_behind_a_stopped_variable_has_no_backward_ops():
+def test_10_ops_before_a_stopped_variable_have_no_backward_ops():
     s = one()
     s.declare("t5", stop_gradient=True)
     h = "w"
@@ -168,7 +168,7 @@ def test_10_a_chain_behind_a_stopped_variable_has_no_backward_ops():
     assert b.missing == {"w": "stopped_at:t5"}
 
 
-def test_11_what_does_not_lead_to_the_loss_is_neither_differentiated_nor_run():
+def test_11_ops_off_the_path_to_the_loss_are_neither_differentiated_nor_run():
     s = one()
     s.op("exp", "w", out="big")
     s.total(s.op("tanh", "w"))
@@ -203,14 +203,14 @@ def test_13_a_frozen_parameter_costs_nothing_and_lets_gradients_through():
     close(grads(s)["w"], [12.0])
 
 
-def test_15_an_integer_on_the_way_ends_its_path_silently():
+def test_15_an_integer_ends_its_path_without_an_error():
     s = one()
     s.total(s.op("mul", "w", s.op("cast", s.op("argmax", "w"), dtype="float64")))
 
     close(grads(s)["w"], [2, 2, 2])
 
 
-def test_16_an_op_without_a_gradient_is_an_error_only_on_a_path_that_matters():
+def test_16_an_op_without_a_gradient_is_an_error_only_on_a_path_from_a_requested_variable():
     @op(unavailable="a test says so")
     def opaque(xp, x):
         """A test op."""
@@ -233,7 +233,7 @@ def test_16_an_op_without_a_gradient_is_an_error_only_on_a_path_that_matters():
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_17_and_18_a_loss_of_one_element_whatever_its_rank_even_a_parameter_itself(shape):
+def test_17_and_18_a_loss_has_one_element_any_rank_and_may_be_a_parameter(shape):
     s = Sketch()
     s.param("loss", np.full(shape, 3.0))
 
@@ -253,7 +253,7 @@ def test_17_other_losses_are_refused():
         assert error.value.code == code
 
 
-def test_19_a_second_backward_pass_leaves_the_first_alone():
+def test_19_a_second_backward_pass_does_not_change_the_first():
     s = one()
     s.total(s.op("mul", "w", "w"))
     once = append_backward(read(s.document), "loss")
@@ -341,7 +341,7 @@ def test_25_broadcasting_is_undone(a, b, unknown):
     query = GradientQuery(targets=("loss",), inputs=("x", "y"))
     shapes = {"x": a, "y": b}
     found = [compile_gradient(program, query, shapes=shapes).step(s.values).gradients]
-    if unknown:  # the backward pass built without knowing the sizes must say the same
+    if unknown:  # a backward pass built for open sizes must give the same gradients
         found.append(compile_gradient(program, query).step(s.values).gradients)
     for each in found:
         close(each["x"], np.broadcast_to(2 * (x + y), np.broadcast_shapes(a, b)).sum(reduced(a, b)).reshape(a))
@@ -379,7 +379,7 @@ def test_35_a_graph_with_a_side_branch():
 
 
 @pytest.mark.parametrize("n", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_35_a_chain_longer_than_any_stack_of_calls(n):
+def test_35_a_chain_may_be_longer_than_the_recursion_limit(n):
     long = one([0.5])
     long.op("assign", "w", out="h")
     for _ in range(n):
@@ -468,7 +468,7 @@ def test_79_second_order_through_a_branch():
     close(second(s), [2.06900916, -0.4919777])
 
 
-def test_80_second_order_of_what_others_refuse():
+def test_80_second_order_of_ops_that_other_frameworks_refuse():
     s = wx()
     s.total(s.op("mul", s.op("softmax", s.op("mul", "w", "x")), "x"))
     close(second(s), [0.17816954, -0.35633908])
@@ -611,7 +611,7 @@ def test_93_200_nested_blocks_build_and_run_and_201_are_too_deep():
     assert [p.code for p in error.value.problems] == ["too_deep"]
 
 
-def test_94_names_of_ours_are_refused_except_in_what_we_sent():
+def test_94_reserved_names_are_refused_except_in_programs_written_by_the_service():
     s = one()
     s.op("tanh", "w", out="w@GRAD")
     with pytest.raises(ProgramError) as error:
@@ -633,7 +633,7 @@ def test_a_parameter_overwritten_in_the_forward_part_gets_the_gradient_of_its_en
     close(grads(s)["w"], 4 * np.array(W) ** 3)
 
 
-def test_nan_never_comes_from_the_side_of_a_branch_that_is_not_taken():
+def test_the_side_of_a_branch_that_is_not_taken_gives_no_nan():
     s = one([0.0])
     s.feed("c", False, "bool")
     with s.block() as yes:

@@ -1,4 +1,4 @@
-"""Cases 58-67 and 77-83 of docs/semantics.md: loops and branches inside one another, arrays, and their second order.
+"""Cases 58-67 and 77-83 of docs/semantics.md: nested loops and branches, arrays, and their second-order gradients.
 
 Unless said otherwise w = [0.5, 0.7], x = [1, 2], and the loss is the sum of the result. What is expected is the same
 computation in numpy, differentiated by complex steps.
@@ -30,7 +30,7 @@ def base() -> Sketch:
 
 
 def loop_in_loop() -> tuple[Sketch, Loss]:
-    """The inner loop runs as often as the outer one has run before."""
+    """The inner loop makes as many trips as the outer loop has completed."""
     s = base()
     s.op("assign", "x", out="h")
     s.const(0, dtype="int64", out="t")
@@ -53,7 +53,7 @@ def loop_in_loop() -> tuple[Sketch, Loss]:
 
 
 def branch_in_loop() -> tuple[Sketch, Loss]:
-    """One side on even trips, the other on odd ones; each reads another parameter."""
+    """One side runs on even trips, the other on odd trips; each side reads a different parameter."""
     s = base()
     s.op("mul", "w", "x", out="h")
     s.const(0, dtype="int64", out="t")
@@ -77,7 +77,7 @@ def branch_in_loop() -> tuple[Sketch, Loss]:
 
 
 def loop_in_branch_in_loop() -> tuple[Sketch, Loss]:
-    """On every second trip a loop of as many trips as there were before; a name that only it writes is carried too."""
+    """Every second trip runs a loop of as many trips as are completed. A variable that only it writes is carried."""
     s = base()
     s.op("assign", "x", out="h")
     s.op("assign", "w", out="g")
@@ -104,7 +104,7 @@ def loop_in_branch_in_loop() -> tuple[Sketch, Loss]:
 
 
 def array_of_states() -> tuple[Sketch, Loss]:
-    """Every state goes to an array, the one before is read back, and all of them are added up outside."""
+    """Every state is written to an array, the previous state is read back, and their sum is computed outside."""
     s = base()
     s.op("create_array", out="A", shape=[2], dtype="float64")
     s.op("array_write", "x", s.const(0, dtype="int64"), "A", out="A")
@@ -126,7 +126,7 @@ def array_of_states() -> tuple[Sketch, Loss]:
 
 
 def element_replaced() -> tuple[Sketch, Loss]:
-    """An element is read in a loop, replaced there, and read again outside; the array before it is read too."""
+    """An element is read in a loop, replaced there, and read again outside; the array before the loop is read too."""
     s = base()
     s.op("array_unstack", s.op("stack", ["w", "x"]), out="A")
     s.op("array_stack", "A", out="before")
@@ -151,7 +151,7 @@ PROGRAMS = [loop_in_loop, branch_in_loop, loop_in_branch_in_loop, array_of_state
 
 
 def agrees(program: tuple[Sketch, Loss]) -> None:
-    """First order with complex steps, second order with differences."""
+    """Compare first order with complex steps, second order with differences."""
     s, loss = program
     found = check(s)
     for name in AT:
@@ -170,11 +170,11 @@ def test_61_a_loop_in_a_branch_in_a_loop():
     agrees(loop_in_branch_in_loop())
 
 
-def test_66_an_array_written_and_read_in_a_loop_and_read_outside():
+def test_66_an_array_may_be_written_and_read_in_a_loop_and_read_outside():
     agrees(array_of_states())
 
 
-def test_67_an_element_that_is_replaced_passes_nothing_to_the_value_before():
+def test_67_a_replaced_element_passes_no_gradient_to_its_old_value():
     agrees(element_replaced())
 
 
@@ -182,7 +182,7 @@ def test_67_an_element_that_is_replaced_passes_nothing_to_the_value_before():
 
 
 def slopes(loss: Loss, of: Loss) -> np.ndarray:
-    """d/dw of a function of dw: differences of what complex steps find."""
+    """d/dw of a function of dw, by differences of complex steps."""
     out = np.zeros(2)
     for i in range(2):
         moves = [AT | {"w": AT["w"] + sign * 1e-5 * np.eye(2)[i]} for sign in (1, -1)]
@@ -214,7 +214,7 @@ def test_77_second_order_through_a_loop(trips):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_78_second_order_through_what_is_nested(program):
+def test_78_second_order_through_nested_loops_and_branches(program):
     s, loss = program()
     close(second(s), slopes(loss, lambda g: np.sum(g**2)), 1e-7)
 
@@ -236,10 +236,10 @@ def test_83_three_orders_of_a_loop():
 
 @pytest.mark.parametrize("program", [loop_in_branch_in_loop, array_of_states])
 def test_83_a_forward_mode_product_through_loops_and_arrays(program):
-    """By the seed of the backward pass: d<J^T u, v>/du = J v."""
+    """The derivative with respect to the seed of the backward pass: d<J^T u, v>/du = J v."""
     s, loss = program()
     root = s.blocks[0]
-    vector = root["ops"].pop()["inputs"]["x"][0]  # what was added up to the loss
+    vector = root["ops"].pop()["inputs"]["x"][0]  # the operand of the sum that gives the loss
     s.feed("seed", [1.0, 1.0])
     s.feed("v", [0.3, -2.0])
     b = gradients(read(s.document), [vector], ["w"], ["seed"])

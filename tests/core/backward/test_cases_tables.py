@@ -1,4 +1,4 @@
-"""Cases 30, 31, 68, 75 and 81 of docs/semantics.md: tables, loops asked for little, the norm of a gradient as loss."""
+"""Cases 30, 31, 68, 75 and 81 of docs/semantics.md: tables, loops with one requested gradient, gradient penalties."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_68_a_lookup_inside_a_loop(sparse):
     close(found["w"], [-0.79428076, 0.22499192])
 
 
-def test_75_a_loop_asked_for_a_captured_value_alone_computes_no_more():
+def test_75_the_gradient_of_a_captured_value_alone_computes_no_other_gradient():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("x", [1.0, 2.0])

@@ -32,7 +32,7 @@ def test_14_a_stopped_value_counts_as_a_constant_of_its_own_value():
     close(grads(s)["w"], 2 * W * X)
 
 
-def test_23_inputs_may_be_equal_repeated_or_lie_behind_one_another():
+def test_23_inputs_may_be_equal_repeated_or_depend_on_each_other():
     s = base()
     s.op("square", "w", out="y")
     s.op("tanh", s.op("mul", "y", "x"), out="z")
@@ -86,7 +86,7 @@ def test_27_a_state_read_before_and_after_it_is_written():
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_28_arrays_without_elements_are_as_good_as_any(rows):
+def test_28_empty_arrays_have_empty_gradients(rows):
     s = Sketch()
     s.param("w", np.full((rows, 3), 0.5))
     s.param("v", [0.1, 0.2, 0.3])
@@ -107,7 +107,7 @@ def test_28_arrays_without_elements_are_as_good_as_any(rows):
 
 @pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("scalar", [True, False])
-def test_42_where_a_block_does_not_run_the_gradient_goes_to_the_old_value(taken, scalar):
+def test_42_if_a_block_does_not_run_the_gradient_goes_to_the_old_value(taken, scalar):
     s = base()
     given = s.feed("c", taken, "bool") if scalar else s.feed("c", np.zeros((3 if taken else 0,)))
     s.op("scale", "w", out="y", scale=3.0)
@@ -187,7 +187,7 @@ def test_49_values_that_change_places_on_every_trip(trips):
 
 
 @pytest.mark.parametrize(("first", "slope"), [(0.0, 18.0), (1.0, 20.0)])
-def test_50_a_float_counter_has_a_real_gradient_and_what_it_overwrites_none(first, slope):
+def test_50_a_float_counter_has_a_gradient_and_its_overwritten_value_has_none(first, slope):
     s = Sketch()
     s.param("i", first)
     s.param("x", 3.0)
@@ -204,7 +204,7 @@ def test_50_a_float_counter_has_a_real_gradient_and_what_it_overwrites_none(firs
 
 
 @pytest.mark.parametrize("trips", [0, 1, 4])
-def test_51_a_carried_value_that_a_trip_overwrites_unread_passes_nothing_on(trips):
+def test_51_a_carried_value_overwritten_unread_gets_no_gradient(trips):
     s = base()
     s.op("square", "x", out="h")
     s.op("assign", "w", out="a")

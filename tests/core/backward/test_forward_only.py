@@ -1,4 +1,4 @@
-"""Case 34 of docs/semantics.md: the forward program out of one with its backward pass."""
+"""Case 34 of docs/semantics.md: the forward program of a program with a backward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trained() -> Sketch:
 
 
 def normal(document: dict[str, Any]) -> str:
-    """The text of a program, its variables in alphabetical order and without memory policies."""
+    """The text of a program with sorted variables and without memory policies."""
     for block in document["blocks"]:
         block["vars"].sort(key=lambda v: v["name"])
         for op in block["ops"]:
@@ -54,7 +54,7 @@ def test_a_clone_for_test_draws_no_mask():
     assert "GRAD" not in document
 
 
-def test_an_answer_written_read_and_written_again_stays_the_same():
+def test_a_backward_program_written_read_and_written_again_stays_the_same():
     for s in (trained(), elman("all")):
         document = write(append_backward(read(s.document), "loss").program)
         assert normal(write(read(document))) == normal(document)

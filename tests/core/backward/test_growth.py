@@ -1,4 +1,4 @@
-"""Case 89 of docs/semantics.md: building takes work in proportion to the program, counted in calls, not seconds."""
+"""Case 89 of docs/semantics.md: the work of building is proportional to the program, counted in calls, not seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.programs import Sketch
 
 
 def chain(ops: int) -> Sketch:
-    """`ops` ops on one path, all of which read w: its gradient has a contribution from every second of them."""
+    """A path of `ops` ops. Every second op contributes to the gradient of w."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="h")
@@ -29,7 +29,7 @@ def chain(ops: int) -> Sketch:
 
 
 def nest(ops: int) -> Sketch:
-    """As many ops, twenty in each of a row of loops."""
+    """A sequence of loops with twenty ops in each, `ops` ops in total."""
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.op("assign", "w", out="h")
@@ -42,7 +42,7 @@ def nest(ops: int) -> Sketch:
 
 
 def layers(count: int) -> Sketch:
-    """As many layers as a net may have, each with a weight of its own, large enough to be fused with its update."""
+    """A net of layers, each with its own weight, large enough for fusion with its update."""
     s = Sketch()
     s.feed("x", np.ones((64, 64)), "float32")
     s.op("assign", "x", out="h")
@@ -54,7 +54,7 @@ def layers(count: int) -> Sketch:
 
 
 def calls(build: object, *given: object) -> int:
-    """How many functions, Python's and built-in ones, are called while `build` runs."""
+    """The number of calls of Python and built-in functions during `build`."""
     count = 0
 
     def counting(frame: FrameType, event: str, argument: object) -> None:
@@ -82,7 +82,7 @@ def test_89_twice_the_ops_take_twice_the_work(program, stage):
             return calls(append_backward, given, "loss")
         return calls(compile_gradient, given, GradientQuery(loss="loss"))
 
-    _, small, large = work(20), work(1000), work(2000)  # the first fills caches
+    _, small, large = work(20), work(1000), work(2000)  # the first call fills caches
 
     assert large < 2.1 * small
 

@@ -1,4 +1,4 @@
-"""Variables of inner blocks, named ``"1:h"`` with the client's number of the block, wherever a question names them."""
+"""Names of variables of inner blocks, ``"1:h"`` with the client's block number, in every field of a query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ W, X = np.array([0.5, 0.7]), np.array([1.0, 2.0])
 
 
 def in_a_net(trips: int = 2) -> Sketch:
-    """A loop, block 1, whose body starts with a net, block 2: t = h * w there, h = sin(t) in the body."""
+    """A loop (block 1) whose body starts with a net (block 2): t = h * w in the net, h = sin(t) in the body."""
     s = Sketch()
     s.param("w", W)
     s.op("assign", "w", out="h")
@@ -35,7 +35,7 @@ def in_a_net(trips: int = 2) -> Sketch:
 
 
 def by_hand(stopped: str | None, trips: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
-    """dw, and the gradients of h after each trip; `stopped` says through which variable of a trip nothing flows."""
+    """dw, and the gradients of h after each trip. stopped: the variable of a trip that stops the gradient."""
     hs = [W]
     for _ in range(trips):
         hs.append(np.tanh(np.sin(hs[-1] * W)))
@@ -50,19 +50,19 @@ def by_hand(stopped: str | None, trips: int = 2) -> tuple[np.ndarray, list[np.nd
 
 
 @pytest.mark.parametrize("name", ["1:h", "1:u", "2:t", "2:u"])
-def test_nothing_flows_through_a_variable_that_a_body_shares_with_a_net(name):
+def test_a_stop_on_a_variable_shared_by_a_body_and_its_net_stops_the_gradient(name):
     close(grads(in_a_net())["w"], by_hand(None)[0])
     close(grads(in_a_net(), no_grad_set=(name,), unconnected="zeros")["w"], by_hand(name)[0])
 
 
 @pytest.mark.parametrize("name", ["1:nothing", "2:h2", "7:h", "1:w9"])
-def test_an_inner_name_that_there_is_not_is_an_error(name):
+def test_an_unknown_inner_name_is_an_error(name):
     with pytest.raises(ProgramError) as error:
         grads(in_a_net(), no_grad_set=(name,))
     assert error.value.code == "bad_no_grad_set"
 
 
-def test_what_hooks_record_there():
+def test_hooks_record_gradients_of_inner_variables():
     hook = Hook.read({"match": {"variable": "1:h"}, "do": "record"})
     inside = Hook.read({"match": {"variable": "2:t"}, "do": "record"})
 
@@ -90,7 +90,7 @@ def test_an_inner_name_is_the_same_where_a_step_tells_the_sizes_of_feeds(name):
     assert not np.allclose(wanted.gradients["w"], by_hand(None)[0])
 
 
-def test_a_name_that_a_net_has_for_itself_is_not_the_one_around_it():
+def test_a_local_name_of_a_net_differs_from_the_same_name_outside():
     s = Sketch()
     s.param("w", W)
     s.op("scale", "w", out="t", scale=3.0)
@@ -111,7 +111,7 @@ def test_a_name_that_a_net_has_for_itself_is_not_the_one_around_it():
 
 
 @pytest.mark.parametrize("name", ["1:h", "1:u", "2:t"])
-def test_a_checkpoint_there(name):
+def test_a_variable_of_an_inner_block_may_be_a_checkpoint(name):
     wanted = grads(in_a_net(3))["w"]
 
     assert grads(in_a_net(3), checkpoints=(name,))["w"].tobytes() == wanted.tobytes()
@@ -120,7 +120,7 @@ def test_a_checkpoint_there(name):
     assert any(n.split("@")[0] == name[2:] and "@STACK" in n for n in loop["outputs"]["out"])
 
 
-def test_a_name_that_a_net_has_for_itself_is_not_fetched_nor_differentiated_in_its_place():
+def test_a_local_name_of_a_net_is_neither_fetched_nor_differentiated_in_place_of_the_outer_one():
     s = Sketch()
     s.param("w", W)
     s.op("scale", "w", out="t", scale=3.0)
@@ -139,7 +139,7 @@ def test_a_name_that_a_net_has_for_itself_is_not_fetched_nor_differentiated_in_i
 
 
 @pytest.mark.parametrize("loop", [False, True])
-def test_a_name_that_a_net_has_for_itself_may_be_written_in_a_net_inside_it(loop):
+def test_a_local_name_of_a_net_may_be_written_by_a_nested_net(loop):
     s = Sketch()
     s.param("w", W)
     s.op("assign", "w", out="h")
@@ -188,7 +188,7 @@ def beside_a_function() -> Sketch:
 
 
 @pytest.mark.parametrize("name", ["t", "1:u"])
-def test_what_is_named_in_a_program_is_not_meant_in_its_functions(name):
+def test_outer_variable_names_do_not_match_variables_inside_functions(name):
     s = beside_a_function()
     stopped = 3 * W**6 * W**2  # dh/dw = w^2 if t and u are constants
     doubled = Hook.read({"match": {"variable": name}, "do": "scale", "factor": 2.0})
@@ -199,14 +199,14 @@ def test_what_is_named_in_a_program_is_not_meant_in_its_functions(name):
     close(grads(s, checkpoints=(name,))["w"], 9 * W**8)
 
 
-def test_the_backward_pass_tells_the_function_that_its_ops_come_from():
+def test_backward_ops_have_the_function_of_their_forward_ops():
     answer = append_backward(read(beside_a_function().document), "loss")
 
     found = {(each.get("forward_function"), each["forward_block"]) for each in answer.as_document()["backward_ops"]}
     assert found >= {("f", 0), ("f", 1), (None, 0), (None, 1)}
 
 
-def test_a_name_that_only_a_function_has_is_unknown():
+def test_a_name_inside_a_function_is_unknown_outside():
     s = beside_a_function()
     s.functions["f"]["program"]["blocks"][1]["ops"][1]["inputs"]["x"] = ["v"]
     s.functions["f"]["program"]["blocks"][1]["ops"][0]["outputs"]["out"] = ["v"]

@@ -1,4 +1,4 @@
-"""A loop of steps in one process does what the steps of a service do."""
+"""A trainer's steps in one process equal separate steps of the executable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def executable(workload, optimizer):
 
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "deep_graph"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_steps_of_a_trainer_are_steps(name, optimizer):
+def test_steps_of_a_trainer_equal_steps_of_the_executable(name, optimizer):
     workload = WORKLOADS[name]()
     plain = executable(workload, optimizer)
     values = {**workload.feeds, **workload.parameters, **plain.initial_state()}
@@ -42,7 +42,7 @@ def test_steps_of_a_trainer_are_steps(name, optimizer):
             np.testing.assert_allclose(value, values[key], rtol=2e-3, atol=2e-5)
 
 
-def test_a_step_that_fails_changes_nothing():
+def test_a_failed_step_changes_no_value():
     workload = WORKLOADS["mlp_small"]()
     trainer = Trainer(executable(workload, "sgd").compiled(), workload.parameters)
     trainer.step(workload.feeds)
@@ -69,7 +69,7 @@ FEEDS = {
 
 
 @pytest.mark.parametrize("make", FEEDS.values(), ids=FEEDS.keys())
-def test_a_step_reads_what_a_feed_holds_by_then(make):
+def test_a_step_reads_the_current_values_of_a_feed(make):
     sketch = Sketch()
     sketch.feed("x", np.zeros((4, 3)))
     sketch.param("w", [[0.5], [-0.25], [1.0]])
@@ -85,7 +85,7 @@ def test_a_step_reads_what_a_feed_holds_by_then(make):
             assert trainer.step({"x": x}) == 4 * step**2 * (0.25 + 0.0625 + 1)
 
 
-def test_a_feed_that_has_another_shape_by_then_is_refused():
+def test_a_feed_whose_shape_was_changed_in_place_is_refused():
     sketch = Sketch()
     sketch.feed("x", np.zeros((4, 3)))
     sketch.param("w", np.ones((4, 3)))
@@ -100,7 +100,7 @@ def test_a_feed_that_has_another_shape_by_then_is_refused():
     assert error.value.code == "feed_shape"
 
 
-def test_a_trainer_tells_states_that_no_step_reads():
+def test_a_trainer_returns_states_that_no_step_reads():
     sketch = Sketch()
     sketch.feed("x", [1.0, 2.0])
     sketch.param("w", [0.5, 0.25])
@@ -117,7 +117,7 @@ def test_a_trainer_tells_states_that_no_step_reads():
 
 
 @pytest.mark.parametrize("wrong", [{"v": np.zeros(2)}, {"x": None}, {}])
-def test_a_trainer_says_which_feed_is_missing_in_its_first_step_too(wrong):
+def test_a_trainer_names_a_missing_feed_at_its_first_step(wrong):
     sketch = Sketch()
     sketch.feed("x", [1.0, 2.0])
     sketch.param("w", [0.5, 0.25])

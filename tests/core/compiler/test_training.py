@@ -1,4 +1,4 @@
-"""Training steps: optimisers against hand-written loops, states, updates from outside, first values."""
+"""Training steps: optimisers against hand-written loops, states, updates with a client's gradients, initial values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_twenty_steps_equal_a_loop_written_by_hand(kind):
     assert losses[-1] < losses[0]
 
 
-def test_updates_with_gradients_from_outside_equal_the_training_step():
+def test_updates_with_gradients_from_the_client_equal_the_training_step():
     s = quadratic()
     program = read(s.document)
     optimizer = Optimizer("adam", {"learning_rate": 0.1})
@@ -133,7 +133,7 @@ def variables() -> list[Variable]:
     return [Variable(name, TensorType(shape, "float32"), "parameter") for name, shape in shapes.items()]
 
 
-def test_first_values_follow_their_rules_and_not_the_order():
+def test_initial_values_follow_their_rules_in_any_order_of_declaration():
     found = initial_parameters(variables(), {"f": {"type": "he_normal"}}, seed=3)
     again = initial_parameters(list(reversed(variables())), {"f": {"type": "he_normal"}}, seed=3)
 
@@ -186,7 +186,7 @@ def test_every_optimizer_lowers_a_quadratic(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_level_schedule_is_as_good_as_a_number(name):
+def test_a_constant_schedule_equals_a_number(name):
     level = {"schedule": "piecewise_decay", "boundaries": [], "values": [0.05]}
     found = []
     for rate in (0.05, level):
@@ -203,7 +203,7 @@ def test_a_level_schedule_is_as_good_as_a_number(name):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_keeps_halves_as_they_are_and_moves_them_downhill(name, dtype):
+def test_every_optimizer_keeps_16_bit_dtypes_and_lowers_the_loss(name, dtype):
     b = BlockBuilder()
     whole = TensorType((2,), "float32")
     types = {s: t if t != whole else TensorType((2,), dtype) for s, t in state_types(Optimizer(name), whole).items()}
@@ -216,7 +216,7 @@ def test_every_optimizer_keeps_halves_as_they_are_and_moves_them_downhill(name, 
 
     assert [str(np.asarray(v).dtype) for v in out] == [dtype, *(t.dtype for t in types.values())]
     assert np.isfinite(out[0].astype("float64")).all()
-    if name not in ("adadelta", "lars"):  # whose first moves are tiny
+    if name not in ("adadelta", "lars"):  # their first updates are tiny
         assert abs(float(out[0][0])) < 1.0 and abs(float(out[0][1])) < 2.0
 
 

@@ -1,4 +1,4 @@
-"""Byte budgets: what is chosen fits when it runs, changes no gradient, and is the least that fits."""
+"""Memory budgets: the chosen plan fits when it runs, changes no gradient, and has the least work."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.strategies import programs
 TRIPS = 200
 SIZE = 4000
 TOLERANCE = 1.1
-"""Measured peak by predicted one: the prediction leaves out what kernels need for themselves, and Python's objects."""
+"""Ratio of measured to predicted peak. The prediction omits temporary memory of kernels and Python's objects."""
 
 
 def two_loops() -> Sketch:
-    """A loop of a wide value, then one of a narrow one with a loop inside."""
+    """A loop that carries a wide value, then a loop that carries a narrow value and contains another loop."""
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, SIZE))
     s.op("sin", "w", out="h")
@@ -65,7 +65,7 @@ PROGRAMS = {"one": tanh_loop(TRIPS, SIZE), "two": two_loops(), "scan": elman("al
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("share", [1.0, 0.6, 0.3, 0.1, 0.0])
-def test_what_is_chosen_stays_within_the_budget_and_changes_no_gradient(name, share):
+def test_a_chosen_plan_stays_within_its_budget_and_changes_no_gradient(name, share):
     s = PROGRAMS[name]
     least, most = smallest(s), stored_peak(s)
     limit = round(least + share * (most - least))
@@ -94,8 +94,8 @@ def nest() -> Sketch:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.7, 0.99, 1.0])
-def test_nothing_that_fits_has_less_work(share):
-    """Against every combination of policies of two nested loops, written into the program and compiled."""
+def test_no_plan_that_fits_has_less_work_than_the_chosen_one(share):
+    """The reference compiles the program with every combination of policies of its two nested loops."""
     peaks = {}
     for outer in POLICIES:
         for inner in POLICIES:
@@ -117,7 +117,7 @@ def test_nothing_that_fits_has_less_work(share):
 
 
 @pytest.mark.parametrize("which", ["loop_memory", "checkpoints"])
-def test_a_looser_budget_never_runs_more_again(which):
+def test_a_larger_budget_never_recomputes_more(which):
     s = two_loops() if which == "loop_memory" else wide_chain()
     least, most = smallest(s, **{which: True}), stored_peak(s)
 
@@ -129,7 +129,7 @@ def test_a_looser_budget_never_runs_more_again(which):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.4, 0.0])
-def test_a_budget_for_checkpoints_cuts_as_much_of_the_program_as_needed(share):
+def test_a_budget_for_checkpoints_cuts_only_the_necessary_part_of_the_program(share):
     s = wide_chain()
     least, most = smallest(s, checkpoints=True), stored_peak(s)
     limit = round(least + share * (most - least))
@@ -143,7 +143,7 @@ def test_a_budget_for_checkpoints_cuts_as_much_of_the_program_as_needed(share):
         assert value.tobytes() == grads(s)[name].tobytes()
 
 
-def test_both_may_be_traded_for_one_budget():
+def test_one_budget_may_cover_loops_and_checkpoints():
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, SIZE))
     h = "w"
@@ -166,7 +166,7 @@ def test_both_may_be_traded_for_one_budget():
     close(exe.step(s.values).gradients["w"], wanted["w"], 1e-13)
 
 
-def test_a_training_step_is_within_its_budget_update_and_all():
+def test_a_training_step_with_its_update_stays_within_its_budget():
     s = tanh_loop(TRIPS, SIZE)
     program, adam = read(s.document), Optimizer("adam", {"learning_rate": 0.1})
     stored = compile_training(program, GradientQuery(loss="loss"), adam)
@@ -181,7 +181,7 @@ def test_a_training_step_is_within_its_budget_update_and_all():
         close(value, wanted[name], 1e-12)
 
 
-def test_hooks_and_loops_with_a_policy_of_their_own_are_counted_too():
+def test_a_budget_counts_hooks_and_loops_with_their_own_policy():
     from tests.core.autodiff.test_hooks import hook
 
     s = two_loops()
@@ -199,7 +199,7 @@ def test_hooks_and_loops_with_a_policy_of_their_own_are_counted_too():
     close(exe.step(s.values).gradients["w"], wanted, 1e-13)
 
 
-def test_the_answer_says_what_was_chosen_for_which_loop():
+def test_the_result_lists_the_chosen_policy_of_each_loop():
     options = Options(loop_memory=Budget(stored_peak(two_loops()) // 4, TRIPS))
     backward = append_backward(read(two_loops().document), "loss", options=options)
 
@@ -212,7 +212,7 @@ def test_the_answer_says_what_was_chosen_for_which_loop():
     assert told["checkpoints"] == []
 
 
-def test_many_loops_are_chosen_for_one_by_one():
+def test_each_of_many_loops_gets_its_own_policy():
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, 100))
     s.op("sin", "w", out="h")
@@ -231,7 +231,7 @@ def test_many_loops_are_chosen_for_one_by_one():
 @pytest.mark.parametrize(
     "raw", [{}, {"bytes": 0}, {"bytes": 1.5}, {"bytes": True}, {"bytes": 9, "trips": -1}, {"byte": 9}]
 )
-def test_what_is_no_budget_is_refused(raw):
+def test_invalid_budgets_are_refused(raw):
     with pytest.raises(ProgramError) as error:
         Budget.read(raw)
     assert error.value.code == "bad_query"
@@ -239,7 +239,7 @@ def test_what_is_no_budget_is_refused(raw):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16), both=st.booleans())
-def test_random_programs_at_their_smallest_peak_have_the_gradients_they_have_anyhow(document, seed, both):
+def test_random_programs_at_their_smallest_peak_keep_their_gradients(document, seed, both):
     program, values = read(document), leaves(seed)
     query = {"targets": ("loss",), **ALL}
     stored = compile_gradient(program, GradientQuery(**query))

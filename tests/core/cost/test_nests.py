@@ -1,4 +1,4 @@
-"""What a step takes under a memory policy, worked out from its loops alone, against the step compiled under it."""
+"""Estimated memory and work of a step under a memory policy, against the step compiled under that policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = ROOT / "examples" / "programs"
 
 
 def nested() -> Sketch:
-    """Two loops with a loop inside, one of them in a branch, around straight lines that keep their values."""
+    """Two loops with a loop inside, one of them in a branch, among straight-line ops with residuals."""
     s = Sketch()
     s.param("w", [0.5, 0.7, 0.1])
     s.feed("c", True, "bool")
@@ -72,13 +72,13 @@ def compiled_peaks(document: object, **query: tuple[str, ...]) -> dict[str, int]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_peak_under_each_policy_is_that_of_the_step_compiled_under_it(name):
+def test_the_estimated_peak_of_each_policy_equals_the_peak_of_the_compiled_step(name):
     report = analyse(read(DOCUMENTS[name]), GradientQuery(loss="loss"), trips=TRIPS)
 
     assert report["memory"]["by_loop_memory"] == compiled_peaks(DOCUMENTS[name])
 
 
-def test_a_gradient_that_reads_nothing_of_its_loop_is_counted_where_the_loop_itself_is_dead():
+def test_estimates_count_a_gradient_whose_forward_loop_is_dead():
     s = Sketch()
     s.param("h0", [0.5, 0.7])
     s.feed("xs", [[1.0, 2.0]] * 5)
@@ -94,7 +94,7 @@ def test_a_gradient_that_reads_nothing_of_its_loop_is_counted_where_the_loop_its
         outputs=[],
     )
     s.total("h")
-    query = {"targets": ("loss",), "inputs": ("h0",)}  # the gradient alone: nobody asks for the loss
+    query = {"targets": ("loss",), "inputs": ("h0",)}  # the step returns the gradient, but not the loss
 
     report = analyse(read(s.document), GradientQuery(**query), trips=TRIPS)
 
@@ -127,7 +127,7 @@ def test_each_loop_may_have_its_own_policy(policy):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs())
-def test_random_programs_take_what_their_steps_take(document):
+def test_estimates_of_random_programs_equal_their_compiled_steps(document):
     for block in document["blocks"]:
         for op in block["ops"]:
             op.get("attrs", {}).pop("memory", None)

@@ -1,4 +1,4 @@
-"""Remembered derivations and exact keys: an attribute's sign, type and bits count; other calls before do not."""
+"""Cached derivations and exact keys distinguish sign, type and bits of attributes; earlier calls have no influence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reciprocal_of_leaky_relu(alpha: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("signs", list(itertools.permutations((0.0, -0.0))))
-def test_the_sign_of_a_zero_attribute_counts_whatever_was_compiled_before(signs):
+def test_the_sign_of_a_zero_attribute_counts_after_any_earlier_compilation(signs):
     found = {math.copysign(1.0, alpha): reciprocal_of_leaky_relu(alpha) for alpha in signs}
 
     assert found[1.0].tolist() == [-np.inf, 0.5]  # 1 / (-1 * 0.0)
@@ -73,7 +73,7 @@ SAME_TO_PYTHON = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_TO_PYTHON)
-def test_an_exact_key_tells_apart_values_that_python_calls_equal(one, other):
+def test_an_exact_key_distinguishes_values_that_python_compares_as_equal(one, other):
     assert one == other
     assert exact(one) != exact(other)
 
@@ -107,12 +107,12 @@ def test_a_value_without_an_exact_key_is_refused(value):
         exact(value)
 
 
-def test_exact_keys_of_attributes_count_names():
+def test_exact_keys_of_attributes_contain_their_names():
     assert exact_attrs({}) == ()
     assert exact_attrs({"a": 1, "b": 2}) != exact_attrs({"b": 1, "a": 2})
 
 
-def test_the_least_recently_used_values_go_first():
+def test_a_full_cache_evicts_the_least_recently_used_values():
     cache: LRU[str] = LRU(10, len)
     for key in "abc":
         cache.put(key, key * 3)
@@ -135,7 +135,7 @@ def test_a_value_put_twice_counts_once():
     assert cache.get("b") == "bbbbb"
 
 
-def test_a_cache_stays_within_its_limit_while_threads_use_it():
+def test_a_cache_used_by_several_threads_stays_within_its_limit():
     cache: LRU[int] = LRU(50)
     wrong: list[int] = []
 

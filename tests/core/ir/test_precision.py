@@ -1,4 +1,4 @@
-"""16-bit floats where they add up over a program, and gradients far out, where squares overflow and differences vanish.
+"""Sums of 16-bit floats over a program, and gradients at extreme inputs, where squares overflow and differences vanish.
 
 What every single op does in 16 bits is in tests/laws/test_precision.py.
 """
@@ -22,7 +22,7 @@ from core.runtime.reference import execute
 from tests.laws.test_ops import block_for
 
 TRIPS = 5000
-"""More than either dtype can count: adding 1 does nothing to 256 in bfloat16 and to 2048 in float16."""
+"""More than either dtype can count: 256 + 1 is 256 in bfloat16, and 2048 + 1 is 2048 in float16."""
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -74,7 +74,7 @@ FAR: list[tuple[str, dict[str, Any], list[float], list[float]]] = [
 
 
 @pytest.mark.parametrize(("name", "attrs", "at", "wanted"), FAR)
-def test_gradients_far_out_neither_overflow_nor_vanish_on_the_way(name, attrs, at, wanted):
+def test_gradients_at_extreme_inputs_neither_overflow_nor_vanish(name, attrs, at, wanted):
     args = [np.asarray(x) for x in at]
     block = block_for(REGISTRY[name], Example(tuple(args), (), attrs))
 
@@ -85,7 +85,7 @@ def test_gradients_far_out_neither_overflow_nor_vanish_on_the_way(name, attrs, a
 
 
 @pytest.mark.parametrize("x", [-8.0, -12.0, -30.0])
-def test_gelu_by_tanh_keeps_its_digits_on_the_far_left(x):
+def test_gelu_by_tanh_is_precise_for_large_negative_inputs(x):
     block = block_for(REGISTRY["gelu"], Example((np.asarray(x),), (), {"approximate": True}))
 
     found = float(execute(block, [np.asarray(x)])[0])

@@ -30,11 +30,11 @@ def linear() -> Sketch:
 
 
 def moves(clip: Clip | None, optimizer: Optimizer = SGD, **feeds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How far a step moves v and w, backwards: with sgd and a rate of 1 what is left of the gradients."""
+    """The clipped gradients of v and w: the negative update of a step with sgd and a rate of 1."""
     s = linear()
     exe = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer, clip)
     out = exe.step(s.values | exe.initial_state() | feeds)
-    np.testing.assert_array_equal(out.gradients["v"], feeds.get("gv", GV))  # answered as they were
+    np.testing.assert_array_equal(out.gradients["v"], feeds.get("gv", GV))  # returned without clipping
     assert out.parameters["w"].dtype == np.float32
     return V - out.parameters["v"], W - out.parameters["w"]
 
@@ -67,7 +67,7 @@ def test_a_step_moves_by_the_clipped_gradients(clip, wanted):
 @pytest.mark.parametrize(
     "clip", [bounded("value", max=1.0), bounded("norm", max_norm=1.0), bounded("global_norm", max_norm=1.0)]
 )
-def test_what_is_not_finite_stays_visible(clip):
+def test_clipping_keeps_nonfinite_values_visible(clip):
     with_nan = moves(clip, gv=np.array([np.nan, 4.0]))
     with_inf = moves(clip, gv=np.array([np.inf, 4.0]))
 
@@ -86,7 +86,7 @@ def test_gradients_of_zero_stay_zero(by):
         assert (move == 0).all()
 
 
-def test_decay_comes_after_clipping_or_before_as_one_likes():
+def test_decay_comes_after_clipping_or_before_it_on_request():
     optimizer = Optimizer("sgd", {"learning_rate": 1.0, "weight_decay": 0.5, "l1_decay": 0.25})
     decay_v, decay_w = 0.5 * V + 0.25 * np.sign(V), 0.5 * W + 0.25 * np.sign(W)
 
@@ -100,7 +100,7 @@ def test_decay_comes_after_clipping_or_before_as_one_likes():
     close(first[1], (GW + decay_w) / total, 1e-6)
 
 
-def test_decay_first_leaves_the_schedule_as_it_is():
+def test_decay_before_clipping_does_not_change_the_schedule():
     rate = {"schedule": "piecewise_decay", "boundaries": [1], "values": [0.5, 0.1]}
     optimizer = Optimizer("sgd", {"learning_rate": rate, "weight_decay": 0.5})
 
@@ -108,7 +108,7 @@ def test_decay_first_leaves_the_schedule_as_it_is():
 
 
 @pytest.mark.parametrize("type", ["adamw", "lamb", "ftrl"])
-def test_decay_that_is_no_part_of_the_gradient_cannot_come_first(type):
+def test_decay_outside_of_the_gradient_cannot_come_before_clipping(type):
     with pytest.raises(ProgramError) as error:
         moves(bounded("value", max=1.0, decay_first=True), Optimizer(type))
     assert error.value.code == "bad_query"
@@ -117,7 +117,7 @@ def test_decay_that_is_no_part_of_the_gradient_cannot_come_first(type):
 @pytest.mark.parametrize(
     "clip", [bounded("value", max=1.0), bounded("norm", max_norm=1.0), bounded("global_norm", max_norm=1.0)]
 )
-def test_gradients_from_outside_are_clipped_in_the_same_way(clip):
+def test_gradients_from_the_client_are_clipped_in_the_same_way(clip):
     update = compile_update(read(linear().document), ["v", "w"], SGD, clip)
     out = update.step({"v": V, "w": W.astype("float32")}, {"v": GV, "w": GW.astype("float32")}, {})
 
@@ -146,7 +146,7 @@ def test_gradients_from_outside_are_clipped_in_the_same_way(clip):
         {"by": "global_norm", "max_norm": True},
     ],
 )
-def test_a_bound_that_is_none_is_refused(raw):
+def test_invalid_clips_are_refused(raw):
     with pytest.raises(ProgramError) as error:
         Clip.read(raw)
     assert error.value.code == "bad_query"

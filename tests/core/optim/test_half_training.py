@@ -1,4 +1,4 @@
-"""Parameters of 16-bit floats: every optimiser moves them as it would in float64, however little at a time."""
+"""16-bit parameters: every optimiser updates them as in float64, even if each update is below their spacing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS
 
 FIRST, GRADIENT = np.array([1.0, -2.0, 0.5]), np.array([2.0**-12, -(2.0**-13), 2.0**-10])
-"""Gradients whose squares float16 does not know, and moves that are nothing beside the parameters."""
+"""Gradients whose squares underflow in float16, and whose updates are far below the spacing of the parameters."""
 RATES = {"sgd": 0.1, "momentum": 0.02, "adadelta": 4.0, "lars": 1.0}
-"""For a move that float32 does not lose; the others' hardly depends on the size of the gradient."""
+"""Rates for updates that float32 can represent. Other optimisers' updates hardly depend on the gradient's size."""
 
 
 def updates(kind: str, dtype: str, steps: int) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
@@ -36,7 +36,7 @@ def updates(kind: str, dtype: str, steps: int) -> tuple[list[np.ndarray], dict[s
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_many_small_moves_of_halves_are_those_of_float64_rounded(kind, dtype):
+def test_many_small_updates_of_16_bit_parameters_equal_rounded_float64_updates(kind, dtype):
     found, state = updates(kind, dtype, 200)
     wanted, _ = updates(kind, "float64", 200)
 
@@ -48,9 +48,9 @@ def test_many_small_moves_of_halves_are_those_of_float64_rounded(kind, dtype):
     np.testing.assert_array_equal(found[-1], whole.astype("float32").astype(as_dtype(dtype)))
 
 
-def test_moves_below_the_spacing_of_the_dtype_add_up():
+def test_updates_below_the_spacing_of_the_dtype_add_up():
     found, _ = updates("adam", "bfloat16", 200)
 
     first, last = (each.astype("float64") for each in (found[0], found[-1]))
-    np.testing.assert_array_equal(first, FIRST)  # one move of 1e-4 is less than half the spacing there
+    np.testing.assert_array_equal(first, FIRST)  # an update of 1e-4 is less than half the spacing
     assert not np.array_equal(last, FIRST)

@@ -1,4 +1,4 @@
-"""Loss scaling: gradients that float16 would lose, steps that are skipped, and a number that finds its size."""
+"""Loss scaling: gradients that underflow in float16, skipped updates, and a dynamic scale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tiny(dtype: str = "float16", loss_dtype: str = "float32") -> Sketch:
 TRUE = np.array([2.0**-26, 2.0**-27])
 
 
-def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_move():
+def test_a_loss_scale_preserves_gradients_that_float16_loses():
     s = tiny()
     lost = compile_training(read(s.document), QUERY, Optimizer("sgd", {"learning_rate": 1.0}))
     kept = compile_training(
@@ -40,14 +40,14 @@ def test_without_a_scale_float16_loses_the_gradient_and_with_one_the_weights_mov
     assert not out.gradients["w"].any()
     assert (scaled.scaling["loss_scale"], bool(scaled.scaling["skipped"])) == (2.0**14, False)
     moved = s.values["w"] - scaled.parameters["w"] - scaled.optimizer_state["w/rest"]
-    np.testing.assert_allclose(moved, TRUE, rtol=2**-24 / TRUE.min())  # what float32 keeps beside 1
+    np.testing.assert_allclose(moved, TRUE, rtol=2**-24 / TRUE.min())  # the precision of float32 next to 1
     close(float(scaled.loss), float(out.loss), 0)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("clip", [None, "global_norm"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip, dtype):
+def test_a_power_of_two_as_loss_scale_changes_no_bit(optimizer, clip, dtype):
     from core.compiler.compile import Clip
 
     s = Sketch()
@@ -68,7 +68,7 @@ def test_a_power_of_two_changes_no_bit_where_nothing_is_lost(optimizer, clip, dt
 
 
 def by_hand(scale: LossScale, finite: list[bool]) -> list[float]:
-    """The number before each step, by the definition."""
+    """The scale before each step, by its definition."""
     number, streak, seen = scale.initial, 0, []
     for good in finite:
         seen.append(number)
@@ -80,7 +80,7 @@ def by_hand(scale: LossScale, finite: list[bool]) -> list[float]:
     return seen
 
 
-def test_steps_that_overflow_are_skipped_and_the_number_shrinks_then_grows():
+def test_an_overflow_skips_the_update_and_lowers_the_scale_until_it_grows_again():
     s = Sketch()
     s.param("w", [1.0], "float16")
     s.feed("x", [1.0], "float16")
@@ -116,7 +116,7 @@ def test_steps_that_overflow_are_skipped_and_the_number_shrinks_then_grows():
     assert numbers == by_hand(scale, finite)
 
 
-def test_the_gradient_question_is_scaled_and_divided_again():
+def test_a_gradient_query_returns_unscaled_gradients():
     s = tiny("float16")
     s.blocks[0]["vars"][0]["dtype"] = "float32"
     s.values["w"] = s.values["w"].astype("float32")
@@ -129,7 +129,7 @@ def test_the_gradient_question_is_scaled_and_divided_again():
     np.testing.assert_array_equal(exe.step(s.values).gradients["w"], TRUE)
 
 
-def test_a_loss_in_float16_is_scaled_as_far_as_it_can_be():
+def test_the_scale_of_a_float16_loss_is_limited_by_its_range():
     s = tiny("float16", "float16")
     exe = compile_training(read(s.document), QUERY, Optimizer("sgd"), loss_scale=LossScale.read("dynamic"))
 
@@ -150,7 +150,7 @@ def test_wrong_scales_are_refused(raw):
 
 
 @pytest.mark.parametrize("loss", ["nothing", "w", "n"])
-def test_a_loss_that_is_none_is_told_as_without_a_scale(loss):
+def test_an_invalid_loss_gives_the_same_error_with_and_without_a_scale(loss):
     s = tiny()
     s.feed("n", 1, "int64")
     told = []

@@ -1,4 +1,4 @@
-"""Loops in runs, on printed blocks before and after."""
+"""Loops over runs of trips, on printed blocks before and after."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from core.passes import eliminate_dead
 from tests.core.blocks import Writer, printed
 
 
-def test_a_dead_op_goes_and_the_parameters_stay():
+def test_dead_ops_are_removed_and_parameters_stay():
     w = Writer(x=(2,), y=(2,))
     w.op("used", "tanh", "x")
     w.op("unused", "exp", "y")
@@ -30,7 +30,7 @@ def test_a_dead_op_goes_and_the_parameters_stay():
     """)
 
 
-def test_a_branch_loses_the_results_and_operands_that_nobody_reads():
+def test_unread_results_and_operands_of_branches_are_removed():
     yes = Writer(x=(2,), y=(2,))
     yes.op("a", "tanh", "x")
     yes.op("c", "exp", "y")
@@ -78,7 +78,7 @@ def test_a_branch_loses_the_results_and_operands_that_nobody_reads():
     """)
 
 
-def test_a_loop_loses_the_stacks_that_nobody_reads_but_no_carried_value():
+def test_unread_stacks_of_loops_are_removed_but_no_carried_values():
     body = Writer(go="bool", h=(2,), w=(2,))
     body.op("mixed", "mul", "h", "w")
     body.op("next", "tanh", "mixed")

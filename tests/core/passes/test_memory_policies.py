@@ -1,4 +1,4 @@
-"""What is kept and what is computed again changes no gradient: memory policies of loops, and checkpoints."""
+"""Memory policies of loops and checkpoints: they change peak memory and recomputation, but no gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tanh_loop(trips: int, size: int = 2) -> Sketch:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("trips", [0, 1, 2, 3, 7])
-def test_73_every_policy_gives_the_gradient_of_every_other(policy, trips):
+def test_73_all_policies_give_the_same_gradient(policy, trips):
     s = tanh_loop(trips)
     wanted = grads(s)
 
@@ -44,7 +44,7 @@ def test_73_every_policy_gives_the_gradient_of_every_other(policy, trips):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_73_a_scan_under_every_policy(policy, reverse):
+def test_73_a_scan_has_the_same_gradient_under_every_policy(policy, reverse):
     s = elman("all", reverse, "scan")
     s.blocks[0]["ops"][0]["attrs"]["memory"] = policy
     wanted = grads(elman("all", reverse, "scan"))
@@ -54,7 +54,7 @@ def test_73_a_scan_under_every_policy(policy, reverse):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_loop_in_a_loop_in_a_branch_under_every_policy(policy):
+def test_a_loop_in_a_loop_in_a_branch_has_the_same_gradient_under_every_policy(policy):
     def program() -> Sketch:
         s = Sketch()
         s.param("w", [0.5, 0.7])
@@ -75,7 +75,7 @@ def test_a_loop_in_a_loop_in_a_branch_under_every_policy(policy):
 
 
 def peak(s: Sketch, **query: object) -> int:
-    """Bytes that Python allocated at once while the step ran."""
+    """Peak bytes that Python allocated during the step."""
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
     exe.step(s.values)
     tracemalloc.start()
@@ -117,7 +117,7 @@ def layers(count: int = 4) -> Sketch:
     return s
 
 
-def test_84_checkpoints_change_no_bit_and_say_what_runs_again():
+def test_84_checkpoints_change_no_bit_and_report_the_recomputed_ops():
     s = layers()
     wanted = grads(s)
 
@@ -127,7 +127,7 @@ def test_84_checkpoints_change_no_bit_and_say_what_runs_again():
     for name, value in found.items():
         assert value.tobytes() == wanted[name].tobytes()
     again = [op.type for op in b.program.block.ops if any("@AGAIN" in n for n in op.outputs) and op.type != "barrier"]
-    # of the segment that ends at h0 only the product is read and not kept; likewise of the one that ends at h1
+    # the backward pass reads one freed value of each segment: the product before h0, and the product before h1
     assert b.checkpoints == ("h0", "h1")
     assert len(again) == sum(op.type == "mul" for op in b.program.block.ops[:0]) + len(again)
     assert f"{len(again)} ops of the forward part run again in the backward pass" in b.rewrites
@@ -148,13 +148,13 @@ def test_84_the_ops_of_a_segment_run_again_once():
     b = append_backward(read(s.document), "loss", options=Options(checkpoints=("c",)))
 
     again = [op.outputs[0] for op in b.program.block.ops if any("@AGAIN" in n for n in op.outputs)]
-    # cos is taken of w, a and b in the segment that ends at c: a and b are made again
+    # the backward pass takes cos of w, a and b in the segment that ends at c: a and b are recomputed
     assert again == ["w@AGAIN0", "a@AGAIN", "b@AGAIN"]
     close(grads(s, checkpoints=("c",))["w"], grads(s)["w"])
     assert grads(s, checkpoints="auto")["w"].tobytes() == grads(s)["w"].tobytes()
 
 
-def test_85_the_same_mask_is_drawn_again_and_running_statistics_move_once():
+def test_85_recomputation_draws_the_same_mask_and_updates_running_statistics_once():
     s = Sketch()
     s.param("w", np.linspace(0.5, 0.7, 12).reshape(4, 3))
     s.param("gain", [1.0, 2.0, 0.5])
@@ -177,7 +177,7 @@ def test_85_the_same_mask_is_drawn_again_and_running_statistics_move_once():
             assert other.states[name].tobytes() == value.tobytes()
 
 
-def test_86_checkpoints_inside_a_branch_and_a_loop_body():
+def test_86_variables_inside_branches_and_loop_bodies_may_be_checkpoints():
     def program() -> Sketch:
         s = Sketch()
         s.param("w", [0.5, 0.7])

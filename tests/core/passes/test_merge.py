@@ -1,4 +1,4 @@
-"""Loops that make the same trips become one that records what each of them did."""
+"""Loops that make the same trips are merged into one loop that records the values of both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loops_in(block: Block) -> list[Block]:
 
 
 @pytest.mark.parametrize("name", ["rnn", "lstm", "gru"])
-def test_the_gradient_of_a_net_over_a_sequence_runs_forward_once(name):
+def test_the_gradient_of_a_net_over_a_sequence_runs_its_forward_loop_once(name):
     example = examples_of(OPS[name])[0]
     values = arrays(example)
     block = block_for(OPS[name], example)
@@ -74,7 +74,7 @@ def twice(inner: bool, factor: float) -> Block:
 
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_loops_are_merged_if_they_carry_the_same(inner, factor):
+def test_loops_that_carry_equal_values_are_merged(inner, factor):
     block = twice(inner, factor)
     x, rows = np.array([0.1, -0.5, 0.25, 0.3]), np.array([0.2, 0.1, -0.3])
 

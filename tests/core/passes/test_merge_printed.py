@@ -6,7 +6,7 @@ from core.passes import share_common
 from tests.core.blocks import Writer, printed
 
 
-def test_loops_that_make_the_same_trips_become_one_that_records_for_both():
+def test_merged_loops_record_the_values_of_both():
     def loop(results):
         body = Writer(go="bool", h=(2,), w=(2,))
         body.op("mixed", "mul", "h", "w")

@@ -29,7 +29,7 @@ def again(made: Recomputed) -> list[str]:
     return [f"{', '.join(op.outputs)} = {op.type}({', '.join(op.inputs)})" for op in made.ops if "AGAIN" in str(op)]
 
 
-def test_without_a_cut_the_adjoint_reads_what_the_forward_part_kept():
+def test_without_a_cut_the_adjoint_reads_the_forward_values():
     block, ops = chain()
 
     made = recompute(block, ops, cuts=[])
@@ -38,7 +38,7 @@ def test_without_a_cut_the_adjoint_reads_what_the_forward_part_kept():
     assert (made.checkpoints, made.again) == ((), 0)
 
 
-def test_behind_a_cut_the_adjoint_reads_what_runs_again_from_what_crosses_into_the_segment():
+def test_the_adjoint_of_a_segment_reads_values_recomputed_from_its_checkpoints():
     block, ops = chain()
 
     made = recompute(block, ops, cuts=[1])  # x, a, b | c
@@ -50,7 +50,7 @@ def test_behind_a_cut_the_adjoint_reads_what_runs_again_from_what_crosses_into_t
     assert [name for name in reads(made.ops) if name == "a"] == []
 
 
-def test_a_variable_named_as_a_checkpoint_is_kept():
+def test_a_variable_named_as_a_checkpoint_is_not_recomputed():
     block, ops = chain()
 
     made = recompute(block, ops, cuts=[1], checkpoints=["a"])
