@@ -27,6 +27,7 @@ VIEWS = frozenset(
         "assert",
         "barrier",
         "check_finite",
+        "check_shape",
         "diagonal",
         "expand",
         "expand_as",

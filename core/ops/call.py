@@ -7,7 +7,7 @@ from core.build import Cotangent, Value
 from core.dependence import FLOWS
 from core.errors import ProgramError
 from core.ir import Block, Op
-from core.ops.types import matches
+from core.ops.types import holds, matches
 from core.registry import op
 
 __all__ = ["call"]
@@ -47,7 +47,7 @@ def _check(what: str, block: Block, given) -> None:
     if len(block.params) != len(given):
         raise ProgramError(f"{what} takes {len(block.params)} values, but {len(given)} are given", "bad_slot")
     for name, type, wanted in zip(block.params, given, block.param_types, strict=True):
-        if not matches(type, wanted):
+        if not holds(wanted, type):
             raise ProgramError(f"{what} takes {name!r} as {wanted}, but is given {type}", "type_mismatch")
 
 

@@ -16,7 +16,7 @@ from core.dependence import FLOWS
 from core.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir import Block, Op, StackType, TensorType
 from core.ops.control import LoopMemory, Side, check_condition, free_names
-from core.ops.types import holds, matches
+from core.ops.types import holds
 from core.registry import op
 
 __all__ = ["loop"]
@@ -92,7 +92,7 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
             raise TypeMismatch(f"a loop runs over stacks, not over a {each}")
     given = (*x[: carried + captured], *(s.element for s in x[carried + captured :]))
     for name, type, param in zip(sub_block.params, given, sub_block.param_types, strict=True):
-        if not matches(type, param):
+        if not holds(param, type):
             raise TypeMismatch(f"the body takes {name!r} as {param}, but is given {type}")
     for name, result, param in zip(
         sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False

@@ -6,7 +6,7 @@ import numpy as np
 
 from core.errors import ExecutionError, ProgramError
 from core.ir import INTEGERS, TensorType
-from core.ops.types import joined_type
+from core.ops.types import joined_type, matches
 from core.registry import Example, lookup, op
 
 __all__: list[str] = []
@@ -139,5 +139,35 @@ assert_.example(
         Example((X, X > -9), (X,)),
         Example((X[:0], np.array(True)), (X[:0],)),
         Example((X[0, 0], X > -9), (X[0, 0],)),
+    ]
+)
+
+
+@op
+def check_shape(xp, x, *, shape: tuple[int, ...]):
+    """x, unchanged; where it has another shape than `shape` the run ends with an error at this place.
+
+    A size of -1 may be any. A function of the program takes values of unknown sizes this way where it declares them.
+    """
+    if x.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(x.shape, shape, strict=True)):
+        raise ExecutionError(f"a value has the shape {list(x.shape)}, not {list(shape)}", "shape_mismatch")
+    return x
+
+
+@check_shape.infer
+def check_shape_infer(x, *, shape):
+    if any(n < -1 for n in shape):
+        raise ProgramError(f"a size is a whole number from 0, or -1, not {list(shape)}", "bad_attr")
+    if not matches(x, TensorType(shape, x.dtype)):
+        raise ProgramError(f"{x} has not the shape {list(shape)}", "shape_mismatch")
+    return TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, shape, strict=True)), x.dtype)
+
+
+check_shape.vjp(lambda ct, out, x, *, shape: ct)
+check_shape.example(
+    lambda: [
+        Example((X,), (X,), {"shape": (*X.shape[:-1], -1)}),
+        Example((X[:0],), (X[:0],), {"shape": X[:0].shape}),
+        Example((X[0, 0],), (X[0, 0],), {"shape": ()}),
     ]
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from core.errors import ProgramError
-from core.ir import OF_FUNCTION, Block, TensorType, with_inner
+from core.build import BlockBuilder, Value
+from core.errors import Location, ProgramError
+from core.ir import OF_FUNCTION, Block, TensorType, Type, with_inner
+from core.ops.types import holds
 from core.passes.bind import bind
 from core.registry import Slot, construct
 from core.wire.document import RawFunction
@@ -75,7 +78,7 @@ def _block(
             raise at.refuse(f"{name!r} takes {feed.name!r} as {feed.type}, but is given {type}", "type_mismatch")
         if type.is_static:
             sizes[feed.name] = type.shape
-    block = _nameless(bind(program.block, sizes))
+    block = _nameless(_taking(bind(program.block, sizes), types, at.raw.location))
     given = [n for n in results if n is not None]
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
@@ -83,6 +86,28 @@ def _block(
             raise ProgramError(f"{name!r} has no variable {each!r}", "unknown_variable", pointer=raw.pointer)
     numbers = tuple(i for i, n in enumerate(results) if n is not None)
     return replace(block, results=tuple(variables)), numbers
+
+
+def _taking(block: Block, types: Sequence[Type], location: Location) -> Block:
+    """`block` for operands of `types`: sizes that it declares and that are unknown in them are checked in the run.
+
+    location: of the call, where a value of another shape is an error.
+    """
+    b = BlockBuilder()
+    b.location = location
+    checks: list[tuple[Value, TensorType, str]] = []
+    for name, type, declared in zip(block.params, types, block.param_types, strict=True):
+        assert isinstance(declared, TensorType)
+        if holds(declared, type):
+            b.param(declared, name)
+        else:
+            checks.append((b.param(type, f"{name}@GIVEN"), declared, name))
+    if not checks:
+        return block
+    for given, declared, name in checks:
+        b.append(replace(b.make("check_shape", given, shape=declared.shape), outputs=(name,)))
+    types_of = {**block.types, **b.types}
+    return replace(block, params=tuple(b.params), ops=(*b.ops, *block.ops), types=types_of)
 
 
 def _nameless(block: Block) -> Block:
