@@ -28,6 +28,7 @@ VIEWS = frozenset(
         "assert",
         "barrier",
         "check_finite",
+        "check_shape",
         "diagonal",
         "expand",
         "expand_as",

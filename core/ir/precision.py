@@ -25,8 +25,8 @@ HALVES = tuple(KINDS)
 EXACT = frozenset((
     "abs", "array_chunks", "array_concat", "array_cut", "array_erase", "array_fill", "array_flatten",
     "array_join", "array_paste", "array_place", "array_read", "array_regroup", "array_split_as", "array_take",
-    "array_unstack", "array_write", "assign", "barrier", "cast", "ceil", "check_finite", "concat", "diagonal",
-    "diagonal_into", "diagonals_into", "empty_stack", "expand", "expand_as", "fill_zeros_like", "floor",
+    "array_unstack", "array_write", "assign", "barrier", "cast", "ceil", "check_finite", "check_shape", "concat",
+    "diagonal", "diagonal_into", "diagonals_into", "empty_stack", "expand", "expand_as", "fill_zeros_like", "floor",
     "gather", "index_select", "mask_gradient", "max_pool", "maximum", "merge_by_mask", "meshgrid", "minimum",
     "neg", "one_hot", "pad_constant", "padded_like", "pick", "reduce_max", "reduce_min", "relu", "reshape",
     "read_rows", "reshape_as", "round", "segment_max", "select_input", "select_output", "shift", "sign", "slice",

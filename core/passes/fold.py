@@ -35,7 +35,13 @@ def fold_constants(block: Block) -> Block:
 
 
 def _static(op: Op, block: Block) -> Op:
-    """The form of `op` that takes a static shape as an attribute instead of an array of that shape."""
+    """The form of `op` that takes a static shape as an attribute instead of an array of that shape.
+
+    A check of a shape that is static becomes an `assign`.
+    """
+    if op.type == "check_shape" and (known := block.types[op.inputs[0]]).is_static:
+        assert known == block.types[op.outputs[0]]
+        return replace(op, type="assign", attrs={})
     if op.type in _TO_STATIC:
         like = block.types[op.inputs[1]]
         if isinstance(like, TensorType) and like.is_static:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from core.ir import OF_FUNCTION, Block, TensorType, with_inner
-from core.ir.errors import ProgramError
+from core.ir import OF_FUNCTION, Block, TensorType, Type, with_inner
+from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import Location, ProgramError
 from core.ir.registry import Slot, construct
 from core.ops import control
+from core.ops.common.types import holds
 from core.passes.bind import bind
 from core.wire.document import RawFunction
 from core.wire.reader import Reader
@@ -78,7 +81,7 @@ def _block(
             raise at.refuse(f"operand {feed.name!r} of {name!r} must be {feed.type}, not {type}", "type_mismatch")
         if type.is_static:
             sizes[feed.name] = type.shape
-    block = _anonymous(bind(program.block, sizes))
+    block = _anonymous(_with_checked_shapes(bind(program.block, sizes), types, at.raw.location))
     given = [n for n in results if n is not None]
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
@@ -86,6 +89,28 @@ def _block(
             raise ProgramError(f"{name!r} has no variable {each!r}", "unknown_variable", pointer=raw.pointer)
     numbers = tuple(i for i, n in enumerate(results) if n is not None)
     return replace(block, results=tuple(variables)), numbers
+
+
+def _with_checked_shapes(block: Block, types: Sequence[Type], location: Location) -> Block:
+    """`block` for operands of `types`. The run checks the sizes that the block declares and `types` leave open.
+
+    location: of the call; a value of another shape is an error there.
+    """
+    b = BlockBuilder()
+    b.location = location
+    checks: list[tuple[Value, TensorType, str]] = []
+    for name, type, declared in zip(block.params, types, block.param_types, strict=True):
+        assert isinstance(declared, TensorType)
+        if holds(declared, type):
+            b.param(declared, name)
+        else:
+            checks.append((b.param(type, f"{name}@GIVEN"), declared, name))
+    if not checks:
+        return block
+    for given, declared, name in checks:
+        b.append(replace(b.make("check_shape", given, shape=declared.shape), outputs=(name,)))
+    types_of = {**block.types, **b.types}
+    return replace(block, params=tuple(b.params), ops=(*b.ops, *block.ops), types=types_of)
 
 
 def _anonymous(block: Block) -> Block:

@@ -8,7 +8,7 @@ from core.ir import Block, Op
 from core.ir.builder import Cotangent, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import op
-from core.ops.common.types import matches
+from core.ops.common.types import holds, matches
 
 __all__ = ["call"]
 
@@ -48,7 +48,7 @@ def _check(what: str, block: Block, given) -> None:
     if len(block.params) != len(given):
         raise ProgramError(f"{what} takes {len(block.params)} values, not {len(given)}", "bad_slot")
     for name, type, wanted in zip(block.params, given, block.param_types, strict=True):
-        if not matches(type, wanted):
+        if not holds(wanted, type):
             raise ProgramError(f"{what} takes {name!r} as {wanted}, not {type}", "type_mismatch")
 
 

@@ -17,7 +17,7 @@ from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
-from core.ops.common.types import holds, matches
+from core.ops.common.types import holds
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
 from core.ops.control.tensor_arrays import array_concat, array_fill
 from core.ops.indexing.embedding import merge_rows
@@ -97,7 +97,7 @@ def loop_infer(*x, sub_block, carried, captured, condition, reverse, is_test, me
             raise TypeMismatch(f"operands after the captured ones must be stacks, not {each}")
     given = (*x[: carried + captured], *(s.element for s in x[carried + captured :]))
     for name, type, param in zip(sub_block.params, given, sub_block.param_types, strict=True):
-        if not matches(type, param):
+        if not holds(param, type):
             raise TypeMismatch(f"the body takes {name!r} as {param}, not {type}")
     for name, result, param in zip(
         sub_block.params, sub_block.result_types[:carried], sub_block.param_types, strict=False

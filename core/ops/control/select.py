@@ -7,7 +7,7 @@ import numpy as np
 from core.ir import INTEGERS, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
-from core.ops.common.types import joined_type
+from core.ops.common.types import joined_type, matches
 
 __all__: list[str] = []
 
@@ -141,5 +141,35 @@ assert_.example(
         Example((X, X > -9), (X,)),
         Example((X[:0], np.array(True)), (X[:0],)),
         Example((X[0, 0], X > -9), (X[0, 0],)),
+    ]
+)
+
+
+@op
+def check_shape(xp, x, *, shape: tuple[int, ...]):
+    """x, unchanged. A shape other than `shape` is an error of the run, at this op.
+
+    A size of -1 matches any size. A function that declares sizes checks operands of unknown sizes this way.
+    """
+    if x.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(x.shape, shape, strict=True)):
+        raise ExecutionError(f"a value has the shape {list(x.shape)}, not {list(shape)}", "shape_mismatch")
+    return x
+
+
+@check_shape.infer
+def check_shape_infer(x, *, shape):
+    if any(n < -1 for n in shape):
+        raise ProgramError(f"sizes must be whole numbers from 0, or -1, not {list(shape)}", "bad_attr")
+    if not matches(x, TensorType(shape, x.dtype)):
+        raise ProgramError(f"{x} cannot have the shape {list(shape)}", "shape_mismatch")
+    return TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, shape, strict=True)), x.dtype)
+
+
+check_shape.vjp(lambda ct, out, x, *, shape: ct)
+check_shape.example(
+    lambda: [
+        Example((X,), (X,), {"shape": (*X.shape[:-1], -1)}),
+        Example((X[:0],), (X[:0],), {"shape": X[:0].shape}),
+        Example((X[0, 0],), (X[0, 0],), {"shape": ()}),
     ]
 )

@@ -145,14 +145,14 @@ def test_the_limit_of_trips_is_for_the_whole_loop_under_every_policy(policy, mak
     assert code == "too_many_trips"
 
 
-def closed(param: list[int]) -> dict[str, Any]:
-    """A loop as a backward pass has it: h := [h, w], where the body takes h with the shape `param`."""
+def closed(param: list[int], first: list[int]) -> dict[str, Any]:
+    """A loop as a backward pass has it: h := [h, w] from v of the shape `first`; the body takes h of shape `param`."""
 
     def op(type: str, out: str, *names: str, **attrs: Any) -> dict[str, Any]:
         slots = {"x": list(names)} if type == "concat" else dict(zip(("x", "y"), ([n] for n in names), strict=False))
         return {"type": type, "inputs": slots, "outputs": {"out": [out]}, "attrs": attrs}
 
-    leaves = [("w", "float64", [-1], "feed"), ("n", "int64", [], "feed")]
+    leaves = [("v", "float64", first, "feed"), ("w", "float64", [-1], "feed"), ("n", "int64", [], "feed")]
     inside = [
         ("go", "bool", []),
         ("i", "int64", []),
@@ -173,7 +173,7 @@ def closed(param: list[int]) -> dict[str, Any]:
                     op("less_than", "more", "zero", "n"),
                     {
                         "type": "loop",
-                        "inputs": {"x": ["more", "zero", "w", "n", "w"]},
+                        "inputs": {"x": ["more", "zero", "v", "n", "w"]},
                         "outputs": {"out": ["stop", "trips", "last"]},
                         "attrs": loop,
                     },
@@ -198,23 +198,30 @@ def closed(param: list[int]) -> dict[str, Any]:
 
 def test_a_body_that_leaves_a_carried_value_in_another_size_than_it_takes_is_refused():
     with pytest.raises(ProgramError) as caught:
-        read(closed([1]))
+        read(closed([1], [1]))
 
     assert caught.value.code == "carry_type_changed"
 
 
+def test_a_body_that_takes_a_value_of_unknown_size_as_one_of_known_size_is_refused():
+    with pytest.raises(ProgramError) as caught:
+        read(closed([1], [-1]))
+
+    assert caught.value.code == "type_mismatch"
+
+
 def test_a_carried_value_of_unknown_size_may_change_its_size():
-    program = read(closed([-1]))
+    program = read(closed([-1], [1]))
 
     out = compile_gradient(program, GradientQuery(targets=("loss",), inputs=("w",))).step(
-        {"w": np.array([0.3, 0.5]), "n": np.asarray(2)}
+        {"v": np.array([0.7]), "w": np.array([0.3, 0.5]), "n": np.asarray(2)}
     )
 
-    close(out.gradients["w"], [3.0, 3.0], 0)
+    close(out.gradients["w"], [2.0, 2.0], 0)
 
 
 def test_a_counter_of_trips_must_be_a_carried_whole_number():
-    document = closed([-1])
+    document = closed([-1], [1])
     document["blocks"][0]["ops"][2]["attrs"]["counter"] = 2
 
     with pytest.raises(ProgramError) as caught:
@@ -224,7 +231,7 @@ def test_a_counter_of_trips_must_be_a_carried_whole_number():
 
 
 def test_a_counter_that_stands_still_does_not_lift_the_limit_of_trips():
-    document = closed([-1])
+    document = closed([-1], [1])
     loop, body = document["blocks"][0]["ops"][2], document["blocks"][1]
     loop["attrs"] |= {"counter": 2, "carried": 4}
     loop["inputs"]["x"].insert(2, "zero")
@@ -236,7 +243,7 @@ def test_a_counter_that_stands_still_does_not_lift_the_limit_of_trips():
     executable = compile_gradient(program, GradientQuery(targets=("loss",), inputs=("w",)))
 
     with pytest.raises(ExecutionError) as caught:
-        executable.step({"w": np.array([0.3]), "n": np.asarray(5)}, limits=RunLimits(max_trips=4))
+        executable.step({"v": np.array([0.7]), "w": np.array([0.3]), "n": np.asarray(5)}, limits=RunLimits(max_trips=4))
 
     assert caught.value.code == "too_many_trips"
 
