@@ -1,7 +1,7 @@
 """Training steps beside those of PyTorch, JAX and TensorFlow.
 
     python -m bench.steps [--workloads mlp_small,transformer] [--threads 1,all] [--rounds 15] [--peers jax_jit]
-                          [--json FILE]
+                          [--json FILE] [--against CHECKOUT]
 
 Every peer is a process of its own, which is given the same parameters and feeds; before anything is timed, all must
 agree about the loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit
@@ -52,12 +52,17 @@ def main() -> None:
     parser.add_argument("--workloads", type=listed, default=list(WORKLOADS), help="some of " + ", ".join(WORKLOADS))
     parser.add_argument("--threads", type=listed, default=["1", "all"], help="numbers of threads, and cores")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
+    parser.add_argument("--peers", type=listed, help="some of " + ", ".join(PEERS) + "; none by default with --against")
     parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    parser.add_argument(
+        "--against", type=Path, help="another checkout of Backpass to compare with, as the peer `before`"
+    )
     given = parser.parse_args()
+    names = given.peers if given.peers is not None else [] if given.against else list(PEERS)
+    before = given.against and given.against.resolve()
     report: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "versions": {}, "threads": {}}
     for threads in given.threads:
-        with started([OWN, *given.peers], cores_of(threads)) as peers:
+        with started([OWN, *names], cores_of(threads), before) as peers:
             for peer in peers.values():
                 report["versions"] |= peer.about["versions"]
             report["threads"][threads] = measured(peers, threads, given.workloads, given.rounds)

@@ -16,9 +16,12 @@ import numpy as np
 
 from bench.peers.messages import receive, send
 
-__all__ = ["OWN", "PEERS", "Missing", "Peer", "environment", "python_of", "started"]
+__all__ = ["BEFORE", "OWN", "PEERS", "Missing", "Peer", "environment", "python_of", "started"]
 
 OWN = "backpass"
+
+BEFORE = "before"
+"""Backpass in another checkout, usually an older commit."""
 
 PEERS = ("torch_eager", "torch_compile", "jax_jit", "tf_function", "tf_function_jit")
 
@@ -34,15 +37,15 @@ class Missing(RuntimeError):
 def python_of(peer: str) -> str:
     """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which is ours anyway."""
     made = ROOT / ".venv-bench" / "bin" / "python"
-    if peer == OWN or not (os.environ.get("BENCH_PYTHON") or made.exists()):
+    if peer in (OWN, BEFORE) or not (os.environ.get("BENCH_PYTHON") or made.exists()):
         return sys.executable
     return os.environ.get("BENCH_PYTHON") or str(made)
 
 
-def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
-    """What the process of a peer has in its environment. scratch: a folder for what it caches."""
+def environment(peer: str, threads: int, scratch: str, root: Path = ROOT) -> dict[str, str]:
+    """The environment of a peer's process. scratch: a folder for its caches. root: the checkout that it imports."""
     own = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
@@ -50,7 +53,7 @@ def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": scratch,  # else a first step would be that of an earlier run
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
     }
-    if peer == OWN:
+    if peer in (OWN, BEFORE):
         from service.engine.child import ALLOCATOR  # as every worker of the service has it
 
         own |= ALLOCATOR
@@ -60,20 +63,20 @@ def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
 class Peer:
     """A process that runs the steps of one peer. Close it."""
 
-    def __init__(self, name: str, cores: Iterable[int]) -> None:
-        """Raises Missing when the peer, or what it needs, is not installed."""
+    def __init__(self, name: str, cores: Iterable[int], root: Path = ROOT) -> None:
+        """root: the checkout that the process runs. Raises Missing if the peer or a library of it is not installed."""
         self.name = name
         allowed = set(cores)
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
         self._log = Path(self._scratch.name, "log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [python_of(name), "-m", "bench.peers.child", name, str(len(allowed))],
+                [python_of(name), "-m", "bench.peers.child", OWN if name == BEFORE else name, str(len(allowed))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
-                env=environment(name, len(allowed), self._scratch.name),
+                cwd=root,
+                env=environment(name, len(allowed), self._scratch.name, root),
                 preexec_fn=partial(os.sched_setaffinity, 0, allowed),
             )
         try:
@@ -118,14 +121,17 @@ class Peer:
 
 
 @contextlib.contextmanager
-def started(names: Iterable[str], cores: Iterable[int]) -> Iterator[dict[str, Peer]]:
-    """The peers of these names that can be started, by name; of the others it is printed why not."""
+def started(names: Iterable[str], cores: Iterable[int], before: Path | None = None) -> Iterator[dict[str, Peer]]:
+    """The peers of these names that can be started, by name. Prints the reason for each other one.
+
+    before: the checkout of the peer `BEFORE`, which is added if it is given.
+    """
     running: dict[str, Peer] = {}
     allowed = set(cores)
     try:
-        for name in names:
+        for name in (*names, *([BEFORE] if before else [])):
             try:
-                running[name] = Peer(name, allowed)
+                running[name] = Peer(name, allowed, before if name == BEFORE and before else ROOT)
             except Missing as why:
                 print(f"  {name} is left out: {why} (`make bench-peers` installs the peers)")
         yield running

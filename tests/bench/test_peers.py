@@ -10,12 +10,13 @@ import pytest
 
 from bench.peers import backpass
 from bench.peers.messages import receive, send
-from bench.peers.process import OWN, started
+from bench.peers.process import BEFORE, OWN, started
 from bench.steps import disagreement, measured
 from bench.workloads import RATE, WORKLOADS, mlp
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.beside_torch.installed import MISSING, torch
+from tests.paths import ROOT
 
 SMALL = mlp("mlp", 4, (5, 6, 3))
 
@@ -86,6 +87,13 @@ def test_backpass_alone_is_measured_without_a_ratio(capsys):
     assert set(found["mlp_small"]) == {OWN}
     assert all(seconds > 0 for seconds in found["mlp_small"][OWN].values())
     assert "geometric mean" not in capsys.readouterr().out
+
+
+def test_another_checkout_is_measured_as_a_peer():
+    with started([OWN], sorted(os.sched_getaffinity(0))[:1], before=ROOT) as peers:
+        found = measured(peers, "1", ["mlp_small"], rounds=2)
+
+    assert set(found["mlp_small"]) == {OWN, BEFORE}
 
 
 @pytest.mark.slow
