@@ -12,7 +12,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -26,6 +26,7 @@ from core.ops.common.matrices import (
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
 from core.ops.elementwise.arithmetic import stop_gradient
 from core.ops.elementwise.math import log
+from core.ops.shape.diagonals import tril, triu
 from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
@@ -148,7 +149,8 @@ def triangular_solve_vjp(ct, out, x, y, *, upper, transpose, unitriangular):
 
     cx, right = _solution_vjp(ct, out, y, solve_adjoint)
     cx = transposed(cx) if transpose else cx
-    return lookup("triu" if upper else "tril")(cx, diagonal=(1 if upper else -1) if unitriangular else 0), right
+    triangle = triu if upper else tril
+    return triangle(cx, diagonal=(1 if upper else -1) if unitriangular else 0), right
 
 
 def _triangular_examples():

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, where
-from core.ops.elementwise.math import exp
+from core.ops.elementwise.math import cos, exp, sin
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.softmax_loss import softmax
@@ -116,9 +116,9 @@ def rotary_embedding(x, positions, *, base: float = 10000.0):
         angle = unsqueeze(cast(positions, dtype="float64"), axes=(-1,)) * rates
     else:
         angle = unsqueeze(positions, axes=(-1,)) * cast(rates, dtype=x.dtype)
-    cos, sin = (cast(lookup(f)(angle), dtype=x.dtype) for f in ("cos", "sin"))
+    cosine, sine = cast(cos(angle), dtype=x.dtype), cast(sin(angle), dtype=x.dtype)
     a, b = split(x, num=2, axis=x.rank - 1)
-    return concat(a * cos - b * sin, a * sin + b * cos, axis=x.rank - 1)
+    return concat(a * cosine - b * sine, a * sine + b * cosine, axis=x.rank - 1)
 
 
 def _rope(x, positions):

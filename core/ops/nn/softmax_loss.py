@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from core.ir.registry import Example, composite, lookup
+from core.ir.registry import Example, composite
 from core.ops.common.types import axis_of
 from core.ops.elementwise.arithmetic import assign, cast, stop_gradient
 from core.ops.elementwise.logic import equal, greater_than, logical_not, where
 from core.ops.elementwise.math import clip, exp, log, softplus, square
-from core.ops.reduction.sums import reduce_max, reduce_sum
+from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["Reduction", "reduced"]
@@ -29,7 +29,7 @@ def reduced(each, reduction: Reduction):
     """The values of a loss, or their mean or sum."""
     if reduction == "none":
         return each
-    return lookup("reduce_mean" if reduction == "mean" else "reduce_sum")(each)
+    return reduce_mean(each) if reduction == "mean" else reduce_sum(each)
 
 
 def _np_softmax(x, axis=-1):

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, Extended, composite, lookup, op
+from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
 from core.ops.common.types import matches
 from core.ops.elementwise.arithmetic import cast, stop_gradient
@@ -20,7 +20,7 @@ from core.ops.elementwise.logic import equal, where
 from core.ops.elementwise.math import clip, exp, rsqrt
 from core.ops.indexing.gather import gather
 from core.ops.linalg.matmul import matmul
-from core.ops.reduction.segments import segment_max, segment_sum
+from core.ops.reduction.segments import segment_max, segment_mean, segment_sum
 from core.ops.reduction.sums import reduce_max
 from core.ops.shape.arrange import repeat_positions
 from core.ops.shape.concat_split import concat
@@ -101,8 +101,8 @@ def sequence_pool(
         out = gather(pad(x, paddings=borders), rows)
     else:
         ids = sequence_ids(lengths, x)
-        name = {"mean": "segment_mean", "max": "segment_max"}.get(pool_type, "segment_sum")
-        out = lookup(name)(x, ids, lengths)
+        reduction = {"mean": segment_mean, "max": segment_max}.get(pool_type, segment_sum)
+        out = reduction(x, ids, lengths)
         if pool_type == "sqrt":
             count = clip(cast(lengths, dtype=x.dtype), min=1.0)
             out = out * over_rows(rsqrt(count), out)

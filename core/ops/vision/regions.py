@@ -9,11 +9,19 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, composite, lookup, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
-from core.ops.elementwise.logic import greater_equal, logical_not, logical_or, where, where_or_zero
+from core.ops.elementwise.logic import (
+    greater_equal,
+    greater_than,
+    less_than,
+    logical_not,
+    logical_or,
+    where,
+    where_or_zero,
+)
 from core.ops.indexing.gather import check_index, gather, in_range, slice_
 from core.ops.reduction.sums import reduce_mean
 from core.ops.shape.broadcast import expand
@@ -91,9 +99,9 @@ def roi_align(
         for i, v in enumerate(positions)
     ]  # fmt: skip
     outside = [
-        lookup(test)(at, full_like(at, value=bound))
+        test(at, full_like(at, value=bound))
         for at, size in zip(each, spatial, strict=True)
-        for test, bound in (("less_than", -1.0), ("greater_than", float(size)))  # both are false for NaN
+        for test, bound in ((less_than, -1.0), (greater_than, float(size)))  # both are false for NaN
     ]
     inside = logical_not(reduce(logical_or, outside))
     found = interpolate_rows(rows, gather(first, image), each, spatial, padding_mode="border")
