@@ -37,7 +37,7 @@ class Budget:
 
     bytes: peak bytes a step may allocate, not counting its inputs.
     trips: the assumed number of trips of every loop.
-    Raises ProgramError (bad_query) for other values than positive whole bytes and whole trips from 0.
+    Raises ProgramError (bad_query) unless `bytes` is an integer from 1 and `trips` an integer from 0.
     """
 
     bytes: int
