@@ -88,7 +88,7 @@ def _beside_pytorch(terminalreporter: Any) -> None:
     failed = len(cases.get("failed", [])) + len(cases.get("error", []))
     ran = [*cases.get("passed", []), *cases.get("failed", [])]
     if ran:
-        line = f"beside PyTorch: {len(set(ran))} ops compared on {len(ran)} samples, {failed} failures"
+        line = f"compared with PyTorch: {len(set(ran))} ops on {len(ran)} samples, {failed} failures"
         terminalreporter.write_line(line, red=bool(failed), green=not failed)
     elif cases.get("skipped"):
-        terminalreporter.write_line("beside PyTorch: nothing compared, torch is not installed", yellow=True)
+        terminalreporter.write_line("not compared with PyTorch: torch is not installed", yellow=True)

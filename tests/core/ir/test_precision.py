@@ -1,6 +1,6 @@
 """Sums of 16-bit floats over a program, and gradients at extreme inputs, where squares overflow and differences vanish.
 
-What every single op does in 16 bits is in tests/laws/test_precision.py.
+tests/laws/test_precision.py checks every single op in 16 bits.
 """
 
 from __future__ import annotations
