@@ -23,6 +23,10 @@ def of_square(*hooks: Hook) -> tuple[BlockBuilder, Cotangents]:
     return b, Cotangents(block, b, Hooks(hooks, {"x": "parameter"}))
 
 
+def scale_by_3(**more: str) -> Hook:
+    return Hook.read({"match": {"variable": "x"}, "do": "scale", "factor": 3.0, **more})
+
+
 def lines(cotangents: Cotangents) -> list[str]:
     """The adjoint ops as ``out = type(inputs)``."""
     return [f"{', '.join(op.outputs)} = {op.type}({', '.join(op.inputs)})" for op in cotangents.ops()]
@@ -96,7 +100,7 @@ def test_one_value_as_the_cotangent_of_two_variables_keeps_both_names():
 
 
 def test_a_hook_after_accumulation_acts_once_on_the_total():
-    b, cotangents = of_square(Hook("scale", variable="x", factor=3.0))
+    b, cotangents = of_square(scale_by_3())
     for value in (1.0, 2.0):
         cotangents.contribute("x", one(b, value))
     cotangents.complete("x")
@@ -106,7 +110,7 @@ def test_a_hook_after_accumulation_acts_once_on_the_total():
 
 
 def test_a_hook_on_each_contribution_acts_on_every_one():
-    b, cotangents = of_square(Hook("scale", variable="x", factor=3.0, when="each_contribution"))
+    b, cotangents = of_square(scale_by_3(when="each_contribution"))
     for value in (1.0, 2.0):
         cotangents.contribute("x", one(b, value))
     cotangents.complete("x")
