@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.types import axis_of, matches, same_dtype, working_dtype
 from core.registry import Example, composite, lookup, op
@@ -105,6 +105,8 @@ def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
 
     a and b have one shape. Its gradient is a linear scan the other way. Martin and Cundy 2018, section 2.
     """
+    if a.shape != b.shape:
+        raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
     a, out = ((v[::-1] if reverse else v).copy() for v in (a, b))
     step = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import TensorType
 from core.ops.types import axis_of, same_dtype, same_size
 from core.registry import Example, as_tuple, composite, lookup, op
@@ -66,7 +66,14 @@ concat.example(
 def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
     """x cut along `axis` into `num` equal pieces, or into pieces of the sizes in `sections`."""
     sizes = sections if sections is not None else (x.shape[axis] // num,) * num
-    ends = np.cumsum(sizes)[:-1].tolist()
+    return _cut(xp, x, sizes, axis)
+
+
+def _cut(xp, x, sizes, axis: int):
+    """x in pieces of `sizes` along `axis`. Raises ExecutionError where they do not add up, as only a run can tell."""
+    *ends, total = np.cumsum(sizes, dtype=np.int64).tolist()
+    if total != x.shape[axis]:
+        raise ExecutionError(f"pieces of {list(sizes)} do not add up to {x.shape[axis]}", "shape_mismatch")
     return tuple(xp.split(x, ends, axis=axis))
 
 
@@ -106,8 +113,7 @@ split.example(
 @op(outputs="out")
 def split_like(xp, x, *like, axis: int = 0):
     """x cut along `axis` into pieces as long as those of `like`, which give only their sizes."""
-    ends = np.cumsum([each.shape[axis] for each in like])[:-1].tolist()
-    return tuple(xp.split(x, ends, axis=axis))
+    return _cut(xp, x, [each.shape[axis] for each in like], axis)
 
 
 @split_like.infer

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from core.errors import ProgramError
+from core.errors import ExecutionError, ProgramError
 from core.ir import StackType, TensorType, Type
 from core.ops.logic import kept_where
 from core.ops.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
@@ -310,7 +310,11 @@ def sum_to(xp, x, *, shape: tuple[int, ...]):
 def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
-    return xp.sum(x, axis=axes, dtype=working_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
+    if axes:
+        x = xp.sum(x, axis=axes, keepdims=True, dtype=working_dtype(x)).astype(x.dtype, copy=False)
+    if x.shape[extra:] != tuple(shape):
+        raise ExecutionError(f"an array of {list(shape)} is not broadcast to {list(x.shape)}", "shape_mismatch")
+    return x.reshape(shape) if extra else x
 
 
 @sum_to.infer
