@@ -124,9 +124,10 @@ def test_gradients_of_all_orders_agree_with_finite_differences_and_with_unrollin
     straight_document, loss = unrolled_or_not(document, values)
     program, straight = read(document), read(straight_document)
     assert read(write(program)) == program
-    backward = gradients(program, ["loss"], list(INPUTS), options=Options(unconnected="zeros"))
-    assert read(write(backward.program)) == backward.program  # what is sent out is read back in
     memory = [draw.choice(POLICIES) for _ in range(3)]
+    options = Options(unconnected="zeros", loop_memory=memory[0])
+    backward = gradients(program, ["loss"], list(INPUTS), options=options)
+    assert read(write(backward.program)) == backward.program  # what is sent out is read back in
     direction = np.random.default_rng(seed + 1).standard_normal(sum(values[name].size for name in INPUTS))
 
     first = first_order(program, memory=memory[0])

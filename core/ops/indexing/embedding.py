@@ -188,6 +188,10 @@ def read_rows(xp, values, rows, ids, like):
     index = in_range(xp, xp.asarray(ids), like.shape[0])
     if len(rows) != len(values):
         raise ExecutionError(f"{len(rows)} rows, but {len(values)} values", "shape_mismatch")
+    if values.shape[1:] != like.shape[1:]:
+        raise ExecutionError(
+            f"values of shape {list(values.shape)} are no rows of {list(like.shape)}", "shape_mismatch"
+        )
     rows = in_range(xp, rows, like.shape[0])
     if len(rows) > 1 and bool(xp.any(rows[1:] <= rows[:-1])):
         raise ExecutionError("rows must be ascending, each once", "rows_unordered")

@@ -55,6 +55,8 @@ def merge_by_mask(xp, mask, true, false):
             f"there are {len(true)} and {len(false)} rows, but the mask asks for {count} and {len(mask) - count}",
             "shape_mismatch",
         )
+    if len(true) and len(false) and true.shape != (count, *false.shape[1:]):
+        raise ExecutionError(f"rows of shapes {list(true.shape)} and {list(false.shape)} differ", "shape_mismatch")
     shaped = true if count else false
     out = xp.empty((len(mask), *shaped.shape[1:]), dtype=shaped.dtype)
     out[mask] = true if count else out[mask]
@@ -69,7 +71,8 @@ def merge_by_mask_infer(mask, true, false):
             f"mask must be bool[n], and true and false must have rows, not {mask}, {true} and {false}", "shape_mismatch"
         )
     joined_type(true, false, "type_mismatch", "the rows to merge differ")
-    sizes = tuple(m if m != -1 else n for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
+    # where one side has no row, its other sizes say nothing: a size is known if both know it
+    sizes = tuple(m if n != -1 else -1 for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
     return TensorType((mask.shape[0], *sizes), true.dtype)
 
 

@@ -117,6 +117,8 @@ def triangular_solve(xp, x, y, *, upper: bool = True, transpose: bool = False, u
     """
     vector = y.ndim == 1
     y = y[:, None] if vector else y
+    if x.shape[-2:] != (y.shape[-2], y.shape[-2]):
+        raise ExecutionError(f"shapes {list(x.shape)} and {list(y.shape)} do not fit", "shape_mismatch")
     if not unitriangular and bool(xp.any(xp.diagonal(x, axis1=-2, axis2=-1) == 0)):
         raise ExecutionError("the triangular matrix is singular: it has a zero on its diagonal", SINGULAR)
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])

@@ -30,6 +30,8 @@ def tree_path(xp, label, *, num_classes: int):
     With c = label + num_classes, node i of the path is ``(c >> (i + 1)) - 1``, and its branch bit is bit i of c. Both
     results are int64 [n, depth]. The root is the last node.
     """
+    if label.ndim == 2 and label.shape[1] != 1:
+        raise ExecutionError(f"labels must be [n] or [n, 1], not {list(label.shape)}", "shape_mismatch")
     flat = label.reshape(-1)
     if flat.size and bool(((flat < 0) | (flat >= num_classes)).any()):
         raise ExecutionError(f"a label is outside 0 to {num_classes - 1}", "index_out_of_range")

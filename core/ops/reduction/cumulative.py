@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from core.ir import TensorType
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches, same_dtype, working_dtype
 from core.ops.elementwise.logic import where
@@ -114,6 +114,8 @@ def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
     With `reverse` the recurrence reads out[t + 1] instead. a and b have the same shape. The gradient is a linear scan
     in the opposite direction (Martin and Cundy 2018, section 2).
     """
+    if a.shape != b.shape:
+        raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
     a, out = ((v[::-1] if reverse else v).copy() for v in (a, b))
     step = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import TensorType
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, broadcast_shapes, working_dtype
 
@@ -98,7 +98,11 @@ def sum_to(xp, x, *, shape: tuple[int, ...]):
 def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
-    return xp.sum(x, axis=axes, dtype=working_dtype(x)).astype(x.dtype, copy=False).reshape(shape) if axes else x
+    if axes:
+        x = xp.sum(x, axis=axes, keepdims=True, dtype=working_dtype(x)).astype(x.dtype, copy=False)
+    if x.shape[extra:] != tuple(shape):
+        raise ExecutionError(f"shape {list(shape)} does not broadcast to shape {list(x.shape)}", "shape_mismatch")
+    return x.reshape(shape) if extra else x
 
 
 @sum_to.infer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import TensorType
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, as_tuple, composite, op
 from core.ops.common.types import axis_of, same_dtype, same_size
 from core.ops.shape.reshape import unsqueeze
@@ -67,7 +67,14 @@ concat.example(
 def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
     """x split along `axis` into `num` equal parts, or into parts of the sizes in `sections`."""
     sizes = sections if sections is not None else (x.shape[axis] // num,) * num
-    ends = np.cumsum(sizes)[:-1].tolist()
+    return _cut(xp, x, sizes, axis)
+
+
+def _cut(xp, x, sizes, axis: int):
+    """x in pieces of `sizes` along `axis`. Raises ExecutionError where they do not add up, as only a run can tell."""
+    *ends, total = np.cumsum(sizes, dtype=np.int64).tolist()
+    if total != x.shape[axis]:
+        raise ExecutionError(f"pieces of {list(sizes)} do not add up to {x.shape[axis]}", "shape_mismatch")
     return tuple(xp.split(x, ends, axis=axis))
 
 
@@ -107,8 +114,7 @@ split.example(
 @op(outputs="out")
 def split_like(xp, x, *like, axis: int = 0):
     """x split along `axis` into parts with the sizes of the arrays in `like`, which give only their shapes."""
-    ends = np.cumsum([each.shape[axis] for each in like])[:-1].tolist()
-    return tuple(xp.split(x, ends, axis=axis))
+    return _cut(xp, x, [each.shape[axis] for each in like], axis)
 
 
 @split_like.infer
