@@ -1,9 +1,8 @@
 """Passes: transformations from Block to Block before a program runs. Each pass is a pure function in its own file.
 
-The pipeline between differentiation and execution is `optimize`: eliminate dead code, expand composites, fold
-constants, share common ops, accumulate early, eliminate dead code again. The other passes run on demand: for feed
-shapes, for a memory policy or for checkpoints. A pass keeps the results of a block equal to rounding: it changes how
-often an operation runs, not which operations compute a result.
+The pipeline between differentiation and execution is `optimize`; `PIPELINE` lists its passes in their order. The other
+passes run on demand: for feed shapes, for a memory policy or for checkpoints. A pass keeps the results of a block equal
+to rounding: it changes how often an operation runs, not which operations compute a result.
 
     pipeline    `optimize`
     dce         eliminate ops that no result needs

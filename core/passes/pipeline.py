@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from core.ir import Block
 from core.passes.accumulate import accumulate_early
 from core.passes.cse import share_common
@@ -9,7 +11,16 @@ from core.passes.dce import eliminate_dead
 from core.passes.expand import expand_composites
 from core.passes.fold import fold_constants
 
-__all__ = ["optimize"]
+__all__ = ["PIPELINE", "optimize"]
+
+PIPELINE: tuple[Callable[[Block], Block], ...] = (
+    eliminate_dead,
+    expand_composites,
+    fold_constants,
+    share_common,
+    accumulate_early,
+    eliminate_dead,
+)
 
 
 def optimize(block: Block) -> Block:
@@ -18,9 +29,6 @@ def optimize(block: Block) -> Block:
     Every pass keeps the results equal to rounding. Folding and sharing change how often an operation runs, not which
     operations compute a result.
     """
-    block = eliminate_dead(block)
-    block = expand_composites(block)
-    block = fold_constants(block)
-    block = share_common(block)
-    block = accumulate_early(block)
-    return eliminate_dead(block)
+    for transform in PIPELINE:
+        block = transform(block)
+    return block

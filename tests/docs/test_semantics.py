@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from core.autodiff.hooks import ACTIONS
 from tests.laws.test_cases import CASES as NUMBERED
 from tests.paths import ROOT
 
@@ -50,6 +51,13 @@ def wrong_links(text: str) -> list[str]:
 
 def test_every_linked_test_is_where_the_link_points() -> None:
     assert wrong_links(TEXT) == []
+
+
+def test_the_page_lists_every_action_of_hooks() -> None:
+    section = TEXT[TEXT.index("\n## 11. ") : TEXT.index("\n## 12. ")]
+    table = section[section.index("| `do` | effect |") :].split("\n\n")[0]
+
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M)[1:] == list(ACTIONS)
 
 
 def test_a_wrong_link_is_reported_with_the_right_path() -> None:

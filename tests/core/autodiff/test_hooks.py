@@ -5,11 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.autodiff.hooks import Hook
+from core.autodiff.hooks import ACTIONS, Hook
 from core.backward.append_backward import Options, append_backward
 from core.ir.errors import ExecutionError, ProgramError
 from core.wire import read
 from tests.programs import Sketch, close, grads, step
+
+EXAMPLES: dict[str, dict[str, float]] = {
+    "clip_value": {"min": -0.5, "max": 0.25},
+    "clip_norm": {"max_norm": 0.5},
+    "scale": {"factor": -3.0},
+    "check_finite": {},
+    "record": {},
+}
+"""Action -> its settings, for tests of every action: over HTTP as in the library, on rows as on the dense table."""
+
+
+def test_every_action_has_an_example():
+    assert EXAMPLES.keys() == ACTIONS.keys()
 
 
 def hook(match: dict[str, str], do: str, **more: object) -> Hook:

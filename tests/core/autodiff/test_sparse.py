@@ -19,6 +19,7 @@ from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS, Optimizer
 from core.runtime.sparse_rows import RowArray
 from core.wire import read, write
+from tests.core.autodiff.test_hooks import EXAMPLES
 from tests.programs import Sketch, check, close, identical, step, whole
 
 R = np.random.default_rng(7)
@@ -443,14 +444,7 @@ def test_a_padding_index_outside_the_table_is_refused():
 
 # --- hooks -----------------------------------------------------------------------------------------------------
 
-HOOKS = {
-    "clip_value": {"min": -0.5, "max": 0.25},
-    "clip_value away from zero": {"do": "clip_value", "min": 0.125},
-    "clip_norm": {"max_norm": 0.5},
-    "scale": {"factor": -3.0},
-    "check_finite": {},
-    "record": {},
-}
+HOOKS: dict[str, dict[str, Any]] = {**EXAMPLES, "clip_value away from zero": {"do": "clip_value", "min": 0.125}}
 
 
 @pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])

@@ -20,6 +20,7 @@ from core.optim import clipping
 from core.optim.clipping import BOUNDS, Bound, Clip
 from core.optim.loss_scaling import LossScale
 from service.cli.options_page import options_page
+from tests.core.autodiff.test_hooks import EXAMPLES
 from tests.paths import ROOT
 from tests.programs import Sketch, grads
 from tests.service.routes.test_options import asked, gradient
@@ -75,24 +76,11 @@ def test_the_stored_page_is_that_of_the_code():
     assert (ROOT / "docs" / "options.md").read_text() == options_page(), "run `make catalogue`"
 
 
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "clip_value": {"min": -0.5, "max": 0.25},
-    "clip_norm": {"max_norm": 0.5},
-    "scale": {"factor": -3.0},
-    "check_finite": {},
-    "record": {},
-}
-
-
 def line() -> Sketch:
     s = Sketch()
     s.param("w", [0.5, -0.7])
     s.total(s.op("square", "w"))
     return s
-
-
-def test_every_action_has_an_example_here():
-    assert EXAMPLES.keys() == ACTIONS.keys()
 
 
 @pytest.mark.parametrize("do", EXAMPLES)
@@ -147,7 +135,7 @@ from service.schemas.sessions import CreateSession
 from service.settings import Settings
 from service.worker.running import query_from
 from tests.paths import ROOT
-from tests.service.test_definitions import line
+from tests.service.schemas.test_definitions import line
 
 s = line()
 hook = {"match": {"variable": "w"}, "do": "shift", "by_how_much": 10.0}
