@@ -119,7 +119,7 @@ class _Answer:
 
 class _Watch:
     """Receives messages for the handler in the current task, and cancels it when the client disconnects, so that no
-    worker computes an answer that nobody reads.
+    worker computes an unread answer.
 
     Detecting this takes a task that always receives; messages wait in a bounded buffer. The task starts after
     PATIENCE_S, because most requests end earlier.

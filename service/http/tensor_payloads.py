@@ -38,7 +38,7 @@ GROUPS = {
     "state": "states",
     "parameter": "parameters",
     "value": "values",
-    "rows": "rows of gradients",  # which no member is called
+    "rows": "rows of gradients",  # no member of a request has this name
 }
 
 

@@ -147,7 +147,7 @@ from service.schemas.sessions import CreateSession
 from service.settings import Settings
 from service.worker.running import query_from
 from tests.paths import ROOT
-from tests.service.test_definitions import line
+from tests.service.schemas.test_definitions import line
 
 s = line()
 hook = {"match": {"variable": "w"}, "do": "shift", "by_how_much": 10.0}
