@@ -1,4 +1,4 @@
-"""Every example, run as its reader would run it: as a process, with a running service."""
+"""Every example, run as a process with a running service."""
 
 from __future__ import annotations
 
