@@ -154,7 +154,7 @@ def test_queries_with_zeros_of_different_sign_are_compiled_separately(state):
     known = cached_program(state, {"document": sketch.document})
 
     def gradient(factor: float) -> np.ndarray:
-        hook = Hook(do="scale", role="parameter", factor=factor)
+        hook = Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": factor})
         executable = known.gradient(GradientQuery(loss="loss", hooks=(hook,)), (), sketch.values).executable
         return np.asarray(executable.step(sketch.values).gradients["w"])
 
