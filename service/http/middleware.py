@@ -49,7 +49,7 @@ def install(app: FastAPI, metrics: Metrics) -> None:
 class Around:
     """Gives each request an id, counts it under the template of its route, and handles uncaught exceptions.
 
-    A valid request id of the client is kept. All requests that match no route share one label.
+    The answer repeats a valid request id of the client. All requests that match no route share one label.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
