@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
 #
 #   docker build --target cpu -t backpass:cpu .
-#   docker build --target gpu -t backpass:gpu .       CUDA's libraries come from wheels, the driver from the host
+#   docker build --target gpu -t backpass:gpu .       CUDA libraries come from wheels, the driver from the host
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# --- the environment, made where pip may write; pip itself stays outside it ---------------------------------------
+# --- the environment, without pip: the builder's pip installs into it ---------------------------------------------
 FROM ${PYTHON_IMAGE} AS builder
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
@@ -25,7 +25,7 @@ COPY requirements/gpu.txt requirements/
 RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --require-hashes -r requirements/gpu.txt \
  && /opt/backpass/bin/python -m compileall -q /opt/backpass/lib
 
-# --- what both images share: a user, directories that volumes take over, and how to start ------------------------
+# --- the common part of both images: a user, directories for volumes, the start command ---------------------------
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -62,7 +62,7 @@ ENV BACKPASS_DEVICE=cuda \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 VOLUME ["/var/cache/backpass"]
 
-# last, so that a build without --target makes it
+# the last target is the default of a build without --target
 FROM base AS cpu
 COPY --from=builder /opt/backpass /opt/backpass
 ENV BACKPASS_DEVICE=cpu

@@ -1,5 +1,5 @@
-# Everything there is to do with a checkout. Needs make and Python 3.11 to 3.13; the first target that
-# needs it makes .venv from the pinned requirements, once, and again when they change.
+# The commands of a checkout. They need make and Python 3.11 to 3.13. The first target that needs .venv makes it from
+# the pinned requirements; a later target makes it again if the requirements have changed.
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,10 +18,10 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8080
 JOBS   ?= auto
 IMAGE  ?= backpass
-# Bytecode is kept, whatever the environment says: the tests start hundreds of processes that read the same sources.
+# Python must write bytecode, because the tests start hundreds of processes that read the same sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The newest Python of the supported ones that is here; `make PYTHON=/path/to/python` chooses another.
+# The newest supported Python on this machine; `make PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
@@ -41,11 +41,11 @@ $(STAMP): $(PINNED) pyproject.toml
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# PyTorch is for the slow tests only, which compare with it. Its file has no hashes, and pins nothing of CUDA: the
-# builds differ from machine to machine, and each asks for what it needs. Where pip finds none, those tests are skipped.
+# Only the slow tests need PyTorch, to compare with it. Its file has no hashes and pins no CUDA package, because builds
+# of PyTorch differ between machines and require their own packages. Without PyTorch, pytest skips those tests.
 $(ORACLE): $(STAMP) requirements/oracle.txt
 	@echo "adding PyTorch to $(VENV), for the tests (once)"
-	@if $(PIP) -r requirements/oracle.txt; then touch $@; else echo "no PyTorch to be had: tests beside it are skipped" >&2; fi
+	@if $(PIP) -r requirements/oracle.txt; then touch $@; else echo "cannot install PyTorch: pytest skips the comparisons with it" >&2; fi
 
 demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop the service
 	@$(BIN)/python -m examples.demo
@@ -53,38 +53,38 @@ demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop t
 serve: $(STAMP)  ## run the service on HOST:PORT (127.0.0.1:8080) until Ctrl-C
 	@BACKPASS_HOST=$(HOST) BACKPASS_PORT=$(PORT) $(BIN)/backpass serve
 
-test: check  ## lint, types, import contracts, and all tests but the slow ones
+test: check  ## run lint, types, import contracts, and all tests except slow ones
 	@echo "pytest"
 	@$(BIN)/pytest -n $(JOBS) -m "not slow"
 
-test-all: check $(ORACLE)  ## the same, with the slow tests, PyTorch beside, ten times the random programs, and programs as machine code
+test-all: check $(ORACLE)  ## run `test` with slow tests, comparisons with PyTorch, 10 times the random programs, and machine code
 	@echo "pytest, slow tests included"
 	@BACKPASS_TEST_PROGRAMS=2000 $(BIN)/pytest -n $(JOBS)
 	@echo "pytest --native"
 	@$(BIN)/pytest -n $(JOBS) --native -m "not slow" --ignore tests/core/codegen \
 		tests/core tests/service tests/end_to_end
 
-check: $(STAMP)  ## lint, formatting, types, import contracts
+check: $(STAMP)  ## check lint, formatting, types, import contracts
 	@echo "ruff check"; $(BIN)/ruff check --quiet .
 	@echo "ruff format --check"; $(BIN)/ruff format --quiet --check --diff .
 	@echo "mypy"; $(BIN)/mypy --no-error-summary
 	@echo "lint-imports"; out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
 
-format: $(STAMP)  ## rewrite the sources as ruff wants them
+format: $(STAMP)  ## format the sources with ruff
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
 MEASURES := steps first_gradient http_sessions memory
 BENCHES  := $(filter-out $(MEASURES) report,$(basename $(notdir $(shell grep -l '^def main' bench/*.py))))
 
-bench: $(STAMP)  ## measure the compiler, what a call costs, and training beside PyTorch, JAX and TensorFlow
-	@test -f $(PEERS)/.ready || echo "without the peers to compare with; \`make bench-peers\` installs them"
+bench: $(STAMP)  ## measure compilation, calls, and training in comparison with PyTorch, JAX and TensorFlow
+	@test -f $(PEERS)/.ready || echo "no frameworks to compare with; \`make bench-peers\` installs them"
 	@for each in $(BENCHES); do echo "bench.$$each"; $(BIN)/python -m "bench.$$each"; done
 	@for each in $(MEASURES); do \
 		echo "bench.$$each"; $(BIN)/python -m "bench.$$each" --json build/bench/$$each.json; done
 
-# PyTorch, JAX and TensorFlow in an environment of their own. No hashes, as for the oracle.
-bench-peers: $(PEERS)/.ready  ## install what `make bench` compares with (2 GB)
+# PyTorch, JAX and TensorFlow in a separate environment. Without hashes, for the same reason as PyTorch above.
+bench-peers: $(PEERS)/.ready  ## install the frameworks that `make bench` compares with (2 GB)
 
 $(PEERS)/.ready: requirements/bench.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=..." >&2; exit 1; }
@@ -93,7 +93,7 @@ $(PEERS)/.ready: requirements/bench.txt
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	@touch $@
 
-performance: $(STAMP)  ## write docs/performance.md from what `make bench` measured last
+performance: $(STAMP)  ## write docs/performance.md from the last `make bench`
 	@$(BIN)/python -m bench.report
 
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
@@ -103,7 +103,7 @@ catalogue: $(STAMP)  ## write docs/ops and docs/options.md from the code
 	@$(BIN)/backpass catalogue --output docs/ops
 	@$(BIN)/backpass options --output docs/options.md
 
-lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
+lock: $(STAMP)  ## pin the newest allowed versions of all dependencies
 	@$(PIP) uv==0.13.8
 	@compile() { $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--generate-hashes --no-header --no-annotate "$$@"; }; \
@@ -116,9 +116,9 @@ lock: $(STAMP)  ## pin the newest allowed versions of all dependencies again
 	compile --upgrade --no-config --no-generate-hashes requirements/bench.in -c requirements/dev.txt \
 		-c requirements/build.txt -c requirements/oracle.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/bench.txt
 
-image: ## build the CPU image
+image:  ## build the CPU image
 	@docker build --target cpu --tag $(IMAGE):cpu .
 
-clean:  ## remove .venv, caches and what was built
+clean:  ## remove .venv, caches and build results
 	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(PEERS)/*' -prune -exec rm -rf {} +

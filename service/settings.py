@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     tensor_elements: int = Field(2**31 - 1, gt=0, description="Largest number of elements of a tensor.")
     tensor_bytes: int = Field(4 * GIB, gt=0, description="Largest size of a tensor, in bytes.")
 
-    # Sessions and programs kept
+    # Sessions, tapes and registered programs
     sessions: int = Field(32, gt=0, description="Largest number of open sessions.")
     tapes: int = Field(32, gt=0, description="Largest number of open tapes.")
     tape_bytes: int = Field(GIB, gt=0, description="Largest size of all values on a tape, in bytes.")

@@ -27,7 +27,7 @@ Role = Literal["parameter", "feed", "state"]
 
 
 class Action(Kind):
-    """What a hook does to a gradient.
+    """The action of a hook on a gradient.
 
     returned: whether the gradient it acts on goes back to the client, as a whole array.
     """
@@ -135,7 +135,7 @@ class Record(Action):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which gradients a hook acts on: exactly one member is given."""
+    """Selects the gradients that a hook acts on. Give exactly one member."""
 
     variable: Annotated[
         Name | None,
@@ -152,16 +152,16 @@ class Match:
 
     @classmethod
     def read(cls, raw: Any) -> Match:
-        """Which gradients, from the JSON form ``{"variable": "h"}``."""
+        """The match in the JSON form ``{"variable": "h"}``."""
         return read_members(cls, raw, "the match of a hook", "bad_hook")
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Something done to gradients while they are computed."""
+    """Changes, checks or records gradients while the step computes them."""
 
-    match: Annotated[Match, Member("Which gradients it acts on.")]
-    do: Annotated[Action, ACTIONS, Member("What it does to each of these gradients.")]
+    match: Annotated[Match, Member("The gradients to act on.")]
+    do: Annotated[Action, ACTIONS, Member("Action on each of these gradients.")]
     when: Annotated[
         When,
         Member("Once on the gradient after all contributions are added, or on each contribution before."),

@@ -1,4 +1,4 @@
-"""Which gradients a client asks for and how they are computed, and what that means for the variables of a program."""
+"""The query of a client: the gradients to compute, how to compute them, and the variables that this concerns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Unconnected = Literal["null", "zeros", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How gradients are computed, whichever are asked for."""
+    """Options of the computation, for gradients of a loss and of targets alike."""
 
     no_grad_set: Annotated[
         Collection[Name], Member("Variables that no gradient flows through; `1:h` names one of block 1.")
@@ -32,7 +32,7 @@ class Options:
     unconnected: Annotated[
         Unconnected,
         Member(
-            "What takes the place of a gradient that does not exist: `null` leaves it out and gives the reason under "
+            "Treatment of a gradient that does not exist: `null` leaves it out and gives the reason under "
             "`missing`, `zeros` returns zeros, `error` refuses the request."
         ),
     ] = "null"
@@ -54,7 +54,7 @@ class Options:
         Member(
             "Values that loops store for the backward pass, unless a loop sets its own policy: `store` keeps those of "
             "all trips; `recompute` keeps only carried values; `sqrt` and `binomial` keep those of some trips (see the "
-            "op `loop`). What is not stored runs again. A budget chooses a policy for each loop.",
+            "op `loop`). The backward pass recomputes all other values. A budget chooses a policy for each loop.",
             examples=("sqrt", {"bytes": 100_000_000, "trips": 500}),
         ),
     ] = "store"
@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class GradientQuery(Options):
-    """Which gradients: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
+    """Gradients to compute: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
 
     loss: Annotated[Name | None, Member("A floating-point variable of one element in block 0.", examples=("loss",))] = (
         None

@@ -101,7 +101,7 @@ class Clip:
     `value`: ask a step to `require_finite`.
     """
 
-    by: Annotated[Bound, BOUNDS, Member("What is bounded.")]
+    by: Annotated[Bound, BOUNDS, Member("The bounded quantity.")]
     decay_first: Annotated[
         bool,
         Member("Add the optimizer's weight_decay and l1_decay to the gradients before clipping instead of after."),

@@ -31,9 +31,9 @@ DIGITS = 6
 sums that cancel, which is shown as 0."""
 WIDTH = 120
 SENTENCE_END = re.compile(r"\. (?=[A-Z`])")
-"""Not the full stop of "et al. 2006"."""
+"""The end of a sentence. The full stop of "et al. 2006" is not one."""
 LARGE = 24
-"""The most elements, of all arrays together, of an example that is shown with its gradients."""
+"""Most elements, of all arrays together, of an example shown with its gradients."""
 
 
 def write_pages(folder: Path) -> None:

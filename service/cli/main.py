@@ -185,8 +185,8 @@ def _profile(chosen: argparse.Namespace) -> int:
     try:
         found = profile_file(chosen.program, chosen.loss, shapes, chosen.optimizer, steps, chosen.interpret)
     except CoreError as error:
-        said = [f"{p.location}: {p.message}" if p.location else p.message for p in error.problems]
-        print("\n".join(said or [str(error)]), file=sys.stderr)
+        lines = [f"{p.location}: {p.message}" if p.location else p.message for p in error.problems]
+        print("\n".join(lines or [str(error)]), file=sys.stderr)
         return 1
     except (OSError, ValueError, HttpProblem) as error:
         wrong = error.strerror if isinstance(error, OSError) else str(error)

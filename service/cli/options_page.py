@@ -20,8 +20,8 @@ __all__ = ["options_page"]
 HEAD = """# Options of gradients and training
 
 Members of `POST /v1/gradients`, `POST /v1/programs/{id}/gradients`, `POST /v1/programs/{id}/backward` and
-`POST /v1/sessions`. This page is written by `make catalogue` from the declarations that the service reads requests by,
-and a test compares it with them.
+`POST /v1/sessions`. `make catalogue` writes this page from the declarations that define these requests, and a test
+compares the two.
 """
 SECTIONS: tuple[tuple[str, type, str], ...] = (
     ("Query", GradientQuery, "A session takes `loss`, `parameter_list` and the members from `no_grad_set` on."),

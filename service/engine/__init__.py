@@ -1,7 +1,7 @@
 """The engine runs calls in worker processes: the interface for the routes, and a pool that implements it.
 
 protocol      the interface `Engine`, its results and its errors
-devices       which workers to start, and on which device
+devices       the workers to start, and their devices
 child         one worker as an operating-system process
 process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply

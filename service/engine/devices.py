@@ -1,4 +1,4 @@
-"""Which workers to start: one for each GPU, or several for the CPU cores. Does not load CUDA into this process."""
+"""The workers to start: one for each GPU, or several for the CPU cores. Does not load CUDA into this process."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def install(app: FastAPI, metrics: Metrics) -> None:
 class Around:
     """Gives each request an id, counts it under the template of its route, and handles uncaught exceptions.
 
-    A valid request id of the client is kept. All requests that match no route share one label.
+    The answer repeats a valid request id of the client. All requests that match no route share one label.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -119,7 +119,7 @@ class _Answer:
 
 class _Watch:
     """Receives messages for the handler in the current task, and cancels it when the client disconnects, so that no
-    worker computes an answer that nobody reads.
+    worker computes an unread answer.
 
     Detecting this takes a task that always receives; messages wait in a bounded buffer. The task starts after
     PATIENCE_S, because most requests end earlier.

@@ -81,21 +81,21 @@ class GradientStream(Response):
             if not isinstance(error, EngineError | HttpProblem):
                 log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
             return _line({"event": "error", "problem": problem_body(from_exception(error), request_id, scope["path"])})
-        said = {"event": "done", **self._members, **self._document(reply.result), "timing_ms": timing_of(reply)}
-        return await _rendered(partial(_last, said, reply.tensors), reply.tensors)
+        members = {"event": "done", **self._members, **self._document(reply.result), "timing_ms": timing_of(reply)}
+        return await _rendered(partial(_last, members, reply.tensors), reply.tensors)
 
 
 def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     encoded = {n: tensors.encode(array, base64=array.size > PLAIN_NUMBERS) for n, array in arrays.items()}
-    said = {name: value for name, value in result.items() if name != "shape"}
+    members = {name: value for name, value in result.items() if name != "shape"}
     gradient = encoded[f"grad/{result['name']}"]
     if rows := encoded.get(f"rows/{result['name']}"):
         gradient = {"rows": rows, "values": gradient, "shape": result["shape"]}
-    return _line({"event": "gradient", **said, "gradient": gradient})
+    return _line({"event": "gradient", **members, "gradient": gradient})
 
 
-def _last(said: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    return _line({**said, **grouped(arrays)})
+def _last(members: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    return _line({**members, **grouped(arrays)})
 
 
 def _line(document: Mapping[str, Any]) -> bytes:

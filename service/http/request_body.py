@@ -68,7 +68,7 @@ class Body:
 async def read_body(request: Request, settings: Settings, *, binary: bool = True, optional: bool = False) -> Body:
     """The body of `request`.
 
-    binary:   whether safetensors is accepted besides JSON.
+    binary:   whether safetensors is accepted in addition to JSON.
     optional: whether a request without a body counts as an empty object.
     Raises HttpProblem: 400 invalid-json, invalid-tensor-file or limit-exceeded, 408, 413, 415, 422 for tensors.
     """

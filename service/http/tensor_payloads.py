@@ -38,7 +38,7 @@ GROUPS = {
     "state": "states",
     "parameter": "parameters",
     "value": "values",
-    "rows": "rows of gradients",  # which no member is called
+    "rows": "rows of gradients",  # no member of a request has this name
 }
 
 
@@ -149,12 +149,12 @@ async def render(
     members: defaults of JSON members that are always present.
     """
     timing = timing_of(reply)
-    said = {**document, "timing_ms": timing}
+    complete = {**document, "timing_ms": timing}
 
     def written() -> bytes:
         if as_file:
-            return tensorfile.pack(reply.tensors, said)
-        return tensors.dumps({**(members or {}), **grouped(reply.tensors, said.get("sparse", {})), **said})
+            return tensorfile.pack(reply.tensors, complete)
+        return tensors.dumps({**(members or {}), **grouped(reply.tensors, complete.get("sparse", {})), **complete})
 
     large = sum([array.nbytes for array in reply.tensors.values()]) > THREAD_BYTES
     content = await asyncio.to_thread(written) if large else written()

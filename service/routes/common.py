@@ -27,11 +27,11 @@ __all__ = [
     "UnshownProgramId",
     "calls",
     "engine",
+    "json_answer",
     "lease_of",
     "metrics",
     "program",
     "programs",
-    "said",
     "sessions",
     "settings",
     "tapes",
@@ -89,7 +89,7 @@ def tapes(request: Request) -> SessionRegistry:
     return request.app.state.tapes
 
 
-def said(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON answer."""
     return Response(wire.dumps(content), status, headers, JSON)
 

@@ -58,7 +58,7 @@ LINES = lines(ANSWER, b=12, w=13)
     ),
 )
 async def post_gradients(request: Request, profile: Profiled = False) -> Response:
-    """Compile the program and run it forward and backward once. No values are kept.
+    """Compile the program and run it forward and backward once. The service keeps no values.
 
     With `Accept: application/x-ndjson` the answer is a stream of JSON lines: one for each gradient as soon as it is
     final, those of the last layers first, then one with the rest of the answer or with a problem. Closing the

@@ -59,7 +59,7 @@ class Interpreted(Strict):
     """Ops of one type that are interpreted, that is, run one by one."""
 
     type: str
-    reason: str = Field(description="Why they are not compiled. For a loop or branch it names the op inside.")
+    reason: str = Field(description="Reason why they are not compiled. For a loop or branch it names the op inside.")
     of: Place
     count: int = Field(description="Number of these ops.")
     ops: int = Field(description="Number of these ops and of all ops inside them.")
@@ -95,9 +95,8 @@ class Analysis(Strict):
         description="Variable without a gradient -> the reason, and the op where its path to the loss ends."
     )
     densified: list[Densified] = Field(
-        description="Tables with sparse lookups whose gradient has to become a dense array. What an optimizer "
-        "densifies "
-        "is reported by its steps."
+        description="Tables with sparse lookups whose gradient has to become a dense array. Steps report "
+        "the tables that an optimizer makes dense."
     )
     machine_code: MachineCode | None = Field(
         description="Compiled and interpreted parts. Null if the service never compiles, or if an unknown size cannot "

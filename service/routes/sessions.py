@@ -11,7 +11,7 @@ from core.optim.optimizers import Optimizer
 from service.http.request_body import JSON, read_body
 from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import lease_of, program, said, sessions, settings
+from service.routes.common import json_answer, lease_of, program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
@@ -90,7 +90,7 @@ async def create_session(request: Request) -> Response:
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about={"loss": asked.loss, "optimizer": asked.optimizer},
     )
-    return said(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
+    return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 
 @router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))
@@ -106,7 +106,7 @@ async def list_sessions(
     found = sessions(request).page(page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
-    return said({"sessions": [_view(session) for session in page], "next_page_token": token})
+    return json_answer({"sessions": [_view(session) for session in page], "next_page_token": token})
 
 
 @router.get(
@@ -121,7 +121,7 @@ async def list_sessions(
 async def get_session(request: Request, session_id: SessionId) -> Response:
     """State of the session, its next `seq` and the version of its parameters. Does not renew the lease."""
     session = sessions(request).get(session_id)
-    return said(_view(session), headers={"ETag": session.etag})
+    return json_answer(_view(session), headers={"ETag": session.etag})
 
 
 @router.delete(

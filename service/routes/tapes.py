@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.http.request_body import JSON, read_body
 from service.problems import responses
-from service.routes.common import lease_of, said, settings, tapes
+from service.routes.common import json_answer, lease_of, settings, tapes
 from service.routes.documented import accepts
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
@@ -75,7 +75,7 @@ async def create_tape(request: Request) -> Response:
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about=about,
     )
-    return said(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
+    return json_answer(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
 
 
 @router.get("", summary="List tapes", response_model=schemas.TapePage, responses=responses("invalid-request"))
@@ -91,7 +91,7 @@ async def list_tapes(
     found = tapes(request).page(page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
-    return said({"tapes": [_view(tape) for tape in page], "next_page_token": token})
+    return json_answer({"tapes": [_view(tape) for tape in page], "next_page_token": token})
 
 
 @router.get(
@@ -105,7 +105,7 @@ async def list_tapes(
 )
 async def get_tape(request: Request, tape_id: TapeId) -> Response:
     """State and size of the tape, and its next `seq`. Does not renew the lease."""
-    return said(_view(tapes(request).get(tape_id)))
+    return json_answer(_view(tapes(request).get(tape_id)))
 
 
 @router.delete(

@@ -20,7 +20,7 @@ __all__ = ["as_core", "derived", "text_of"]
 M = TypeVar("M", bound=BaseModel)
 
 MODELS: dict[type, type[BaseModel]] = {}
-"""Dataclass -> its model, for members that are of it."""
+"""Dataclass -> its model, for members of that type."""
 
 
 def derived(kind: type) -> Callable[[type[M]], type[M]]:
@@ -46,12 +46,12 @@ def derived(kind: type) -> Callable[[type[M]], type[M]]:
 
 
 def as_core(model: BaseModel, kind: type) -> dict[str, Any]:
-    """The members of `kind` in `model` as JSON, those that are null left out: what ``kind.read`` takes."""
+    """The members of `kind` in `model` as JSON without nulls, for ``kind.read``."""
     return model.model_dump(include=set(names_of(kind)), exclude_none=True)
 
 
 def text_of(kind: type, name: str) -> str:
-    """What the dataclass `kind` says of its member `name`, for a parameter outside of a body."""
+    """The description of member `name` of the dataclass `kind`, for a parameter outside of a body."""
     return next(each.member.text for each in members_of(kind) if each.name == name)
 
 
@@ -62,7 +62,7 @@ def _fields(kind: type) -> dict[str, Any]:
             found[each.name] = (_typed(each.type), _field(each.member, each.member.text, each.default))
         else:
             found[each.name] = (Literal[tuple(each.kinds)], _field(each.member, _listed(each), each.default))
-            found |= _beside(each.kinds)
+            found |= _of_all(each.kinds)
     return found
 
 
@@ -72,8 +72,8 @@ def _listed(each: MemberField) -> str:
     return "\n\n".join([each.member.text, *(f"`{name}`: {summary_of(kind)}" for name, kind in each.kinds.items())])
 
 
-def _beside(kinds: Kinds[Any]) -> dict[str, Any]:
-    """The members that stand beside the name of a kind: all are optional, and the kind says which it needs."""
+def _of_all(kinds: Kinds[Any]) -> dict[str, Any]:
+    """The members of all kinds. All are optional in the model; the dataclass of a kind requires its own."""
     takers: dict[str, list[tuple[str, MemberField]]] = {}
     for name, kind in kinds.items():
         for each in members_of(kind):

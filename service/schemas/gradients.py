@@ -118,7 +118,7 @@ class GradientOptions(Strict):
 @derived(query.GradientQuery)
 class Question(Strict):
     def query(self) -> dict[str, Any]:
-        """The members that say which gradients, as a worker reads them."""
+        """The members of the query, as a worker reads them."""
         return as_core(self, query.GradientQuery)
 
 
@@ -160,7 +160,7 @@ class Densified(Strict):
 
     variable: str = Field(description="The table, prefixed with the index of its block: `0:E`.")
     reason: str = Field(
-        description="Why: `dense_contribution:<op>` (an op other than a lookup reads the table), `computed_by:<op>` "
+        description="Reason: `dense_contribution:<op>` (an op other than a lookup reads the table), `computed_by:<op>` "
         "(the table is an output of an op), `changed_by_loop`, `other_branch`, `hook:<do>`, `clip:value`, `open_size`, "
         "`optimizer:<type>`, `weight_decay`, or an optimizer attribute whose value turns untouched rows into NaN.",
     )

@@ -51,9 +51,7 @@ class Block(Strict):
 
     idx: int = Field(0, description="Position of the block in the list of blocks.")
     parent_idx: int = Field(-1, description="Index of the block with the op that runs this one; -1 for block 0.")
-    forward_block_idx: int = Field(
-        -1, description="Only in answers: index of the block that this is the backward pass of."
-    )
+    forward_block_idx: int = Field(-1, description="Only in answers: index of the block whose backward pass this is.")
     vars: list[Variable] = []
     ops: list[Op]
     params: list[str] | None = Field(None, description="Closed form: inputs of the block, by position.")

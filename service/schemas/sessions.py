@@ -142,7 +142,7 @@ class CreateSession(GradientOptions):
         return self.loss_scale.model_dump() if isinstance(self.loss_scale, LossScale) else self.loss_scale
 
     def query(self) -> dict[str, Any]:
-        """The members that say which gradients, as a worker reads them."""
+        """The members of the query, as a worker reads them."""
         return {"loss": self.loss, "parameter_list": self.parameter_list} | self.options()
 
 

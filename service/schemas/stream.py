@@ -13,10 +13,10 @@ __all__ = ["DoneEvent", "ErrorEvent", "GradientEvent"]
 
 
 class GradientEvent(Strict):
-    """A gradient in its final value."""
+    """The final value of a gradient."""
 
     event: Literal["gradient"]
-    name: str = Field(description="The variable that it is the gradient of.")
+    name: str = Field(description="The variable whose gradient this is.")
     ready_at: int | None = Field(
         description="Position of the op that completes the gradient, in the program with its backward pass."
     )

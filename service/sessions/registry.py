@@ -30,7 +30,7 @@ from service.settings import Settings
 
 __all__ = ["SessionRegistry", "Write"]
 
-REMEMBERED = 1000  # closed sessions whose reason of closing is kept for the error 410
+REMEMBERED = 1000  # closed sessions to remember: error 410 gives the reason of closing
 SWEEP_S = 5.0
 DELETE_S = 10.0
 

@@ -22,7 +22,7 @@ __all__ = ["LastStep", "last_step"]
 class LastStep:
     """The last step of a session.
 
-    fetch:   the requested values besides the loss.
+    fetch:   the requested values, not counting the loss.
     version: the session's version after the step. If the session still has it, nothing else changed the session.
     bound:   the step bound to the session's arrays. It exists after two equal steps in a row, if they are machine code.
     """

@@ -54,6 +54,6 @@ def test_an_index_without_negative_positions_needs_no_shape(index: Any):
 
 
 @pytest.mark.parametrize("index", ["x", 1.5, True, (0, True), A > 1, [0.5]], ids=repr)
-def test_an_index_that_is_not_made_of_integers_raises_type_error(index: Any):
+def test_an_index_of_other_types_than_integers_raises_type_error(index: Any):
     with pytest.raises(TypeError, match="cannot index"):
         index_ops(index, lambda: 3, lambda axis: A.shape[axis])

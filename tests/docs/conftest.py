@@ -1,4 +1,4 @@
-"""The served application of the service's tests."""
+"""Fixtures: a running service with a client, as in tests/service."""
 
 from tests.service.conftest import client, service
 

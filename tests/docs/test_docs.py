@@ -1,4 +1,4 @@
-"""The documentation names what there is, and nothing else."""
+"""The documentation names all settings, and only settings and files that exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_documented_defaults_are_the_defaults() -> None:
             assert float(rows[name.upper()].split()[0]) == field.default, name
 
 
-def test_a_client_can_ask_for_every_limit_that_it_can_run_into(client) -> None:
+def test_the_service_publishes_every_limit_on_requests(client) -> None:
     page = (ROOT / "docs/settings.md").read_text()
     about_requests = page[page.index("## Time") :]
     names = {name.lower() for name in re.findall(r"^\| `BACKPASS_([A-Z_]+)`", about_requests, re.M)}
@@ -36,7 +36,7 @@ def test_a_client_can_ask_for_every_limit_that_it_can_run_into(client) -> None:
     assert limits.keys() == names | {"queue_per_worker"}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_every_link_between_pages_has_a_target() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} -> {target}"

@@ -38,7 +38,7 @@ def files_of_tests() -> dict[str, list[str]]:
 
 
 def wrong_links(text: str) -> list[str]:
-    """For each linked test that is not where the link points, a sentence with the right path or the nearest names."""
+    """For each wrong link to a test, a sentence with the right path or the nearest names."""
     files, wrong = files_of_tests(), []
     for name, path in TESTS.findall(text):
         if name not in files:
@@ -49,7 +49,7 @@ def wrong_links(text: str) -> list[str]:
     return wrong
 
 
-def test_every_linked_test_is_where_the_link_points() -> None:
+def test_every_link_to_a_test_gives_the_right_file() -> None:
     assert wrong_links(TEXT) == []
 
 
@@ -61,7 +61,7 @@ def test_the_page_lists_every_action_of_hooks() -> None:
 
 
 def test_a_wrong_link_is_reported_with_the_right_path() -> None:
-    name = test_every_linked_test_is_where_the_link_points.__name__
+    name = test_every_link_to_a_test_gives_the_right_file.__name__
     here = Path(os.path.relpath(__file__, PAGE.parent)).as_posix()
 
     assert wrong_links(f"[`{name}`]({here})") == []
@@ -69,7 +69,7 @@ def test_a_wrong_link_is_reported_with_the_right_path() -> None:
     assert f"similar names: {name}" in wrong_links(f"[`{name}s`]({here})")[0]
 
 
-def test_every_numbered_case_stands_once_and_links_a_test() -> None:
+def test_every_case_number_occurs_once_and_links_a_test() -> None:
     cases = CASES.findall(TEXT)
 
     assert all(anchor == shown for anchor, shown, _ in cases)
@@ -77,7 +77,7 @@ def test_every_numbered_case_stands_once_and_links_a_test() -> None:
     assert [number for number, _, tests in cases if not TESTS.search(tests)] == []
 
 
-def test_sections_are_numbered_in_order_and_links_inside_the_page_lead_somewhere() -> None:
+def test_sections_are_numbered_in_order_and_every_link_inside_the_page_has_a_target() -> None:
     headings = re.findall(r'^<a id="s([\d-]+)"></a>\n##+ ([\d.]+?)\.? ', TEXT, re.M)
     numbers = [tuple(map(int, shown.split("."))) for _, shown in headings]
 
@@ -103,7 +103,7 @@ def test_an_example_gives_the_numbers_shown(client: Any, example: dict[str, Any]
 
 
 def differences(found: Any, shown: Any, at: str = "") -> list[str]:
-    """The places where `found` is not what the page shows; members that the page leaves out may be anything."""
+    """The places where `found` differs from the page; members that the page leaves out are not compared."""
     if isinstance(shown, dict) and isinstance(found, dict) and shown:
         return [each for key in shown for each in differences(found.get(key), shown[key], f"{at}/{key}")]
     if isinstance(shown, list) and isinstance(found, list) and len(shown) == len(found):

@@ -254,8 +254,8 @@ def test_a_connection_is_closed_only_by_its_owner(url, service):
 
 
 def test_an_unreachable_service_raises_unreachable():
-    with Service("http://127.0.0.1:9", attempts=2) as nobody, pytest.raises(bp.Unreachable):
-        nobody.ops()
+    with Service("http://127.0.0.1:9", attempts=2) as service, pytest.raises(bp.Unreachable):
+        service.ops()
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

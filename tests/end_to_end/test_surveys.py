@@ -1,4 +1,4 @@
-"""The examples with which surveys explain DyNet, PyTorch, Chainer and Autograd, with the code of each system.
+"""Examples of DyNet, PyTorch, Chainer and Autograd from surveys, with the code of each system.
 
 A few lines above each example define the names of that system.
 """

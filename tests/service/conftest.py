@@ -1,4 +1,4 @@
-"""A served application, as clients see it: uvicorn on a free loopback port, two workers, and an HTTP client."""
+"""A running service for tests: uvicorn on a free loopback port, two workers, and an HTTP client."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_every_setting_is_described_and_has_a_default():
         assert hasattr(settings, name)
 
 
-def test_the_environment_sets_and_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_environment_variables_set_values_and_invalid_ones_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BACKPASS_WORKERS", "3")
     monkeypatch.setenv("BACKPASS_DEVICE", "cpu")
     assert (Settings().workers, Settings().device) == (3, "cpu")
@@ -32,7 +32,7 @@ def test_the_environment_sets_and_nonsense_is_refused(monkeypatch: pytest.Monkey
         Settings()
 
 
-def test_two_to_eight_workers_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
+def test_the_default_is_two_to_eight_workers(monkeypatch: pytest.MonkeyPatch):
     for cores, workers in ((1, 2), (4, 2), (6, 3), (64, 8)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
 
@@ -45,7 +45,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-def test_a_wrong_setting_is_named_and_nothing_starts(capsys: pytest.CaptureFixture[str]):
+def test_an_error_names_the_invalid_setting_and_nothing_starts(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["serve", "--device", "tpu", "--port", "70000"]) == 2
 
     lines = capsys.readouterr().err.splitlines()

@@ -42,7 +42,7 @@ def file_of(arrays: Mapping[str, np.ndarray], **request: Any) -> dict[str, Any]:
 
 
 def read_file(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The JSON part and the arrays of an answered file."""
+    """The JSON part and the arrays of an answer that is a file."""
     assert answer.headers["content-type"] == FILE, answer.text
     length = int.from_bytes(answer.content[:8], "little")
     header = json.loads(answer.content[8 : 8 + length])
@@ -50,14 +50,14 @@ def read_file(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, np.ndar
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The problem document of `answer`, which must be this one."""
+    """The problem document of `answer`, after checks of its status and code."""
     assert (answer.status_code, answer.json().get("code")) == (status, code), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.json()
 
 
 def regression(rows: int = 4) -> Sketch:
-    """mean((x w - y)^2) with x [rows, 2]: a sketch that holds values for everything."""
+    """mean((x w - y)^2) with x [rows, 2]: a sketch with values for all inputs."""
     s = Sketch()
     s.feed("x", np.arange(rows * 2).reshape(rows, 2) / 4)
     s.feed("y", np.ones((rows, 1)))
@@ -68,7 +68,7 @@ def regression(rows: int = 4) -> Sketch:
 
 
 def endless() -> Sketch:
-    """Multiplies by w without end if `go` is fed true, and not at all if false."""
+    """A loop that multiplies by w endlessly if the feed `go` is true, and makes no trip if it is false."""
     s = Sketch()
     s.param("w", [1.0])
     s.feed("go", True, dtype="bool")

@@ -1,4 +1,4 @@
-"""The pages of docs/ops are those of the code, every op is described on them, and their examples are true."""
+"""The pages of docs/ops equal the generated ones, describe every op, and have correct examples."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def array(tensor: dict[str, Any]) -> np.ndarray:
     return flat.reshape(tensor["shape"])
 
 
-def test_the_pages_are_not_stale() -> None:
+def test_the_stored_pages_equal_the_generated_ones() -> None:
     assert {path.name: path.read_text() for path in FOLDER.glob("*.md")} == PAGES  # else: make catalogue
 
 
-def test_old_pages_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "gone.md").write_text("a family that is no more")
+def test_pages_of_removed_families_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "gone.md").write_text("a removed family")
     write_pages(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == PAGES.keys()
 
@@ -64,18 +64,18 @@ def test_every_op_is_described_with_its_slots_its_gradient_and_an_example(name: 
 
 
 @pytest.mark.parametrize("name", [name for name, each in EXAMPLES.items() if "request" in each])
-def test_a_request_on_a_page_is_answered_so(client: Any, name: str) -> None:
+def test_the_service_gives_the_answer_shown_on_a_page(client: Any, name: str) -> None:
     answer = client.post("/v1/gradients", json=EXAMPLES[name]["request"]).json()
     wanted = EXAMPLES[name]["answer"]
     assert (answer["loss"], answer["gradients"]) == (wanted["loss"], wanted["gradients"])
 
 
 @pytest.mark.parametrize("name", [name for name, each in EXAMPLES.items() if "op" in each])
-def test_an_example_on_a_page_is_true(name: str) -> None:
+def test_an_example_on_a_page_has_the_shown_results(name: str) -> None:
     example = EXAMPLES[name]
     op, given = example["op"], example.get("given", {})
     if any(isinstance(each, list) for each in (*given.values(), *example.get("found", {}).values())):
-        pytest.skip("a list of arrays is no feed and no answer")
+        pytest.skip("a list of arrays can be neither a feed nor an answer")
     leaves = [{"name": n, "dtype": t["dtype"], "shape": t["shape"], "role": "feed"} for n, t in given.items()]
     program = read({"blocks": [{"idx": 0, "parent_idx": -1, "vars": leaves, "ops": [op]}]})
     names = [name for each in op["outputs"].values() for name in each]
@@ -95,7 +95,7 @@ def test_an_example_on_a_page_is_true(name: str) -> None:
 
 
 def moves(spec: OpSpec) -> bool:
-    """Whether all that comes out of its examples went in, or is 0: it computes no numbers, but puts them elsewhere."""
+    """Whether the outputs of its examples contain only input numbers and 0: the op moves numbers and computes none."""
     for example in spec.example_rule() if spec.example_rule else ():
         came = {0.0, *flat(list(example.inputs))}
         if not came.issuperset(flat(list(example.outputs))):
@@ -110,7 +110,7 @@ def flat(value: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, spec in CATALOGUE.items() if spec.differentiable))
-def test_an_op_that_computes_says_its_formula_or_the_op_that_has_it(name: str) -> None:
+def test_every_op_that_computes_documents_its_formula_or_refers_to_another_op(name: str) -> None:
     spec = CATALOGUE[name]
     named = set(re.findall(r"`(\w+)`", spec.doc)) & CATALOGUE.keys() - {name}
     assert "``" in spec.doc or named or spec.name in SAMPLES or moves(spec)

@@ -41,12 +41,12 @@ def test_a_ready_service_passes() -> None:
         assert failure("127.0.0.1", port) is None
 
 
-def test_one_that_is_not_ready_fails_and_says_why() -> None:
+def test_a_service_that_is_not_ready_fails_with_the_reason() -> None:
     with answering(503, b'{"status": "starting"}') as port:
         assert failure("127.0.0.1", port) == f'127.0.0.1:{port} answers 503: {{"status": "starting"}}'
 
 
-def test_an_answer_that_is_no_json_cannot_break_the_line() -> None:
+def test_the_reason_is_one_line_without_control_characters() -> None:
     with answering(502, b"<html>\nBad\x1b[31m") as port:
         found = failure("127.0.0.1", port)
 
@@ -55,7 +55,7 @@ def test_an_answer_that_is_no_json_cannot_break_the_line() -> None:
     assert "\x1b" not in found
 
 
-def test_nobody_listening_fails() -> None:
+def test_a_closed_port_fails() -> None:
     with answering(200, b"") as port:
         pass
 
@@ -70,7 +70,7 @@ def test_the_address_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) ->
         assert main([]) == 0
 
 
-def test_an_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_argument_overrides_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKPASS_PORT", "1")
     with answering(200, b"{}") as port:
         assert main([f"127.0.0.1:{port}"]) == 0

@@ -105,7 +105,7 @@ async def test_out_of_memory_fails_one_call_and_leaves_the_worker_alive(open_poo
         assert (await pool.call("echo", {}, {"x": np.ones(5)}, deadline=60)).result["pid"] == before
 
 
-async def test_arguments_that_are_not_plain_data_raise_type_error_in_the_caller(pool: EmbeddedPool):
+async def test_arguments_other_than_plain_data_raise_type_error_in_the_caller(pool: EmbeddedPool):
     with pytest.raises(TypeError):
         await pool.call("echo", {"x": object()}, {"x": np.zeros(2**21)}, deadline=5)
 

@@ -75,7 +75,7 @@ def test_a_worker_without_a_start_message_ends_with_a_protocol_error(start: Star
     assert "ProtocolError: expected Start with one descriptor, got Start with 0" in errors
 
 
-def test_a_worker_that_is_started_twice_ends_with_a_protocol_error(start: Start):
+def test_a_second_start_message_ends_the_worker_with_a_protocol_error(start: Start):
     status, errors = run_worker((start, True), (Forget(1), False), (start, True))
 
     assert status == 1

@@ -1,4 +1,4 @@
-"""Which bytes are a JSON object, and which are refused, however politely other parsers take them."""
+"""Strict JSON: JSON objects are read, and invalid bytes are refused even if other parsers accept them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ NOT_JSON = {
     "repeated deep": b'{"a":[{"b":{"c":1,"d":2,"c":3}}]}',
     "repeated with an object": b'{"a":{"x":1},"a":{"x":1}}',
     "repeated by escape": b'{"a":1,"\\u0061":2}',
-    "repeated beside an escaped colon": b'{"a":1,"a":"\\u003a"}',
-    "repeated beside a capital escaped colon": b'{"a":1,"a":"\\u003A"}',
-    "repeated beside a list of numbers": b'{"a":[1,2,3],"a":[1,2,3]}',
+    "repeated next to an escaped colon": b'{"a":1,"a":"\\u003a"}',
+    "repeated next to a capital escaped colon": b'{"a":1,"a":"\\u003A"}',
+    "repeated next to a list of numbers": b'{"a":[1,2,3],"a":[1,2,3]}',
 }
 
 
 @pytest.mark.parametrize("name", NOT_JSON)
-def test_what_is_not_a_json_object_is_refused(name: str):
+def test_anything_but_a_json_object_is_refused(name: str):
     with pytest.raises(HttpProblem) as caught:
         parse_json(NOT_JSON[name])
 
@@ -67,7 +67,7 @@ def test_what_is_not_a_json_object_is_refused(name: str):
     assert len(caught.value.detail) < 300
 
 
-def test_text_in_another_encoding_is_refused_with_its_place():
+def test_an_error_gives_the_position_of_invalid_utf_8():
     with pytest.raises(HttpProblem) as caught:
         parse_json('{"ö":"ä"}'.encode()[:-3] + b'\xe4"}')
 
@@ -93,7 +93,7 @@ def test_nesting_up_to_the_limit_is_read():
     assert json.dumps(document).count("[") == 63
 
 
-def test_repeated_names_in_different_objects_are_fine():
+def test_different_objects_may_repeat_a_name():
     assert parse_json(b'{"a":{"x":1},"b":{"x":1},"c":[{"x":1},{"x":1}]}')["c"] == [{"x": 1}, {"x": 1}]
 
 
@@ -107,7 +107,7 @@ values = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(document=st.dictionaries(texts, values, max_size=4), ascii_only=st.booleans())
-def test_every_document_is_read_as_the_standard_library_reads_it(document: dict, ascii_only: bool):
+def test_the_parser_agrees_with_the_standard_library(document: dict, ascii_only: bool):
     data = json.dumps(document, ensure_ascii=ascii_only).encode()
 
     assert parse_json(data) == document == json.loads(data)
@@ -115,7 +115,7 @@ def test_every_document_is_read_as_the_standard_library_reads_it(document: dict,
 
 @settings(max_examples=200, deadline=None)
 @given(document=st.dictionaries(texts, values, min_size=1, max_size=4), twice=st.data(), ascii_only=st.booleans())
-def test_every_repetition_is_found(document: dict, twice: st.DataObject, ascii_only: bool):
+def test_every_repeated_member_is_refused(document: dict, twice: st.DataObject, ascii_only: bool):
     name = twice.draw(st.sampled_from(sorted(document)))
     again = twice.draw(values)
     members = [*document.items(), (name, again)]
@@ -127,7 +127,7 @@ def test_every_repetition_is_found(document: dict, twice: st.DataObject, ascii_o
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=40) | st.text(':{}[]",\\u0031eE+-. ', max_size=30).map(str.encode))
-def test_any_bytes_are_either_an_object_or_a_problem(data: bytes):
+def test_any_bytes_give_an_object_or_a_problem(data: bytes):
     try:
         assert isinstance(parse_json(data), dict)
     except HttpProblem as problem:
@@ -138,7 +138,7 @@ def test_any_bytes_are_either_an_object_or_a_problem(data: bytes):
     st.dictionaries(st.text(max_size=3), st.recursive(st.integers(0, 9) | st.text(max_size=3), st.lists, max_leaves=4)),
     st.integers(0, 3),
 )
-def test_a_compact_text_is_read_as_it_is_and_refused_with_a_member_said_twice(document, blanks):
+def test_a_compact_text_is_read_and_refused_with_a_repeated_member(document, blanks):
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b" " * blanks
     assert parse_json(text) == document
 
@@ -149,7 +149,7 @@ def test_a_compact_text_is_read_as_it_is_and_refused_with_a_member_said_twice(do
 
 
 @pytest.mark.parametrize("depth", [64, 65, 300, 500])
-def test_a_short_text_may_be_deep(depth):
+def test_the_depth_limit_holds_for_short_texts(depth):
     text = b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
     assert parse_json(text, max_depth=500)

@@ -1,4 +1,4 @@
-"""Tensors on the wire, in JSON and in safetensors: everything valid comes back, nothing else gets in."""
+"""Tensors in JSON and in safetensors: valid arrays survive a round trip, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(first: np.ndarray, second: np.ndarray) -> bool:
 
 @settings(max_examples=200, deadline=None)
 @given(array=arrays(), as_base64=st.booleans())
-def test_json_brings_every_array_back_bit_for_bit(array: np.ndarray, as_base64: bool):
+def test_json_preserves_every_bit_of_an_array(array: np.ndarray, as_base64: bool):
     text = dumps(encode(array, base64=as_base64))
 
     back = decode(json.loads(text, parse_constant=pytest.fail), pointer="/feeds/x")
@@ -48,7 +48,7 @@ def test_json_brings_every_array_back_bit_for_bit(array: np.ndarray, as_base64: 
 
 @settings(max_examples=100, deadline=None)
 @given(tensors=st.dictionaries(st.text(max_size=5).filter(lambda n: n != "__metadata__"), arrays(), max_size=4))
-def test_a_tensor_file_brings_every_array_back_and_the_library_reads_it_too(tensors: dict[str, np.ndarray]):
+def test_a_tensor_file_preserves_every_array_and_the_library_can_read_it(tensors: dict[str, np.ndarray]):
     tensors = {name.encode("utf-8", "ignore").decode(): array for name, array in tensors.items()}
     data = pack(tensors, {"seq": 3}, key="request")
 
@@ -71,7 +71,7 @@ def test_a_file_written_by_the_library_is_read():
     assert bool(tensors["y"]) is True
 
 
-def test_an_answer_that_is_not_finite_says_so_in_base64():
+def test_an_array_with_nan_is_encoded_as_base64_and_marked():
     document = json.loads(dumps(encode_all({"g": np.array([1, np.nan], np.float32)})))
 
     assert document["g"]["finite"] is False
@@ -110,7 +110,7 @@ BAD_TENSORS = {
     "rank 9": (tensor(shape=[1] * 9), "limit-exceeded", "/shape"),
     "huge product": (tensor(shape=[2**32, 2**32]), "limit-exceeded", "/shape"),
     "2**63": (tensor(shape=[2**63]), "limit-exceeded", "/shape"),
-    "huge behind zero": (tensor(shape=[0, 2**40, 2**40], data=[]), "limit-exceeded", "/shape"),
+    "huge size after a zero": (tensor(shape=[0, 2**40, 2**40], data=[]), "limit-exceeded", "/shape"),
     "too many": (tensor(data=[1, 2, 3]), "shape-mismatch", "/data"),
     "too few": (tensor(data=[]), "shape-mismatch", "/data"),
     "scalar without data": (tensor(shape=[], data=[]), "shape-mismatch", "/data"),
@@ -140,7 +140,7 @@ BAD_TENSORS = {
 
 
 @pytest.mark.parametrize("name", BAD_TENSORS)
-def test_a_wrong_tensor_is_refused_with_its_place(name: str):
+def test_an_error_points_to_the_invalid_member_of_a_tensor(name: str):
     value, code, place = BAD_TENSORS[name]
 
     with pytest.raises(HttpProblem) as caught:
@@ -150,14 +150,14 @@ def test_a_wrong_tensor_is_refused_with_its_place(name: str):
     assert caught.value.errors[0].pointer == f"/feeds/x{place}"
 
 
-def test_all_wrong_tensors_are_told_at_once():
+def test_all_invalid_tensors_are_reported_together():
     with pytest.raises(HttpProblem) as caught:
         decode_all({"a": tensor(), "b/c": 1, "d": tensor(dtype="x")}, pointer="/feeds")
 
     assert [error.pointer for error in caught.value.errors] == ["/feeds/b~1c", "/feeds/d/dtype"]
 
 
-def test_a_tensor_over_its_limit_in_bytes_is_refused_before_it_is_read():
+def test_a_tensor_over_the_limit_of_bytes_is_refused():
     with pytest.raises(HttpProblem, match="more than 7 bytes"):
         decode(tensor(), pointer="", limits=TensorLimits(bytes=7))
 
@@ -178,7 +178,7 @@ BAD_FILES = {
     "header of 2**63": (file({}, size=2**63), 400, "limit-exceeded"),
     "header of 100 MB": (file({}, size=10**8), 400, "limit-exceeded"),
     "header past the end": (file({}, size=3), 400, "invalid-tensor-file"),
-    "header is no JSON": (file(b"{nope"), 400, "invalid-json"),
+    "header is not JSON": (file(b"{nope"), 400, "invalid-json"),
     "header is a list": (file([]), 400, "invalid-json"),
     "name twice": (file(b'{"x":%b,"x":%b}' % ((json.dumps(entry()).encode(),) * 2), bytes(8)), 400, "invalid-json"),
     "entry is a list": (file({"x": [1]}), 400, "invalid-tensor-file"),
@@ -202,14 +202,14 @@ BAD_FILES = {
     "long name": (file({"x" * 300: entry()}, bytes(8)), 422, "limit-exceeded"),
     "metadata of numbers": (file({"__metadata__": {"request": 1}}), 400, "invalid-tensor-file"),
     "metadata as text": (file({"__metadata__": "{}"}), 400, "invalid-tensor-file"),
-    "request is no JSON": (file({"__metadata__": {"request": "{"}}), 400, "invalid-json"),
+    "request is not JSON": (file({"__metadata__": {"request": "{"}}), 400, "invalid-json"),
     "request is a list": (file({"__metadata__": {"request": "[]"}}), 400, "invalid-json"),
     "bool byte": (file({"x": entry(0, 1, [1], "BOOL")}, b"\x02"), 422, "dtype-mismatch"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_wrong_file_is_refused(name: str):
+def test_an_invalid_file_is_refused(name: str):
     data, status, code = BAD_FILES[name]
 
     with pytest.raises(HttpProblem) as caught:
@@ -222,18 +222,18 @@ def test_a_wrong_file_is_refused(name: str):
     ("name", "place"),
     [
         ("request is a list", "in `request` of the file's metadata"),
-        ("request is no JSON", "in `request` of the file's metadata"),
-        ("header is no JSON", "in the file's header"),
+        ("request is not JSON", "in `request` of the file's metadata"),
+        ("header is not JSON", "in the file's header"),
     ],
 )
-def test_wrong_json_in_a_file_is_refused_with_its_place(name: str, place: str):
+def test_an_error_names_the_part_of_a_file_with_invalid_json(name: str, place: str):
     with pytest.raises(HttpProblem, match=f", {place}$"):
         unpack(BAD_FILES[name][0])
 
 
 @settings(max_examples=200, deadline=None)
 @given(cut=st.integers(0, 200), place=st.integers(0, 200), byte=st.integers(0, 255))
-def test_a_damaged_file_is_either_read_or_a_problem(cut: int, place: int, byte: int):
+def test_a_damaged_file_gives_arrays_or_a_problem(cut: int, place: int, byte: int):
     whole = bytearray(pack({"x": np.ones(4, np.float32), "b": np.array([True])}, {"a": 1}, key="request"))
     whole[place % len(whole)] = byte
 

@@ -1,4 +1,4 @@
-"""What a client gets of several writes, and when."""
+"""The packets that several writes become, and the time when each is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def anyio_backend() -> str:
 
 
 class Packets:
-    """A transport that notes what it is told to do."""
+    """A transport that records its calls."""
 
     def __init__(self) -> None:
         self.done: list[bytes | str] = []
@@ -47,7 +47,7 @@ async def opened() -> tuple[Gathering, list[bytes | str]]:
     return Gathering(packets, asyncio.get_running_loop()), packets.done
 
 
-async def test_two_writes_are_one_packet_and_go_at_once(opened):
+async def test_two_writes_are_sent_at_once_as_one_packet(opened):
     transport, done = opened
     transport.write(b"header ")
     assert (transport.get_write_buffer_size(), done) == (12, [])
@@ -57,7 +57,7 @@ async def test_two_writes_are_one_packet_and_go_at_once(opened):
     assert done == [b"header body"]
 
 
-async def test_a_write_that_stays_alone_goes_before_anything_else_happens(opened):
+async def test_a_single_write_is_sent_in_the_next_turn_of_the_event_loop(opened):
     transport, done = opened
     transport.write(b"header")
     await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_a_write_that_stays_alone_goes_before_anything_else_happens(opened
     assert done == [b"header", b"line"]
 
 
-async def test_closing_sends_what_waits_and_aborting_does_not(opened):
+async def test_closing_sends_the_waiting_write_and_aborting_drops_it(opened):
     transport, done = opened
     transport.write(b"header")
     transport.close()
@@ -79,5 +79,5 @@ async def test_closing_sends_what_waits_and_aborting_does_not(opened):
     assert done[2:] == ["abort"]
 
 
-async def test_the_rest_is_the_transports_own(opened):
+async def test_other_calls_reach_the_transport(opened):
     assert opened[0].get_extra_info("peername") == "peername"

@@ -1,4 +1,4 @@
-"""What every answer carries, and what happens when nobody waits for it any more."""
+"""Headers and metrics of every answer, and the cancellation of calls whose client has disconnected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 
 class OneWorker:
-    """An engine seen by the metrics only."""
+    """An engine that only the metrics read."""
 
     waiting = 3
     events = Counter({("restart", "crash"): 2, ("stopped", "cancel"): 1})
@@ -67,13 +67,13 @@ def client(app: FastAPI) -> Iterator[TestClient]:
     yield TestClient(app, raise_server_exceptions=False)
 
 
-def test_a_decent_request_id_is_echoed_and_another_replaced(client: TestClient):
+def test_a_valid_request_id_is_echoed_and_an_invalid_one_replaced(client: TestClient):
     assert client.get("/things/1", headers={"request-id": "abc-1.2_3"}).headers["request-id"] == "abc-1.2_3"
     for bad in ("", "a b", "x" * 65, "a\tb"):
         assert client.get("/things/1", headers={"request-id": bad}).headers["request-id"].startswith("req_")
 
 
-def test_security_headers_are_there_unless_a_route_knows_better(client: TestClient):
+def test_answers_have_security_headers_unless_the_route_sets_its_own(client: TestClient):
     own, default = client.get("/things/1").headers, client.get("/nowhere").headers
 
     assert (own["cache-control"], own["content-security-policy"]) == ("private", "sandbox")
@@ -82,7 +82,7 @@ def test_security_headers_are_there_unless_a_route_knows_better(client: TestClie
     assert own["x-content-type-options"] == default["x-content-type-options"] == "nosniff"
 
 
-def test_ten_thousand_paths_are_one_time_series(client: TestClient, metrics: Metrics):
+def test_all_paths_of_a_route_share_one_time_series(client: TestClient, metrics: Metrics):
     for number in range(100):
         client.get(f"/things/{number}")
         client.get(f"/nowhere/{number}")
@@ -95,7 +95,7 @@ def test_ten_thousand_paths_are_one_time_series(client: TestClient, metrics: Met
     assert "http_server_active_requests 0.0" in page
 
 
-def test_the_engine_is_read_when_metrics_are_asked_for(metrics: Metrics):
+def test_a_scrape_reads_the_metrics_of_the_engine(metrics: Metrics):
     page = metrics.render()[0].decode()
 
     for line in (
@@ -124,7 +124,7 @@ SCOPE = {
 }
 
 
-async def test_a_handler_is_cancelled_when_its_client_goes_away(app: FastAPI, metrics: Metrics):
+async def test_a_disconnect_cancels_the_handler(app: FastAPI, metrics: Metrics):
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}, {"type": "http.disconnect"}])
     sent = []
 
@@ -142,7 +142,7 @@ async def test_a_handler_is_cancelled_when_its_client_goes_away(app: FastAPI, me
     assert "backpass_client_disconnects_total 1.0" in metrics.render()[0].decode()
 
 
-async def test_a_request_cut_off_by_the_end_of_the_service_is_told_so(app: FastAPI):
+async def test_a_request_stopped_by_a_shutdown_gets_status_503(app: FastAPI):
     sent = []
 
     async def receive() -> dict:
@@ -162,7 +162,7 @@ async def test_a_request_cut_off_by_the_end_of_the_service_is_told_so(app: FastA
     assert b'"code":"draining"' in sent[1]["body"]
 
 
-async def test_no_more_is_read_ahead_than_the_buffer_holds(app: FastAPI):
+async def test_reading_ahead_stops_when_the_buffer_is_full(app: FastAPI):
     taken = 0
 
     async def receive() -> dict:

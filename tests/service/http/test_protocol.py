@@ -1,4 +1,4 @@
-"""The protocol under real sockets: slow, oversized, malformed, unread."""
+"""The protocol with real sockets: slow, oversized and malformed requests, and unread answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def connected(port: int) -> socket.socket:
 
 
 def answer(sock: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """All bytes until the server closes the connection."""
     parts = []
     while data := sock.recv(65536):
         parts.append(data)
@@ -100,7 +100,7 @@ def test_a_normal_request_is_answered_and_the_connection_kept(port: int):
             until(sock, b"fine")
 
 
-def test_an_idle_or_slow_header_is_cut_off(port: int):
+def test_an_incomplete_header_closes_the_connection_at_its_deadline(port: int):
     for sent in (b"", b"GET /ok HTTP/1.1\r\nhost: x\r\n"):
         with connected(port) as sock:
             started = time.monotonic()
@@ -111,7 +111,7 @@ def test_an_idle_or_slow_header_is_cut_off(port: int):
             assert 0.4 < time.monotonic() - started < 2
 
 
-def test_a_dripped_header_is_cut_off_although_something_always_comes(port: int):
+def test_a_slowly_sent_header_closes_the_connection_at_its_deadline(port: int):
     with connected(port) as sock:
         started = time.monotonic()
         with pytest.raises(OSError):
@@ -142,7 +142,7 @@ def test_the_second_header_of_a_connection_has_a_deadline_too(port: int):
     ],
     ids=["long value", "long name", "many fields"],
 )
-def test_a_large_header_is_431(port: int, header: bytes):
+def test_a_large_header_gets_status_431(port: int, header: bytes):
     checked(exchange(port, b"GET /ok HTTP/1.1\r\nhost: x\r\n" + header + b"\r\n"), 431, "headers-too-large")
 
 
@@ -151,7 +151,7 @@ def test_a_long_path_counts_as_header(port: int):
 
 
 @pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n"], ids=["none", "two"])
-def test_a_request_names_exactly_one_host(port: int, hosts: bytes):
+def test_a_request_without_exactly_one_host_field_is_refused(port: int, hosts: bytes):
     checked(exchange(port, b"GET /ok HTTP/1.1\r\n" + hosts + b"\r\n"), 400, "malformed-request")
 
 
@@ -170,34 +170,34 @@ def test_a_request_names_exactly_one_host(port: int, hosts: bytes):
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_what_is_not_http_gets_one_problem_document(port: int, sent: bytes):
+def test_invalid_http_gets_one_problem_document(port: int, sent: bytes):
     raw = exchange(port, sent)
 
     assert raw.count(b"HTTP/1.1 ") == 1, raw
     checked(raw, 400, "malformed-request")
 
 
-def test_rubbish_behind_a_good_request_does_not_take_its_answer(port: int):
+def test_a_valid_request_before_invalid_bytes_gets_its_answer(port: int):
     raw = exchange(port, b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n\x00\x00")
 
     assert raw.startswith(b"HTTP/1.1 200")
     assert raw.endswith(b"fine")
 
 
-def test_a_slow_body_is_408_and_closes(port: int):
+def test_a_slow_body_gets_status_408(port: int):
     head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
 
     checked(exchange(port, head), 408, "body-timeout")
 
 
-def test_a_body_over_the_limit_is_answered_although_the_client_sends_it_all_first(port: int):
+def test_a_client_that_sends_a_large_body_completely_gets_status_413(port: int):
     body = b" " * 5_000_000
     head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
 
     checked(exchange(port, head + body), 413, "body-too-large")
 
 
-def test_an_answer_that_nobody_reads_is_given_up(port: int):
+def test_an_unread_answer_is_aborted(port: int):
     with connected(port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
         time.sleep(2)
@@ -206,12 +206,12 @@ def test_an_answer_that_nobody_reads_is_given_up(port: int):
             while data := sock.recv(2**20):
                 received += len(data)
         except ConnectionResetError:
-            pass  # as good as an end: what counts is that no more came
+            pass  # a reset ends the answer too
 
     assert received < 40 * 2**20
 
 
-def test_a_slow_reader_that_reads_gets_everything(port: int):
+def test_a_slow_reader_gets_the_complete_answer(port: int):
     with connected(port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         total = 0

@@ -1,4 +1,4 @@
-"""How a request body is read: its type, its size, its pace, and what comes out."""
+"""Reading of request bodies: media type, size, speed, and the decoded body."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 def request(*chunks: bytes, pause: float = 0.0, **headers: str) -> Request:
-    """A request whose body comes in `chunks`, each after `pause` seconds."""
+    """A request whose body arrives in `chunks`, each after `pause` seconds."""
     waiting = list(chunks)
 
     async def receive() -> dict:
@@ -45,14 +45,14 @@ async def refused(problem_of: Request, **options: bool) -> HttpProblem:
     return caught.value
 
 
-async def test_json_comes_out_as_an_object():
+async def test_a_json_body_becomes_an_object():
     body = await read_body(request(b'{"a":', b"[1]}", content_type="Application/JSON; charset=UTF-8"), SMALL)
 
     assert (body.document, body.tensors, body.media_type) == ({"a": [1]}, {}, JSON)
 
 
 @pytest.mark.parametrize("media_type", [SAFETENSORS, "application/octet-stream"])
-async def test_safetensors_come_out_as_arrays_and_an_object(media_type: str):
+async def test_a_safetensors_body_becomes_arrays_and_an_object(media_type: str):
     data = pack({"x": np.arange(3.0)}, {"seq": 1}, key="request")
 
     body = await read_body(request(data, content_type=media_type), SMALL)
@@ -61,7 +61,7 @@ async def test_safetensors_come_out_as_arrays_and_an_object(media_type: str):
     np.testing.assert_array_equal(body.tensors["x"], [0, 1, 2])
 
 
-async def test_a_large_body_is_parsed_beside_the_event_loop():
+async def test_a_large_body_is_parsed_in_a_thread():
     numbers = b'{"x":[' + b"1.5," * 1_000_000 + b"0]}"
     longest, running = 0.0, True
 
@@ -81,7 +81,7 @@ async def test_a_large_body_is_parsed_beside_the_event_loop():
     assert longest < 0.5
 
 
-async def test_the_same_request_has_the_same_digest_and_another_has_another():
+async def test_equal_requests_have_equal_digests_and_different_ones_differ():
     bodies = [await read_body(request(text, content_type=JSON), SMALL) for text in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
 
     first, again, other = (body.digest for body in bodies)
@@ -89,7 +89,7 @@ async def test_the_same_request_has_the_same_digest_and_another_has_another():
     assert Body({}, {}, SAFETENSORS, b'{"a":1}').digest != first
 
 
-def test_every_byte_of_a_large_body_counts_for_its_digest():
+def test_the_digest_depends_on_every_byte_of_a_large_body():
     raw = bytearray(3 * 2**20 + 5)
     seen = {Body({}, {}, SAFETENSORS, bytes(raw)).digest}
     for changed in (0, 2**20 - 1, 2**20, 2 * 2**20 + 7, len(raw) - 1):
@@ -100,7 +100,7 @@ def test_every_byte_of_a_large_body_counts_for_its_digest():
     assert Body({}, {}, SAFETENSORS, raw + b"\0").digest not in seen
 
 
-async def test_no_body_is_an_empty_object_only_where_it_may_be():
+async def test_an_optional_missing_body_is_an_empty_object():
     assert (await read_body(request(), SMALL, optional=True)).document == {}
     assert (await read_body(request(content_length="0"), SMALL, optional=True)).document == {}
     assert (await refused(request())).code == "unsupported-media-type"
@@ -111,14 +111,14 @@ async def test_no_body_is_an_empty_object_only_where_it_may_be():
     "content_type",
     ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "application/json+x"],
 )
-async def test_another_media_type_is_415_and_names_those_that_work(content_type: str):
+async def test_an_unsupported_media_type_gets_415_and_the_supported_ones(content_type: str):
     problem = await refused(request(b"{}", content_type=content_type))
 
     assert (problem.status, problem.code) == (415, "unsupported-media-type")
     assert problem.headers["Accept"] == f"{JSON}, {SAFETENSORS}"
 
 
-async def test_safetensors_where_only_json_is_read_is_415():
+async def test_a_route_for_json_only_refuses_safetensors_with_415():
     problem = await refused(request(b"", content_type=SAFETENSORS), binary=False)
 
     assert (problem.status, problem.headers["Accept"]) == (415, JSON)
@@ -131,13 +131,13 @@ async def test_a_content_encoding_is_refused(coding: str):
     assert (problem.status, problem.code) == (415, "unsupported-encoding")
 
 
-async def test_a_declared_length_over_the_limit_is_413_at_once():
+async def test_a_declared_length_over_the_limit_gets_413():
     problem = await refused(request(content_type=JSON, content_length="1001"))
 
     assert (problem.status, problem.headers["Connection"]) == (413, "close")
 
 
-async def test_bytes_are_counted_whatever_was_declared():
+async def test_an_oversized_body_without_a_declared_length_gets_413():
     for chunks in ([b"x" * 1001], [b"x" * 400] * 3):
         problem = await refused(request(*chunks, content_type=JSON))
 
@@ -149,7 +149,7 @@ async def test_each_media_type_has_its_own_limit():
     assert (await refused(request(b"x" * 5001, content_type=SAFETENSORS))).status == 413
 
 
-async def test_a_client_that_never_stops_sending_is_not_listened_to_for_ever():
+async def test_reading_an_oversized_body_stops_after_a_few_seconds():
     started = time.monotonic()
 
     problem = await refused(request(*[bytes(2**20)] * 100, pause=0.001, content_type=JSON))
@@ -158,7 +158,7 @@ async def test_a_client_that_never_stops_sending_is_not_listened_to_for_ever():
     assert time.monotonic() - started < 4
 
 
-async def test_a_slow_body_is_408():
+async def test_a_slow_body_gets_408():
     started = time.monotonic()
 
     problem = await refused(request(*[b" "] * 100, pause=0.05, content_type=JSON))
@@ -167,7 +167,7 @@ async def test_a_slow_body_is_408():
     assert time.monotonic() - started < 1
 
 
-async def test_a_large_body_has_more_time_than_a_small_one():
+async def test_a_large_body_gets_a_longer_deadline():
     settings = Settings(body_deadline=0.2, body_bytes_per_second=10_000)
     text = json.dumps({"x": "y" * 8000}).encode()
 
@@ -194,12 +194,12 @@ async def test_a_large_body_has_more_time_than_a_small_one():
         ("text/html, application/json;q=nonsense, */*;q=0.3", True),
     ],
 )
-async def test_the_accept_header_decides_the_form_of_the_answer(accept: str | None, binary: bool):
+async def test_the_accept_header_chooses_the_form_of_the_answer(accept: str | None, binary: bool):
     assert wants_tensorfile(request(**({} if accept is None else {"accept": accept}))) is binary
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", "image/*"])
-async def test_an_accept_header_that_nothing_fits_is_406(accept: str):
+async def test_an_unsupported_accept_header_gets_406(accept: str):
     with pytest.raises(HttpProblem) as caught:
         wants_tensorfile(request(accept=accept))
 

@@ -1,4 +1,4 @@
-"""What the metrics say of calls to workers: each call once, under one label, and how long compiling took."""
+"""Metrics of calls to workers: each call is counted once under one label, with its time of compilation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.wire import opened, problem, tensors
 
 
 class FullQueue:
-    """An engine that takes no call."""
+    """An engine that refuses every call."""
 
     def __init__(self) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
@@ -60,7 +60,7 @@ def sketch(factor: float) -> Sketch:
         ("/v1/sessions", {"program": sketch(1.0).document, "loss": "loss"}, "session.create"),
     ],
 )
-def test_a_full_queue_is_counted_once_and_under_the_code_of_its_problem(tmp_path, path, body, kind):
+def test_a_full_queue_is_counted_once_under_its_problem_code(tmp_path, path, body, kind):
     with TestClient(create_app(Settings(data_dir=tmp_path), FullQueue())) as client:  # type: ignore[arg-type]
         before = samples(client.get("/metrics").text, "backpass_steps_total")
 
@@ -92,10 +92,10 @@ def test_a_compilation_is_timed_once(client: httpx.Client):
     assert more > seconds
 
 
-def test_a_compilation_that_a_parked_call_waited_for_is_timed(client: httpx.Client):
+def test_a_compilation_for_a_parked_call_is_timed(client: httpx.Client):
     calls, seconds = compilations(client)
 
-    with opened(client, sketch(2.5)) as path:  # is compiled to machine code before it is answered
+    with opened(client, sketch(2.5)) as path:  # the answer waits for the machine code
         again, more = compilations(client)
         assert again == calls + 1
         assert more > seconds + 0.001

@@ -1,4 +1,4 @@
-"""Nonsense of every kind: never a 500, never a hang, never a dead worker, and always a problem document."""
+"""Invalid requests of every kind get a problem document: no 500, no hang, no dead worker."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def generations(service: Served) -> list[int]:
     return [w["generation"] for w in service.client.get("/v1/workers").json()["workers"]]
 
 
-def test_mutated_bodies_800_of_them_are_answered_or_refused_and_no_worker_dies(service):
+def test_800_mutated_bodies_get_valid_answers_and_kill_no_worker(service):
     before = generations(service)
     refused = 0
     for i in range(800):
@@ -123,7 +123,7 @@ def test_mutated_bodies_800_of_them_are_answered_or_refused_and_no_worker_dies(s
 @pytest.mark.parametrize(
     "path", ["/v1/programs", "/v1/gradients", "/v1/sessions", f"/v1/programs/{REGRESSION_ID}/gradients"]
 )
-def test_bodies_that_are_no_json_objects_are_refused(client, path):
+def test_bodies_other_than_json_objects_are_refused(client, path):
     for raw in RAW:
         answer = client.post(path, content=raw, headers=JSON)
         check(answer)
@@ -138,7 +138,7 @@ def test_bodies_that_are_no_json_objects_are_refused(client, path):
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/programs/x", "/v1/nothing", "/v1/programs/prg_%00", "/v1/sessions/..%2f.."]
 )
-def test_wrong_paths_and_methods_are_problems_too(client, method, path):
+def test_wrong_paths_and_methods_get_problem_documents(client, method, path):
     check(client.request(method, path))
 
 
@@ -169,7 +169,7 @@ SCHEMA = schemathesis.openapi.from_dict(create_app(Settings.model_construct()).o
 
 @SCHEMA.parametrize()
 @settings(max_examples=EXAMPLES // 20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_what_the_schema_generates_never_breaks_anything(case, service):
+def test_generated_requests_get_valid_answers(case, service):
     answer = case.call(base_url=service.url, timeout=20)
 
     assert answer.status_code < 500 or answer.status_code in (503, 504), answer.text

@@ -1,4 +1,4 @@
-"""Every mistake in a request is told with its place: a pointer that leads somewhere in the body, or a parameter."""
+"""Every error of a request has a place: a pointer into the body, or a parameter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def leads_somewhere(pointer: str, body: Any) -> bool:
         ("/v1/sessions", {"init": {"seed": -1}}, "/init/seed"),
     ],
 )
-def test_a_value_that_is_not_as_the_schema_asks_is_told_with_its_place(client, path, wrong, pointer):
+def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
     body = (GRADIENTS if path == "/v1/gradients" else SESSION) | wrong
     answer = client.post(path, json=body)
     problem = answer.json()
@@ -57,7 +57,7 @@ def test_a_value_that_is_not_as_the_schema_asks_is_told_with_its_place(client, p
     assert problem["detail"].startswith("one ") or len(set(pointers)) > 1
 
 
-def test_what_is_missing_is_told_where_it_should_be(client):
+def test_an_error_points_to_the_place_of_a_missing_member(client):
     answer = client.post("/v1/sessions", json={"program_id": REGRESSION_ID, "optimizer": {"type": "sgd"}})
 
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/loss"]
@@ -73,7 +73,7 @@ def test_what_is_missing_is_told_where_it_should_be(client):
         "/problems?shpe=1",
     ],
 )
-def test_a_query_parameter_that_there_is_not_is_refused(client, path):
+def test_an_unknown_query_parameter_is_refused(client, path):
     answer = client.get(path)
     (error, *_) = [each for each in answer.json()["errors"] if each["code"] == "extra-forbidden"]
 
@@ -81,7 +81,7 @@ def test_a_query_parameter_that_there_is_not_is_refused(client, path):
     assert error["parameter"] == ("query: los" if "los=" in path and "shpe" not in path else "query: shpe")
 
 
-def test_a_step_with_a_misspelt_query_is_not_done(client):
+def test_a_step_with_a_misspelt_query_parameter_changes_nothing(client):
     session = client.post("/v1/sessions", json=SESSION).json()["id"]
     step = json.dumps({"feeds": REGRESSION_FEEDS})
     headers = {"content-type": "application/json"}
@@ -92,7 +92,7 @@ def test_a_step_with_a_misspelt_query_is_not_done(client):
     client.delete(f"/v1/sessions/{session}")
 
 
-def test_a_shape_that_cannot_be_read_is_told_as_a_parameter(client):
+def test_an_error_names_the_parameter_with_an_invalid_shape(client):
     answer = client.get(f"/v1/programs/{REGRESSION_ID}/analysis?loss=loss&shape=x:3,2&shape=y")
 
     (error,) = answer.json()["errors"]

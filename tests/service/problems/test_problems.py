@@ -1,4 +1,4 @@
-"""Every error is a problem document: complete, bounded, and silent about what was sent."""
+"""Every error is a problem document: complete, bounded, and without values of the request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Model(BaseModel):
 
 
 class Idle:
-    """An engine that nobody calls."""
+    """An engine without calls."""
 
     events: dict = {}
     waiting = 0
@@ -106,11 +106,11 @@ def test_an_exception_becomes_its_problem(name: str):
         assert int(response.headers["retry-after"]) >= 1
 
 
-def test_retry_after_is_what_the_engine_computed_rounded_up():
+def test_retry_after_is_the_engines_delay_rounded_up():
     assert client(QueueFull("full", retry_after=7.2)).get("/raise").headers["retry-after"] == "8"
 
 
-def test_all_mistakes_of_a_program_come_with_pointers_and_places():
+def test_mistakes_of_a_program_have_pointers_and_locations():
     mistakes = [Problem("use_before_write", f"mistake {n}", f"/blocks/1/ops/{n}", PLACE, "write it") for n in range(60)]
 
     document = checked(client(InvalidProgram(mistakes)).get("/raise"), 422, "invalid-program")
@@ -123,13 +123,13 @@ def test_all_mistakes_of_a_program_come_with_pointers_and_places():
     assert document["errors"][3]["suggestion"] == "write it"
 
 
-def test_another_prefix_leads_to_another_place():
+def test_without_a_prefix_pointers_start_at_the_program():
     remote = RemoteError("program", "bad_slot", "no", {"problems": [{"pointer": "/a", "code": "c", "message": "m"}]})
 
     assert problems.from_remote(remote, prefix="").errors[0].pointer == "/a"
 
 
-def test_the_router_speaks_problem_too():
+def test_errors_of_the_router_are_problem_documents():
     assert checked(client().get("/nowhere"), 404, "not-found")["instance"].startswith("/nowhere#req_")
     response = client().delete("/raise")
     checked(response, 405, "method-not-allowed")
@@ -148,7 +148,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_a_body_that_does_not_fit_is_told_where_and_never_shown_again(name: str):
+def test_an_error_points_to_the_invalid_value_and_never_quotes_it(name: str):
     body, pointer = BAD_BODIES[name]
 
     response = client().post("/model/1", json=body)
@@ -159,19 +159,19 @@ def test_a_body_that_does_not_fit_is_told_where_and_never_shown_again(name: str)
     assert "7654321" not in response.text
 
 
-def test_parameters_are_named_when_they_are_wrong():
+def test_errors_name_invalid_parameters():
     document = checked(client().post("/model/12?page=x", json={"rate": 1.0}), 422, "invalid-request")
 
     assert [error["parameter"] for error in document["errors"]] == ["path: number", "query: page"]
 
 
-def test_a_thousand_mistakes_make_a_short_answer():
+def test_a_document_with_a_thousand_mistakes_is_truncated():
     body = {"rate": 1.0, "names": [SECRET] * 1000, SECRET: 1}
 
     assert checked(client().post("/model/1", json=body), 422, "invalid-request")["errors_truncated"] is True
 
 
-def test_long_texts_and_surrogates_cannot_break_a_document():
+def test_long_texts_and_surrogates_leave_a_document_valid():
     fields = [FieldError("/x" * 10_000, "c", "\ud800" * 10_000, {"variable": "v" * 10_000}, "s" * 9999)] * 99
 
     checked(
@@ -179,23 +179,23 @@ def test_long_texts_and_surrogates_cannot_break_a_document():
     )
 
 
-def test_broken_json_is_400():
+def test_invalid_json_gets_400():
     response = client().post("/model/1", content=b"{", headers={"content-type": "application/json"})
 
     checked(response, 400, "invalid-json")
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_every_code_has_a_page_for_people_and_one_for_programs(code: str):
-    for_programs = client().get(f"/problems/{code}")
-    for_people = client().get(f"/problems/{code}", headers={"accept": "text/html"})
+def test_every_code_has_an_html_page_and_a_json_page(code: str):
+    as_json = client().get(f"/problems/{code}")
+    as_html = client().get(f"/problems/{code}", headers={"accept": "text/html"})
 
-    assert for_programs.json()["statuses"] == list(CODES[code].statuses)
-    assert CODES[code].title in for_people.text
-    assert "unsafe-inline" in for_people.headers["content-security-policy"]
+    assert as_json.json()["statuses"] == list(CODES[code].statuses)
+    assert CODES[code].title in as_html.text
+    assert "unsafe-inline" in as_html.headers["content-security-policy"]
 
 
-def test_a_code_that_is_none_has_no_page():
+def test_an_unknown_code_has_no_page():
     checked(client().get("/problems/nonsense"), 404, "not-found")
 
 
@@ -207,7 +207,7 @@ def test_every_code_can_be_documented():
     assert examples["worker-lost"]["value"]["status"] == 503
 
 
-def test_codes_used_in_the_service_are_all_in_the_table():
+def test_the_table_contains_every_code_that_the_service_uses():
     used = set()
     for path in Path(problems.__file__).parents[1].rglob("*.py"):
         used |= set(re.findall(r'(?:HttpProblem|TensorError)\(\s*"([a-z-]+)"', path.read_text()))

@@ -58,7 +58,7 @@ def test_complex_tensors_are_refused(client: httpx.Client, member: str):
 
 
 def test_files_with_complex_tensors_are_refused(client: httpx.Client):
-    # no writer of such files knows the name for it, so that it is put in by hand: eight bytes an element
+    # no writer supports this dtype, so the test writes it into the header: eight bytes an element
     content = save({"w": np.ones(1)}, metadata={"request": "{}"}).replace(b'"F64"', b'"C64"')
 
     answer = client.post("/v1/gradients", content=content, headers={"content-type": FILE})

@@ -28,7 +28,7 @@ def asked(sketch: Sketch, **more: object) -> dict:
 
 
 def expected(sketch: Sketch) -> tuple[float, np.ndarray]:
-    """Loss of the regression and its gradient by w, by hand."""
+    """Loss of the regression and its gradient with respect to w, from the formula."""
     x, y, w = (sketch.values[name] for name in "xyw")
     error = x @ w - y
     return float((error**2).mean()), 2 * x.T @ error / len(x)
@@ -39,7 +39,7 @@ def registered(client: httpx.Client) -> str:
     return client.post("/v1/programs", json={"program": regression().document}).json()["id"]
 
 
-def test_json_in_and_json_out(client):
+def test_a_json_request_gets_the_correct_gradients_as_json(client):
     sketch = regression()
     loss, gradient = expected(sketch)
 
@@ -55,7 +55,7 @@ def test_json_in_and_json_out(client):
     assert "compute;dur=" in answer.headers["server-timing"]
 
 
-def test_safetensors_in_and_safetensors_out(client, registered):
+def test_a_safetensors_request_gets_the_correct_gradients_as_safetensors(client, registered):
     sketch = regression()
     loss, gradient = expected(sketch)
 
@@ -69,7 +69,7 @@ def test_safetensors_in_and_safetensors_out(client, registered):
     assert said["finite"] is True
 
 
-def test_the_form_of_the_answer_is_chosen_by_accept_alone(client, registered):
+def test_only_the_accept_header_chooses_the_form_of_the_answer(client, registered):
     sketch = regression()
     feeds, parameters = parts(sketch)
     body = {"loss": "loss", "feeds": tensors(feeds), "parameters": tensors(parameters)}
@@ -84,7 +84,7 @@ def test_the_form_of_the_answer_is_chosen_by_accept_alone(client, registered):
     problem(client.post(path, json=body, headers={"accept": "image/png"}), 406, "not-acceptable")
 
 
-def test_a_program_by_id_inline(client, registered):
+def test_a_request_contains_either_a_program_or_its_id(client, registered):
     answer = client.post("/v1/gradients", json=asked(regression()) | {"program_id": registered, "program": None})
     assert answer.status_code == 200, answer.text
     problem(client.post("/v1/gradients", json=asked(regression(), program_id=registered)), 422, "invalid-request")
@@ -109,7 +109,7 @@ def test_the_same_request_has_the_same_answer_bit_for_bit(client):
     assert first != other
 
 
-def test_only_the_gradients_that_are_wanted_go_back(client):
+def test_return_gradients_selects_the_returned_gradients(client):
     sketch = regression()
     norms = client.post("/v1/gradients", json=asked(sketch, return_gradients="norms")).json()
     none = client.post("/v1/gradients", json=asked(sketch, return_gradients="none")).json()
@@ -121,7 +121,7 @@ def test_only_the_gradients_that_are_wanted_go_back(client):
     problem(client.post("/v1/gradients", json=asked(sketch, return_gradients=["x"])), 422, "invalid-request")
 
 
-def test_targets_with_their_cotangents(client):
+def test_gradients_of_targets_use_the_given_cotangents(client):
     sketch = regression()
     feeds, parameters = parts(sketch)
     body = {
@@ -149,7 +149,7 @@ def test_targets_with_their_cotangents(client):
     problem(wrong, 422, "shape-mismatch")
 
 
-def test_a_gradient_that_does_not_exist_is_explained(client):
+def test_the_answer_lists_missing_gradients(client):
     sketch = regression()
     sketch.param("unused", 1.0)
     said = client.post("/v1/gradients", json=asked(sketch)).json()
@@ -157,7 +157,7 @@ def test_a_gradient_that_does_not_exist_is_explained(client):
     assert said["missing"].keys() == {"unused"}
 
 
-def test_open_sizes_are_bound_by_what_is_fed(client):
+def test_feeds_set_the_open_sizes(client):
     sketch = regression()
     for variable in sketch.blocks[0]["vars"][:2]:
         variable["shape"][0] = -1
@@ -167,7 +167,7 @@ def test_open_sizes_are_bound_by_what_is_fed(client):
         np.testing.assert_allclose(array(said["gradients"]["w"]), expected(sketch)[1], rtol=1e-12)
 
 
-def test_a_result_with_nan_is_answered_as_such(client):
+def test_an_answer_marks_nan_as_not_finite(client):
     sketch = Sketch()
     sketch.param("w", [-1.0])
     sketch.op("log", "w", out="l")
@@ -195,7 +195,7 @@ def test_a_result_with_nan_is_answered_as_such(client):
         ("prediction", np.ones((4, 1)), "invalid-request"),
     ],
 )
-def test_wrong_values_are_named(client, name, value, code):
+def test_an_error_names_the_invalid_value(client, name, value, code):
     sketch = regression()
     values = {k: v for k, v in {**sketch.values, name: value}.items() if v is not None}
 
@@ -237,7 +237,7 @@ def test_a_wrong_request_is_refused_and_explained(client, change, code):
         assert problem(answer, 422, code)["detail"]
 
 
-def test_all_problems_of_a_program_are_told_with_their_places(client):
+def test_all_problems_of_a_program_are_reported_with_pointers(client):
     sketch = regression()
     sketch.raw({"type": "tanh", "inputs": {"x": ["nothing"]}, "outputs": {"out": ["a"]}})
     sketch.raw({"type": "tnah", "inputs": {"x": ["x"]}, "outputs": {"out": ["b"]}})
@@ -268,12 +268,12 @@ def test_an_index_out_of_range_names_the_op(client, index):
     assert told["location"]["type"] == "gather"
 
 
-def test_a_loop_that_does_not_end_reaches_its_limit(client):
+def test_an_endless_loop_stops_at_its_trip_limit(client):
     told = problem(client.post("/v1/gradients", json=asked(endless())), 422, "iteration-limit")
     assert told["reason"] in ("too-many-trips", "too-many-ops")
 
 
-def test_a_loop_that_does_not_end_reaches_its_deadline(tmp_path: Path):
+def test_an_endless_loop_stops_at_its_deadline(tmp_path: Path):
     with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
         started = time.monotonic()
         answer = served.client.post("/v1/gradients", json=asked(endless(), deadline_s=0.5))
@@ -300,7 +300,7 @@ def test_sizes_beyond_the_limits_are_refused(tmp_path: Path):
         assert post("/v1/gradients", json=asked(regression())).status_code == 200
 
 
-def test_what_a_program_prints_is_in_the_answer(client):
+def test_the_answer_contains_printed_messages(client):
     s = Sketch()
     s.param("w", [1.0, 0.0], dtype="float32")
     s.op("print", s.op("log", "w"), out="w2", message="here")

@@ -34,7 +34,7 @@ def stepped(client: httpx.Client, path: str, dtype: str, x: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_small_steps_add_up(client, dtype):
+def test_small_updates_of_16_bit_parameters_accumulate(client, dtype):
     with opened(client, product(dtype), optimizer=SGD) as path:
         for _ in range(64):
             stepped(client, path, dtype, 0.125)  # the spacing of float16 at 1000 is 0.5, that of bfloat16 is 4
@@ -42,9 +42,9 @@ def test_small_steps_add_up(client, dtype):
         assert weight(client, path) == 992.0
 
 
-def test_what_was_rounded_off_goes_with_the_parameter_that_is_replaced(client):
+def test_replacing_a_parameter_drops_its_rounding_remainder(client):
     with opened(client, product("float16"), optimizer=SGD) as path:
-        stepped(client, path, "float16", 0.2)  # 999.8 is kept as 1000 and -0.2
+        stepped(client, path, "float16", 0.2)  # the session stores 999.8 as 1000 and the remainder -0.2
         new = {"parameters": tensors({"w": np.array([0.5], "float16")})}
         assert client.put(f"{path}/parameters", json=new, headers={"if-match": "*"}).status_code == 200
         stepped(client, path, "float16", 0.0)
@@ -89,7 +89,7 @@ def test_a_session_with_a_loss_scale_keeps_small_gradients(client, scale, first)
         assert "loss_scale" not in said
 
 
-def test_a_session_skips_a_step_that_overflows_and_goes_on_with_half_the_scale(client):
+def test_a_session_skips_an_overflowing_step_and_halves_the_scale(client):
     s = tiny()
     large = feeds_of(s, x=np.array([60000.0, 1.0], "float16"), y=np.array([1.0, 1.0], "float16"))
     dynamic = {"initial": 8.0, "interval": 2}
@@ -113,7 +113,7 @@ def test_a_wrong_loss_scale_is_refused(client, scale):
 
 
 def by_hooks(factor: float) -> Sketch:
-    """The same with the scale in the program, as a hook takes it out again."""
+    """The same with the scale in the program; a hook divides by it."""
     s = tiny()
     s.op("scale", "loss", scale=factor, out="scaled")
     return s
@@ -125,7 +125,7 @@ CHECKED = [
 ]
 
 
-def test_a_loss_is_scaled_by_hooks_in_a_question_for_gradients(client):
+def test_hooks_undo_a_loss_scale_in_one_shot_gradients(client):
     s = by_hooks(2.0**12)
     ask = {"program": s.document, "loss": "scaled", "hooks": CHECKED, "parameters": tensors({"w": s.values["w"]})}
 
@@ -137,7 +137,7 @@ def test_a_loss_is_scaled_by_hooks_in_a_question_for_gradients(client):
     assert (refused.status_code, refused.json()["code"]) == (422, "numeric-error")
 
 
-def test_a_loss_is_scaled_by_hooks_in_a_session_and_a_refused_step_changes_nothing(client):
+def test_hooks_undo_a_loss_scale_in_a_session_and_a_refused_step_changes_nothing(client):
     s = by_hooks(2.0**12)
     large = feeds_of(s, x=np.array([60000.0, 1.0], "float16"), y=np.array([1.0, 1.0], "float16"))
     with opened(client, s, loss="scaled", optimizer={"type": "sgd", "learning_rate": 2.0**20}, hooks=CHECKED) as path:

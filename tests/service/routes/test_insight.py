@@ -1,4 +1,4 @@
-"""Explanations and checks over HTTP."""
+"""Analysis and gradient checks over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def registered(client, s: Sketch) -> str:
     return f"/v1/programs/{answer.json()['id']}"
 
 
-def test_an_analysis_tells_cost_memory_and_what_is_kept(client):
+def test_an_analysis_reports_cost_memory_and_residuals(client):
     at = registered(client, tanh_loop(5, 1000))
     answer = client.get(f"{at}/analysis", params={"loss": "loss", "trips": 400})
 
@@ -34,7 +34,7 @@ def test_an_analysis_tells_cost_memory_and_what_is_kept(client):
     assert report["machine_code"]["peak_bytes"] > region["arena_bytes"] + region["record_bytes"]
 
 
-def test_open_sizes_are_told_and_can_be_given(client):
+def test_an_analysis_lists_open_sizes_and_accepts_values_for_them(client):
     at = f"/v1/programs/{REGRESSION_ID}/analysis"
     open_sizes = client.get(at, params={"loss": "loss"}).json()
     bound = client.get(at, params={"loss": "loss", "shape": ["x:3,2", "y:3,1"]}).json()
@@ -45,16 +45,16 @@ def test_open_sizes_are_told_and_can_be_given(client):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"shape": "x"}, {"shape": "x:a"}, {"shape": "nobody:3"}, {"loss": "nobody"}, {"trips": -1}]
+    "wrong", [{"shape": "x"}, {"shape": "x:a"}, {"shape": "unknown:3"}, {"loss": "unknown"}, {"trips": -1}]
 )
-def test_wrong_questions_are_refused(client, wrong):
+def test_invalid_queries_of_an_analysis_are_refused(client, wrong):
     answer = client.get(f"/v1/programs/{REGRESSION_ID}/analysis", params={"loss": "loss"} | wrong)
 
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_91_a_check_finds_a_broken_gradient(client):
+def test_91_a_check_finds_a_wrong_custom_gradient(client):
     for slope, passed in ((2.0, True), (-1.0, False)):
         answer = client.post(f"{registered(client, custom(slope))}/check", json={"loss": "loss"})
         assert answer.status_code == 200, answer.text
@@ -62,13 +62,13 @@ def test_91_a_check_finds_a_broken_gradient(client):
         assert answer.json()["parameters"]["w"]["checked"] == 2
 
 
-def test_a_check_takes_values_and_refuses_wrong_ones(client):
+def test_a_check_accepts_values_and_refuses_invalid_ones(client):
     at = f"/v1/programs/{REGRESSION_ID}/check"
     good = client.post(at, json={"loss": "loss", "feeds": REGRESSION_FEEDS})
     assert good.json()["passed"] is True
     assert set(good.json()["parameters"]) == {"w", "b"}
 
-    for wrong in ({"loss": "loss"}, {"loss": "nobody", "feeds": REGRESSION_FEEDS}, {"samples": 0}, {"loss": 1}):
+    for wrong in ({"loss": "loss"}, {"loss": "unknown", "feeds": REGRESSION_FEEDS}, {"samples": 0}, {"loss": 1}):
         answer = client.post(at, json=wrong)
         assert answer.status_code == 422, answer.text
     assert client.post(f"/v1/programs/{WHILE_ID}/check", json={}).status_code == 200

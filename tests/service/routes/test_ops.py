@@ -1,4 +1,4 @@
-"""The catalogue of ops over HTTP: pages, filters, and what is told of one op."""
+"""The catalogue of ops over HTTP: pages, filters, and the description of an op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pages(client: Any, **asked: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("size", [7, 200])
-def test_the_pages_together_are_all_ops_in_order(client, size):
+def test_the_pages_list_all_ops_in_order(client, size):
     found = pages(client, page_size=size)
 
     assert [op["type"] for page in found for op in page["ops"]] == sorted(ALL)
@@ -34,11 +34,11 @@ def test_the_pages_together_are_all_ops_in_order(client, size):
     assert sum(found[0]["families"].values()) == len(ALL)
 
 
-def test_a_page_has_fifty_ops_if_nothing_is_said(client):
+def test_a_page_has_fifty_ops_by_default(client):
     assert len(client.get("/v1/ops").json()["ops"]) == 50
 
 
-def test_filters_go_together(client):
+def test_filters_can_be_combined(client):
     def names(**asked):
         return [op["type"] for page in pages(client, **asked) for op in page["ops"]]
 
@@ -62,13 +62,13 @@ def test_families_are_the_folders_of_ops_and_the_schedules(client):
 @pytest.mark.parametrize(
     "query", ["family=nonsense", "kind=nonsense", "differentiable=7", "page_size=0", "page_size=201", "page_token=A"]
 )
-def test_a_filter_that_cannot_be_is_refused(client, query):
+def test_an_invalid_filter_is_refused(client, query):
     found = problem(client.get(f"/v1/ops?{query}"), 422, "invalid-request")["errors"][0]
     assert found["parameter"] == "query: " + query.partition("=")[0]
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "mod", "floor_div"])
-def test_the_axis_of_arithmetic_is_told(client, name):
+def test_arithmetic_ops_document_their_axis(client, name):
     detail = client.get(f"/v1/ops/{name}").json()
 
     assert detail["attributes"]["properties"]["axis"] == {

@@ -1,4 +1,4 @@
-"""How gradients are computed, over HTTP: hooks, checkpoints, memory of loops, functions with their own gradients."""
+"""Options of gradients over HTTP: hooks, checkpoints, memory of loops, custom gradients of functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gradient(client, body: dict[str, object], name: str = "w") -> list[float]:
 
 
 @pytest.mark.parametrize("policy", ["store", "recompute", "sqrt", "binomial"])
-def test_a_hook_records_every_trip_whatever_the_loop_keeps(client, policy):
+def test_a_hook_records_every_trip_under_each_memory_policy(client, policy):
     hooks = [{"match": {"variable": "1:h"}, "do": "record"}]
     answer = client.post("/v1/gradients", json=asked(in_a_loop(), hooks=hooks, loop_memory=policy)).json()
 
@@ -34,7 +34,7 @@ def test_a_hook_records_every_trip_whatever_the_loop_keeps(client, policy):
     assert answer["recorded"]["1:h"]["data"][4:] == [1.0, 1.0]
 
 
-def test_checkpoints_and_clipping(client):
+def test_checkpoints_keep_the_gradient_and_clips_bound_it(client):
     plain = gradient(client, asked(in_a_loop()))
     hooks = [{"match": {"role": "parameter"}, "do": "clip_value", "max": 0.1}]
 
@@ -42,7 +42,7 @@ def test_checkpoints_and_clipping(client):
     assert max(gradient(client, asked(in_a_loop(), hooks=hooks))) == 0.1
 
 
-def test_a_function_brings_its_own_gradient(client):
+def test_a_function_uses_its_custom_gradient(client):
     assert gradient(client, asked(custom(-1.0))) == pytest.approx([-2.0, -2.8])
 
 
@@ -56,14 +56,14 @@ def test_a_function_brings_its_own_gradient(client):
         {"loop_memory": "most"},
     ],
 )
-def test_wrong_options_are_refused(client, wrong):
+def test_invalid_options_are_refused(client, wrong):
     answer = client.post("/v1/gradients", json=asked(in_a_loop(), **wrong))
 
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_the_backward_pass_with_hooks_can_be_read(client):
+def test_the_backward_program_contains_the_hooks(client):
     known = client.post("/v1/programs", json={"program": in_a_loop().document}).json()["id"]
     hooks = [{"match": {"variable": "1:h"}, "do": "clip_value", "max": 1.0}]
     answer = client.post(f"/v1/programs/{known}/backward", json={"loss": "loss", "hooks": hooks}).json()
@@ -77,7 +77,7 @@ def test_the_backward_pass_with_hooks_can_be_read(client):
 BUDGET = {"bytes": 40_000, "trips": 100}
 
 
-def test_a_budget_chooses_what_loops_keep_and_says_so(client):
+def test_a_budget_chooses_loop_policies_and_the_answer_reports_them(client):
     s = tanh_loop(100, 100)
     plain = gradient(client, asked(s))
     answer = client.post("/v1/gradients", json=asked(s, loop_memory=BUDGET)).json()
@@ -90,7 +90,7 @@ def test_a_budget_chooses_what_loops_keep_and_says_so(client):
     assert "memory" not in client.post("/v1/gradients", json=asked(s)).json()
 
 
-def test_a_budget_that_nothing_fits_is_refused_with_the_smallest_peak(client):
+def test_a_budget_too_small_is_refused_with_the_smallest_possible_peak(client):
     s = tanh_loop(100, 100)
     body = asked(s, loop_memory={"bytes": 1000})
     answer = client.post("/v1/gradients", json=body)
@@ -107,14 +107,14 @@ def test_a_budget_that_nothing_fits_is_refused_with_the_smallest_peak(client):
 
 @pytest.mark.parametrize("wrong", [{}, {"bytes": 0}, {"bytes": "many"}, {"bytes": 9, "trips": -1}, {"byte": 9}, 9])
 @pytest.mark.parametrize("member", ["loop_memory", "checkpoints"])
-def test_what_is_no_budget_is_refused(client, member, wrong):
+def test_an_invalid_budget_is_refused(client, member, wrong):
     answer = client.post("/v1/gradients", json=asked(in_a_loop(), **{member: wrong}))
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"].startswith(f"/{member}")
 
 
-def test_budgets_of_an_analysis_and_of_a_backward_pass(client):
+def test_an_analysis_and_a_backward_pass_choose_the_same_policies_for_a_budget(client):
     known = client.post("/v1/programs", json={"program": tanh_loop(100, 100).document}).json()["id"]
     params = {"loss": "loss", "loop_bytes": 40_000}
     report = client.get(f"/v1/programs/{known}/analysis", params=params).json()["memory"]

@@ -26,14 +26,14 @@ def assert_is_profile(found, compiled):
 
 
 @pytest.mark.reference
-def test_one_shot_gradients_tell_where_their_time_went(client):
+def test_one_shot_gradients_return_a_profile_on_request(client):
     plain = client.post("/v1/gradients", json=GIVEN).json()
     answer = client.post("/v1/gradients?profile=true", json=GIVEN)
 
     assert answer.status_code == 200, answer.text
     assert "profile" not in plain
     assert answer.json()["gradients"] == plain["gradients"]
-    assert_is_profile(answer.json()["profile"], compiled=False)  # too short a call to be compiled
+    assert_is_profile(answer.json()["profile"], compiled=False)  # the call is too short for compilation
 
     known = client.post(f"/v1/programs/{REGRESSION_ID}/gradients?profile=1", json={**GIVEN, "program": None})
     assert known.status_code == 422
@@ -42,7 +42,7 @@ def test_one_shot_gradients_tell_where_their_time_went(client):
     assert_is_profile(known.json()["profile"], compiled=False)
 
 
-def test_a_stream_tells_it_at_its_end(client):
+def test_the_last_line_of_a_stream_holds_the_profile(client):
     answer = client.post("/v1/gradients?profile=true", json=GIVEN, headers={"accept": "application/x-ndjson"})
     done = json.loads(answer.text.splitlines()[-1])
 
@@ -50,7 +50,7 @@ def test_a_stream_tells_it_at_its_end(client):
     assert_is_profile(done["profile"], compiled=False)
 
 
-def test_a_word_that_is_no_bool_is_refused(client):
+def test_a_profile_parameter_other_than_a_bool_is_refused(client):
     assert client.post("/v1/gradients?profile=perhaps", json=GIVEN).status_code == 422
 
 
@@ -97,7 +97,7 @@ def test_the_command_prints_a_table(tmp_path, capsys, monkeypatch):
     assert "the mean of 2, on 3 threads" in table
 
 
-def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
+def test_the_command_prints_json_and_accepts_a_bare_program(tmp_path, capsys):
     (tmp_path / "program.json").write_text(json.dumps(REGRESSION))
     asked = ["profile", str(tmp_path / "program.json"), "--json", "--steps", "3", "--interpret"]
 
@@ -112,17 +112,17 @@ def test_the_command_gives_data_and_takes_a_bare_program(tmp_path, capsys):
     ("content", "more", "status", "said"),
     [
         (REGRESSION, [], 1, "with an open size: set it with --shape x:..."),
-        (GIVEN, ["--loss", "nobody"], 1, "nobody"),
+        (GIVEN, ["--loss", "unknown"], 1, "unknown"),
         ({"blocks": []}, [], 1, ""),
         (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: expected NAME:SIZES, such as x:32,64"),
         (GIVEN, ["--shape", "z:3"], 1, "the program has no feed 'z'"),
         (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: Input should be greater than or equal to 1"),
         ([], [], 2, "expected a JSON object, found list"),
-        ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor is an object"),
+        ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor must be an object"),
     ],
     ids=["open size", "loss", "program", "shape", "feed", "threads", "list", "tensor"],
 )
-def test_what_is_wrong_is_said_and_is_no_traceback(tmp_path, capsys, content, more, status, said):
+def test_the_command_reports_errors_without_a_traceback(tmp_path, capsys, content, more, status, said):
     (tmp_path / "file.json").write_text(json.dumps(content))
 
     assert cli.main(["profile", str(tmp_path / "file.json"), *more]) == status
@@ -133,8 +133,8 @@ def test_what_is_wrong_is_said_and_is_no_traceback(tmp_path, capsys, content, mo
 
 
 @pytest.mark.parametrize(("name", "said"), [("none.json", "No such file"), ("text.json", "not JSON: Expecting value")])
-def test_a_file_that_cannot_be_read_is_named_once(tmp_path, capsys, name, said):
-    (tmp_path / "text.json").write_text("# no JSON")
+def test_an_error_names_an_unreadable_file_once(tmp_path, capsys, name, said):
+    (tmp_path / "text.json").write_text("# not JSON")
 
     assert cli.main(["profile", str(tmp_path / name)]) == 2
 

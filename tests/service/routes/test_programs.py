@@ -1,4 +1,4 @@
-"""Programs over HTTP: registering, listing, deleting, the backward pass, the picture, the op catalogue."""
+"""Programs over HTTP: registering, listing, deleting, the backward pass, the graph, the op catalogue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def fresh(name: str) -> dict[str, Any]:
-    """A program nobody has registered."""
+    """A program that is not registered yet."""
     document = copy.deepcopy(REGRESSION)
     document["blocks"][0]["ops"][-1]["outputs"]["out"] = [name]
     return document
@@ -43,7 +43,7 @@ def test_88_the_same_program_gets_the_same_id_and_the_same_backward_text(client)
     assert client.get(path).content == client.get(path).content
 
 
-def test_the_signature_tells_leaves_and_size(client):
+def test_the_signature_lists_inputs_and_size(client):
     signature = client.post("/v1/programs", json={"program": WHILE}).json()["signature"]
 
     assert [p["name"] for p in signature["parameters"]] == ["w"]
@@ -51,7 +51,7 @@ def test_the_signature_tells_leaves_and_size(client):
     assert signature["blocks"] == 2
 
 
-def test_validate_only_keeps_nothing(client):
+def test_validate_only_stores_no_program(client):
     document = {"program": fresh("dry")}
 
     answer = client.post("/v1/programs?validate_only=true", json=document)
@@ -65,7 +65,7 @@ def test_87_all_mistakes_are_reported_with_pointers_into_the_body(client):
     ops = document["blocks"][0]["ops"]
     ops[0]["type"] = "matmull"
     ops[1]["attrs"] = {"axes": 1}
-    ops.append({"type": "tanh", "inputs": {"x": ["nobody"]}, "outputs": {"out": ["z"]}})
+    ops.append({"type": "tanh", "inputs": {"x": ["unknown"]}, "outputs": {"out": ["z"]}})
 
     found = problem(client.post("/v1/programs", json={"program": document}), 422, "invalid-program")
 
@@ -75,7 +75,7 @@ def test_87_all_mistakes_are_reported_with_pointers_into_the_body(client):
 
 
 @pytest.mark.parametrize("name", ["w@GRAD", "grad/w"])
-def test_94_names_of_ours_are_refused(client, name):
+def test_94_reserved_names_are_refused(client, name):
     found = problem(client.post("/v1/programs", json={"program": fresh(name)}), 422, "invalid-program")
 
     assert {e["code"] for e in found["errors"]} == {"reserved-name"}
@@ -93,13 +93,13 @@ def test_94_an_answer_can_be_sent_back_and_differentiated_again(client):
     read(second.json()["program"])
 
 
-def test_93_nested_blocks_up_to_the_limit(client):
+def test_93_200_nested_blocks_are_accepted_and_201_are_refused(client):
     assert client.post("/v1/programs", json={"program": nested(200).document}).status_code in (200, 201)
     found = problem(client.post("/v1/programs", json={"program": nested(201).document}), 422, "invalid-program")
     assert found["errors"][0]["code"] == "too-deep"
 
 
-def test_listing_is_paged_and_complete(client):
+def test_the_pages_of_the_list_contain_every_program_once(client):
     for i in range(5):
         client.post("/v1/programs", json={"program": fresh(f"page{i}")})
     ids, token = [], ""
@@ -115,7 +115,7 @@ def test_listing_is_paged_and_complete(client):
     assert EXAMPLES.keys() <= set(ids)
 
 
-def test_a_program_can_be_looked_at_and_deleted(client):
+def test_a_program_can_be_read_and_deleted(client):
     id = client.post("/v1/programs", json={"program": fresh("gone")}).json()["id"]
 
     found = client.get(f"/v1/programs/{id}")
@@ -136,18 +136,18 @@ def test_the_backward_pass_of_a_loop_names_its_forward_block(client):
     assert answer["backward_ops"][-1]["forward_type"] == "while"
 
 
-def test_a_loss_that_does_not_exist_is_a_clear_problem(client):
-    found = client.get(f"/v1/programs/{WHILE_ID}/backward?loss=nobody")
+def test_an_error_names_an_unknown_loss(client):
+    found = client.get(f"/v1/programs/{WHILE_ID}/backward?loss=unknown")
 
     assert found.status_code == 422
-    assert "nobody" in found.json()["detail"]
+    assert "unknown" in found.json()["detail"]
     problem(client.get(f"/v1/programs/{WHILE_ID}/backward"), 422, "invalid-request")
 
 
 GRAPH = f"/v1/programs/{WHILE_ID}/graph?loss=loss"
 
 
-def test_the_graph_has_clusters_and_tells_backward_ops_apart(client):
+def test_the_graph_has_clusters_and_colours_backward_ops(client):
     text = client.get(GRAPH, headers={"Accept": "text/vnd.graphviz"}).text
     assert text.count("subgraph cluster_") == 3
     assert "#fee2c8" in text and "#dbeafe" in text
@@ -163,7 +163,7 @@ def test_the_graph_has_clusters_and_tells_backward_ops_apart(client):
     problem(client.get(GRAPH, headers={"Accept": "image/png"}), 406, "not-acceptable")
 
 
-def test_the_graph_page_draws_with_vendored_files_only(client):
+def test_the_graph_page_loads_only_vendored_files(client):
     page = client.get(GRAPH, headers={"Accept": "text/html"})
 
     assert "http:" not in page.text.replace("http://www.w3.org", "") and "https:" not in page.text
@@ -172,13 +172,13 @@ def test_the_graph_page_draws_with_vendored_files_only(client):
         assert client.get(httpx.URL(GRAPH).join(source).path).status_code == 200
 
 
-def test_the_bare_address_leads_to_the_docs_also_behind_a_proxy(client):
+def test_the_root_redirects_to_the_docs_by_a_relative_url(client):
     answer = client.get("/", follow_redirects=False)
 
     assert (answer.status_code, answer.headers["location"]) == (307, "docs")
 
 
-def test_the_docs_page_and_its_files_are_served_locally(client):
+def test_the_service_serves_all_files_of_the_docs_page(client):
     page = client.get("/docs")
 
     assert page.status_code == 200
@@ -187,11 +187,11 @@ def test_the_docs_page_and_its_files_are_served_locally(client):
 
 
 @pytest.mark.parametrize("name", ["..%2fapp.py", "nothing.js", "README.md", "%00.js"])
-def test_no_other_file_is_served(client, name):
+def test_the_service_serves_only_vendored_files(client, name):
     assert client.get(f"/static/{name}").status_code in (404, 422)
 
 
-def test_the_catalogue_tells_every_op(client):
+def test_the_catalogue_lists_and_describes_every_op(client):
     listed, token = [], ""
     while token is not None:
         page = client.get("/v1/ops", params={"page_size": 200, "page_token": token}).json()
@@ -206,7 +206,7 @@ def test_the_catalogue_tells_every_op(client):
     problem(client.get("/v1/ops/nonsense"), 404, "not-found")
 
 
-def test_health_workers_root_and_metrics(client):
+def test_health_workers_limits_and_metrics_can_be_read(client):
     assert client.get("/healthz/live").json()["status"] == "alive"
     ready = client.get("/healthz/ready").json()
     assert ready["status"] == "ready" and all(c["ok"] for c in ready["checks"].values())
@@ -215,11 +215,11 @@ def test_health_workers_root_and_metrics(client):
     assert "http_server_request_duration_seconds" in client.get("/metrics").text
 
 
-def test_registered_ids_are_those_of_the_documentation(client):
+def test_the_programs_of_the_documentation_are_registered(client):
     assert client.get(f"/v1/programs/{REGRESSION_ID}").json()["program"] == REGRESSION
 
 
-def test_the_forward_program_comes_back_out_of_an_answer(client):
+def test_cloning_a_backward_program_gives_its_forward_program(client):
     stored = client.post("/v1/programs", json={"program": WHILE}).json()["id"]
     answer = client.get(f"/v1/programs/{stored}/backward", params={"loss": "loss"}).json()["program"]
     trained = client.post("/v1/programs", json={"program": answer}).json()["id"]

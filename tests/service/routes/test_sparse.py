@@ -1,4 +1,4 @@
-"""Gradients of tables as rows, over HTTP: in answers of both forms, in sessions, and sent back as updates."""
+"""Sparse gradients of tables over HTTP: in answers of both forms, in sessions, and in updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SGD = {"type": "sgd", "learning_rate": 0.5}
 
 
 def sketch(sparse: bool, tied: bool = False) -> Sketch:
-    """sum(E[ids]^2), the gradient of which is 2 E[row] for each time that a row is looked up."""
+    """sum(E[ids]^2). Its gradient is 2 E[row] for each lookup of a row."""
     s = Sketch()
     s.param("E", TABLE)
     s.feed("ids", IDS, "int64")
@@ -55,7 +55,7 @@ def ask(sparse: bool, **more: Any) -> dict[str, Any]:
     return {"program": sketch(sparse).document, **given, **BODY, **more}
 
 
-def test_a_gradient_of_a_table_comes_as_rows_values_and_shape(client):
+def test_the_gradient_of_a_table_has_rows_values_and_shape(client):
     said = client.post("/v1/gradients", json=ask(True)).json()
     found = said["gradients"]["E"]
 
@@ -70,7 +70,7 @@ def test_a_gradient_of_a_table_comes_as_rows_values_and_shape(client):
     assert dense["sparse"] == {}
 
 
-def test_in_a_file_the_rows_stand_beside_their_values(client):
+def test_a_file_holds_row_numbers_and_values_as_two_tensors(client):
     asked = {"program": sketch(True).document, "loss": "loss"}
     said, arrays = read_file(client.post("/v1/gradients", **file_of({"E": TABLE, "ids": IDS}, **asked)))
 
@@ -80,7 +80,7 @@ def test_in_a_file_the_rows_stand_beside_their_values(client):
     assert said["sparse"] == {"E": [6, 2]}
 
 
-def test_a_stream_tells_rows_as_soon_as_they_are_final(client):
+def test_a_stream_sends_sparse_gradients(client):
     lines = [
         json.loads(line)
         for answer in [client.post("/v1/gradients", json=ask(True), headers={"accept": "application/x-ndjson"})]
@@ -94,14 +94,14 @@ def test_a_stream_tells_rows_as_soon_as_they_are_final(client):
     assert done["sparse"] == {"E": [6, 2]} and "gradients" not in done
 
 
-def test_only_the_gradients_that_are_asked_for_come_back(client):
+def test_the_answer_has_norms_without_sparse_gradients_on_request(client):
     said = client.post("/v1/gradients", json=ask(True, return_gradients="norms")).json()
 
     assert (said["gradients"], said["sparse"]) == ({}, {})
     assert "E" in said["gradient_norms"]
 
 
-def test_why_a_gradient_is_not_rows_is_told(client):
+def test_answers_and_the_analysis_give_the_reason_of_a_dense_gradient(client):
     said = client.post("/v1/gradients", json=ask(True) | {"program": sketch(True, tied=True).document}).json()
 
     (told,) = said["densified"]
@@ -129,7 +129,7 @@ def test_a_check_compares_the_whole_table_with_differences(client):
 
 @pytest.mark.parametrize("optimizer", [SGD, {"type": "adagrad", "learning_rate": 0.5}, {"type": "adam"}])
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_a_session_trains_rows_as_it_trains_the_whole_table(client, optimizer, clip):
+def test_sparse_and_dense_gradients_train_a_session_equally(client, optimizer, clip):
     more = {"optimizer": optimizer} | ({"clip_norm": clip} if clip else {})
     with opened(client, sketch(True), **more) as sparse, opened(client, sketch(False), **more) as dense:
         for _ in range(3):
@@ -142,8 +142,8 @@ def test_a_session_trains_rows_as_it_trains_the_whole_table(client, optimizer, c
             np.testing.assert_allclose(table_of(client, sparse), table_of(client, dense), rtol=1e-14 if clip else 0)
 
 
-def test_what_a_step_fetches_is_what_was_there_before_it(client):
-    """The table is written where it lies; an answer and a state that show it must not change with it."""
+def test_a_step_fetches_the_table_from_before_its_update(client):
+    """The step updates the table in place; an answer and a state that contain the table must not change with it."""
     s = sketch(True)
     s.blocks[0]["vars"].append({"name": "old", "dtype": "float64", "shape": [6, 2], "role": "state"})
     s.values["old"] = np.zeros((6, 2))
@@ -161,7 +161,7 @@ def test_what_a_step_fetches_is_what_was_there_before_it(client):
             np.testing.assert_allclose(array(held["parameters"]["E"]), table, rtol=1e-15)
 
 
-def test_a_step_that_fails_leaves_the_table_as_it_was(client):
+def test_a_failed_step_does_not_change_the_table(client):
     with opened(client, sketch(True), optimizer=SGD) as path:
         client.post(f"{path}/steps", json=BODY)
         before = table_of(client, path)
@@ -172,7 +172,7 @@ def test_a_step_that_fails_leaves_the_table_as_it_was(client):
         np.testing.assert_array_equal(table_of(client, path), before)
 
 
-def test_rows_sent_back_as_they_were_answered_are_a_step(client):
+def test_an_update_with_the_answered_rows_equals_a_step(client):
     with opened(client, sketch(True), optimizer=SGD) as stepped, opened(client, sketch(True), optimizer=SGD) as told:
         for _ in range(2):
             client.post(f"{stepped}/steps", json=BODY)
@@ -187,7 +187,7 @@ def test_rows_sent_back_as_they_were_answered_are_a_step(client):
 
 
 @pytest.mark.parametrize("optimizer", [SGD, {"type": "momentum", "learning_rate": 0.5}])
-def test_rows_of_an_update_may_come_in_any_order_and_more_than_once(client, optimizer):
+def test_an_update_accepts_unordered_and_repeated_rows(client, optimizer):
     rows, values = np.array([4, 0, 4, -1]), np.arange(8.0).reshape(4, 2)
     with opened(client, sketch(False), optimizer=optimizer) as path:
         given = {"E": {"rows": tensor(rows), "values": tensor(values)}}
@@ -198,29 +198,29 @@ def test_rows_of_an_update_may_come_in_any_order_and_more_than_once(client, opti
 
 
 WRONG = {
-    "a row that is not there": ({"rows": tensor([6])}, "execution-failed"),
+    "a row outside of the table": ({"rows": tensor([6])}, "execution-failed"),
     "rows of int32": ({"rows": tensor(np.array([1], "int32"))}, "dtype-mismatch"),
     "rows of two axes": ({"rows": tensor([[1]])}, "shape-mismatch"),
     "more rows than values": ({"rows": tensor([1, 2])}, "shape-mismatch"),
     "values of another width": ({"values": tensor([[1.0]])}, "shape-mismatch"),
     "values of another dtype": ({"values": tensor(np.ones((1, 2), "float32"))}, "dtype-mismatch"),
     "the shape of another table": ({"shape": [7, 2]}, "shape-mismatch"),
-    "a shape that is none": ({"shape": "6"}, "invalid-request"),
+    "an invalid shape": ({"shape": "6"}, "invalid-request"),
     "another member": ({"row": 1}, "invalid-request"),
     "no tensor": ({"rows": 3}, "invalid-request"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_rows_are_refused_and_change_nothing(client, what):
-    change, code = WRONG[what]
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rows_are_refused_and_change_nothing(client, name):
+    change, code = WRONG[name]
     given = {"rows": tensor([1]), "values": tensor([[1.0, 2.0]]), **change}
     with opened(client, sketch(True), optimizer=SGD) as path:
         problem(client.post(f"{path}/updates", json={"gradients": {"E": given}}), 422, code)
         np.testing.assert_array_equal(table_of(client, path), TABLE)
 
 
-def test_rows_without_values_and_rows_of_a_number_are_refused(client):
+def test_rows_without_values_and_rows_of_a_scalar_are_refused(client):
     s = sketch(True)
     s.param("b", 1.0)
     with opened(client, s, optimizer=SGD) as path:
@@ -229,7 +229,7 @@ def test_rows_without_values_and_rows_of_a_number_are_refused(client):
         problem(client.post(f"{path}/updates", **file_of(given)), 422, "shape-mismatch")
 
 
-def test_a_parameter_may_be_called_as_rows_are(client):
+def test_a_parameter_may_have_the_name_of_a_rows_tensor(client):
     s = Sketch()
     s.param("rows/E", TABLE)
     s.total("rows/E")
@@ -241,8 +241,8 @@ def test_a_parameter_may_be_called_as_rows_are(client):
         np.testing.assert_allclose(array(held["rows/E"]), TABLE - 0.5 * TABLE - 0.5 * TABLE, atol=1e-15)
 
 
-def test_a_step_on_a_large_table_in_a_session_takes_no_memory_of_its_size():
-    """Called in the worker itself, where allocations can be counted."""
+def test_a_step_on_a_large_table_allocates_little_memory():
+    """The test calls the handler directly, so that it can count allocations."""
     size, width, count = 1_000_000, 64, 32
     s = Sketch()
     s.blocks[0]["vars"] += [

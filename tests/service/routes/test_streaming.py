@@ -1,4 +1,4 @@
-"""Case 90 of docs/semantics.md over HTTP: gradients that arrive while the step still runs."""
+"""Case 90 of docs/semantics.md over HTTP: gradients that arrive during the step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def layers(count: int = 4, size: int = 3) -> Sketch:
 
 @contextlib.contextmanager
 def streamed(client: httpx.Client, path: str, **request: Any) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a streamed answer, each as soon as its line is there."""
+    """The events of a streamed answer, each as soon as its line arrives."""
     headers = {**request.pop("headers", {}), "accept": LINES}
     with client.stream("POST", path, headers=headers, **request) as answer:
         if answer.status_code != 200:
@@ -82,7 +82,7 @@ def test_90_gradients_come_last_layer_first_and_in_the_order_of_their_ready_at(c
 
 
 @pytest.mark.reference
-def test_what_is_not_streamed_says_the_same_at_the_end(client):
+def test_a_stream_holds_the_same_members_as_a_plain_answer(client):
     s = layers()
     s.param("unused", [1.0])
     body = asked(s, fetch=["h1"])
@@ -100,7 +100,7 @@ def test_what_is_not_streamed_says_the_same_at_the_end(client):
 
 
 @pytest.mark.parametrize("returned", ["none", "norms", ["w1", "b0"], []])
-def test_only_gradients_that_go_back_are_streamed(client, returned):
+def test_only_returned_gradients_are_streamed(client, returned):
     *gradients, done = events(client, json=asked(layers(), return_gradients=returned))
 
     assert {e["name"] for e in gradients} == set(returned if isinstance(returned, list) else ())
@@ -108,7 +108,7 @@ def test_only_gradients_that_go_back_are_streamed(client, returned):
     assert ("gradient_norms" in done and len(done["gradient_norms"]) == 9) == (returned != "none")
 
 
-def test_a_registered_program_and_a_file_as_body(client):
+def test_gradients_of_a_registered_program_and_a_file_body_are_streamed(client):
     s = layers(2)
     id = client.post("/v1/programs", json={"program": s.document}).json()["id"]
     wanted = by_hand(s, 2)
@@ -120,7 +120,7 @@ def test_a_registered_program_and_a_file_as_body(client):
         np.testing.assert_allclose(array(each["gradient"]), wanted[each["name"]], rtol=1e-9)
 
 
-def test_large_gradients_come_whole_as_base64(client):
+def test_large_gradients_are_streamed_as_base64(client):
     s = layers(3, 300)
 
     *gradients, done = events(client, json=asked(s))
@@ -132,7 +132,7 @@ def test_large_gradients_come_whole_as_base64(client):
     assert done["finite"]
 
 
-def test_the_gradients_of_a_session_are_streamed_too(client):
+def test_the_gradients_of_a_session_are_streamed(client):
     s = layers(2)
     feeds, _ = parts(s)
     wanted = by_hand(s, 2)
@@ -159,7 +159,7 @@ def test_the_gradients_of_a_session_are_streamed_too(client):
         ({"feeds": {"x": {"dtype": "float64", "shape": [3], "data": [1, 2, 3]}}}, 422, "shape-mismatch"),
     ],
 )
-def test_what_is_wrong_before_the_first_gradient_is_a_problem_with_its_status(client, change, status, code):
+def test_an_error_before_the_first_gradient_is_a_problem_document(client, change, status, code):
     answer = client.post("/v1/gradients", json=asked(layers()) | change, headers={"accept": LINES})
 
     problem(answer, status, code)
@@ -186,7 +186,7 @@ def test_an_error_after_the_first_gradient_is_the_last_event(client):
 
 
 def slow_first_layer(trips: int) -> Sketch:
-    """The last layer's gradient is final at once; that of `w` only after a loop of `trips` trips, run backwards."""
+    """The last layer's gradient is final at once; that of `w` only after the backward pass of a loop."""
     s = Sketch()
     s.param("w", [0.5])
     s.param("last", [2.0])
@@ -197,8 +197,8 @@ def slow_first_layer(trips: int) -> Sketch:
     return s
 
 
-def test_90_the_last_layer_arrives_though_the_step_never_gets_to_its_end(tmp_path: Path):
-    """The forward part fits the limit of op executions, forward and backward together do not."""
+def test_90_the_last_layer_arrives_even_if_the_step_fails_later(tmp_path: Path):
+    """The forward pass stays below the limit of op executions; the backward pass exceeds it."""
     with serve(tmp_path, op_executions=50_000, workers=1) as served:
         first, last = events(served.client, json=asked(slow_first_layer(9000)))
 
@@ -208,12 +208,12 @@ def test_90_the_last_layer_arrives_though_the_step_never_gets_to_its_end(tmp_pat
         problem(served.client.post("/v1/gradients", json=asked(slow_first_layer(9000))), 422, "iteration-limit")
 
 
-# --- clients that go away, workers that do, and waiting lines ------------------------------------------------------
+# --- disconnected clients, lost workers, queues --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One worker, which may compute for long."""
+    """A service with one worker and high limits."""
     with serve(tmp_path_factory.mktemp("data"), workers=1, loop_trips=10**9, op_executions=10**12) as served:
         yield served
 
@@ -223,7 +223,7 @@ def worker(served: Served) -> dict[str, Any]:
 
 
 def metric(served: Served, name: str) -> float:
-    """0 for one that has not been counted yet."""
+    """The sum of the samples of a metric; 0 if there is none."""
     lines = served.client.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
@@ -235,7 +235,7 @@ def stopped(served: Served) -> float:
 LONG = 150_000
 
 
-def test_90_the_step_still_runs_when_its_first_gradient_arrives_and_closing_the_stream_ends_it(patient):
+def test_90_the_first_gradient_arrives_during_the_step_and_closing_the_stream_stops_the_step(patient):
     before, count = worker(patient), stopped(patient)
 
     with streamed(patient.client, "/v1/gradients", json=asked(slow_first_layer(LONG))) as found:
@@ -251,7 +251,7 @@ def test_90_the_step_still_runs_when_its_first_gradient_arrives_and_closing_the_
     assert patient.client.post("/v1/gradients", json=asked(regression())).status_code == 200
 
 
-def test_a_worker_that_dies_after_the_first_gradient_ends_the_stream_with_an_error(patient):
+def test_a_worker_killed_after_the_first_gradient_ends_the_stream_with_an_error(patient):
     with streamed(patient.client, "/v1/gradients", json=asked(slow_first_layer(LONG))) as found:
         assert next(found)["name"] == "last"
         os.kill(worker(patient)["pid"], signal.SIGKILL)
@@ -262,8 +262,8 @@ def test_a_worker_that_dies_after_the_first_gradient_ends_the_stream_with_an_err
     assert events(patient.client, json=asked(layers()))[-1]["event"] == "done"
 
 
-@pytest.mark.reference  # a call that waits for a compilation leaves the line
-def test_a_stream_has_its_place_in_the_line_and_its_deadline(tmp_path: Path):
+@pytest.mark.reference  # a call that waits for a compilation leaves the queue
+def test_a_stream_obeys_the_queue_limit_and_its_deadline(tmp_path: Path):
     with serve(tmp_path, workers=1, queue_per_worker=1, loop_trips=10**9, op_executions=10**12) as served:
         body = asked(endless())
         busy = threading.Thread(

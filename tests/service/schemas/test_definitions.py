@@ -1,4 +1,4 @@
-"""Requests are defined once: what core declares is what the API reads, documents and runs."""
+"""Requests are defined once: the API reads, documents and runs the declarations of core."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi" / "openapi.json").read_t
 
 
 def body(path: str) -> dict[str, Any]:
-    """The properties of the JSON body of a POST, as the stored document has them."""
+    """The properties of the JSON body of a POST in the stored document."""
     return DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
 
 
 def one_of(schema: dict[str, Any], member: str) -> dict[str, Any]:
-    """The properties of the object that is among the alternatives of `schema` and has this member."""
+    """The properties of the alternative of `schema` that has this member."""
     return next(each["properties"] for each in schema["anyOf"] if member in each.get("properties", {}))
 
 
@@ -62,7 +62,7 @@ def test_the_stored_document_has_every_member_and_every_kind(kind, properties):
 
 
 @pytest.mark.parametrize(("module", "base", "table"), [(hooks, Action, ACTIONS), (clipping, Bound, BOUNDS)])
-def test_every_kind_that_is_declared_is_in_its_table(module: Any, base: type, table: Kinds[Any]):
+def test_every_declared_kind_is_in_its_table(module: Any, base: type, table: Kinds[Any]):
     tree = ast.parse(inspect.getsource(module))
     declared = {
         node.name
@@ -72,7 +72,7 @@ def test_every_kind_that_is_declared_is_in_its_table(module: Any, base: type, ta
     assert declared == {kind.__name__ for kind in table.values()}
 
 
-def test_the_stored_page_is_that_of_the_code():
+def test_the_stored_page_equals_the_generated_one():
     assert (ROOT / "docs" / "options.md").read_text() == options_page(), "run `make catalogue`"
 
 
@@ -84,7 +84,7 @@ def line() -> Sketch:
 
 
 @pytest.mark.parametrize("do", EXAMPLES)
-def test_an_action_does_the_same_over_http_as_in_the_library(client, do):
+def test_an_action_has_the_same_effect_over_http_and_in_the_library(client, do):
     raw = {"match": {"variable": "w"}, "do": do, **EXAMPLES[do]}
 
     over_http = gradient(client, asked(line(), hooks=[raw]))
@@ -154,7 +154,7 @@ print(json.dumps({
 '''
 
 
-def test_a_kind_declared_in_core_alone_is_read_run_and_documented():
+def test_the_api_reads_runs_and_documents_a_kind_declared_only_in_core():
     ran = subprocess.run([sys.executable, "-c", NEW_KINDS], cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     assert ran.returncode == 0, ran.stderr

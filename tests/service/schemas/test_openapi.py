@@ -1,4 +1,4 @@
-"""The OpenAPI document: fresh, complete, and true: what it shows can be sent as it stands."""
+"""The OpenAPI document is fresh and complete, and its examples are valid requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPERATIONS = [
 NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 
 
-def test_the_file_is_not_stale():
+def test_the_stored_document_equals_the_generated_one():
     assert json.loads(FILE.read_text()) == json.loads(json.dumps(DOCUMENT)), "run `make openapi`"
 
 
 @pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
-def test_every_operation_is_described_with_its_errors(path, method, operation):
+def test_every_operation_has_a_description_and_error_responses(path, method, operation):
     assert operation["summary"]
     assert operation.get("description") or path.startswith("/problems")
     assert operation["tags"]
@@ -38,7 +38,7 @@ def test_every_operation_is_described_with_its_errors(path, method, operation):
         assert "examples" in operation["requestBody"]["content"]["application/json"]
 
 
-def test_every_reference_points_somewhere():
+def test_every_reference_has_a_target():
     def references(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
             if isinstance(value.get("$ref"), str):
@@ -66,7 +66,7 @@ BODIES = {(path, method, name): value for path, method, name, value in SENT}
 
 
 def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
-    """A request as the page of the API has it when it is opened: `url`, `params` and `headers`."""
+    """A request with the values that the API page shows at first: `url`, `params` and `headers`."""
     parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
     for each in DOCUMENT["paths"][path][method].get("parameters", ()):
         shown = [
@@ -84,7 +84,7 @@ def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
 
 @pytest.fixture
 def opened(client) -> Iterator[dict[str, str]]:
-    """A session and a tape, opened and begun by the examples, and the id of a program that is not there."""
+    """A session and a tape, opened by the examples, and the id of a program that does not exist."""
     found = {"program_id": "prg_" + "a" * 26}
     for member, kind, example in (("session_id", "sessions", "regression"), ("tape_id", "tapes", "immediate")):
         answer = client.post(f"/v1/{kind}", json=BODIES[f"/v1/{kind}", "post", example])
@@ -96,7 +96,7 @@ def opened(client) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("path", "method", "name", "value"), SENT, ids=[f"{m} {p} {n}" for p, m, n, _ in SENT])
-def test_every_example_can_be_sent_as_it_stands(client, opened, path, method, name, value):
+def test_every_example_is_a_valid_request(client, opened, path, method, name, value):
     at = {each: id for each, id in opened.items() if each != "program_id"}
     if path.endswith("/backward") and "tape_id" in path:
         client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
@@ -105,12 +105,12 @@ def test_every_example_can_be_sent_as_it_stands(client, opened, path, method, na
     assert answer.status_code in (200, 201), answer.text
     shown = DOCUMENT["paths"][path][method]["responses"].get(str(answer.status_code), {}).get("content", {})
     example = shown.get("application/json", {}).get("example")
-    if example is not None and name != "record":  # which has another answer than most
+    if example is not None and name != "record":  # its answer has other members
         assert example.keys() == {member for member, each in answer.json().items() if each is not None}
 
 
 @pytest.mark.parametrize("path", ["/v1/gradients", "/v1/sessions/{session_id}/gradients"])
-def test_the_stream_that_is_shown_is_the_one_that_comes(client, opened, path):
+def test_the_documented_stream_equals_the_streamed_answer(client, opened, path):
     def events(text: str) -> list[tuple[str, str | None]]:
         return [(each["event"], each.get("name")) for each in map(json.loads, text.splitlines())]
 
@@ -125,12 +125,15 @@ ASKED = [(path, method) for path, method, operation in OPERATIONS if "requestBod
 
 
 @pytest.mark.parametrize(("path", "method"), ASKED, ids=[f"{m} {p}" for p, m in ASKED])
-def test_every_form_without_a_body_can_be_sent_as_it_is_filled_in(client, opened, path, method):
+def test_every_form_without_a_body_is_a_valid_request(client, opened, path, method):
     at = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
     client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
     answer = client.request(method, **filled(client, path, method, **at))
 
-    if (path, method) == ("/v1/programs/{program_id}", "delete"):  # has no example: the samples are to stay
+    if (path, method) == (
+        "/v1/programs/{program_id}",
+        "delete",
+    ):  # it has no example, because readers must not delete the samples
         assert answer.status_code == 404
     else:
         assert answer.status_code in (200, 204), answer.text

@@ -149,12 +149,12 @@ def test_a_single_call_of_a_small_program_is_not_parked(state):
     assert known.forward(("prediction",), {}).fresh
 
 
-def test_a_question_that_differs_in_the_sign_of_a_zero_is_another_one(state):
+def test_queries_with_zeros_of_different_sign_are_compiled_separately(state):
     sketch = regression()
     known = cached_program(state, {"document": sketch.document})
 
     def gradient(factor: float) -> np.ndarray:
-        hook = Hook(do="scale", role="parameter", factor=factor)
+        hook = Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": factor})
         executable = known.gradient(GradientQuery(loss="loss", hooks=(hook,)), (), sketch.values).executable
         return np.asarray(executable.step(sketch.values).gradients["w"])
 
