@@ -73,7 +73,9 @@ class CachedProgram:
     compilations: Compilations | None = None
     note: Callable[[float], None] = lambda seconds: None
     _executables: LRU[Executable] = field(
-        default_factory=lambda: LRU(EXECUTABLE_ROOM, lambda executable: op_count(executable.plan.block), at_least=1)
+        default_factory=lambda: LRU(
+            EXECUTABLE_ROOM, lambda executable: op_count(executable.interpreter.block), at_least=1
+        )
     )
     _ops: int | None = None
 
