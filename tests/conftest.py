@@ -12,7 +12,7 @@ import pytest
 from tests.programs import EXECUTOR
 
 LAW = "test_first_and_second_gradients_agree_with_finite_differences["
-COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
+COMPARED = "test_an_op_and_its_gradients_equal_pytorchs["
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -54,7 +54,7 @@ def _executor(request: Any, monkeypatch: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Write the summary lines of the tests that ran."""
     _by_differences(terminalreporter)
-    _beside_pytorch(terminalreporter)
+    _compared_with_pytorch(terminalreporter)
 
 
 def _by_differences(terminalreporter: Any) -> None:
@@ -79,7 +79,7 @@ def _by_differences(terminalreporter: Any) -> None:
     )
 
 
-def _beside_pytorch(terminalreporter: Any) -> None:
+def _compared_with_pytorch(terminalreporter: Any) -> None:
     cases = {
         outcome: [r.nodeid.partition(COMPARED)[2].partition("-")[0] for r in reports if COMPARED in r.nodeid]
         for outcome, reports in terminalreporter.stats.items()
@@ -88,7 +88,7 @@ def _beside_pytorch(terminalreporter: Any) -> None:
     failed = len(cases.get("failed", [])) + len(cases.get("error", []))
     ran = [*cases.get("passed", []), *cases.get("failed", [])]
     if ran:
-        line = f"beside PyTorch: {len(set(ran))} ops compared on {len(ran)} samples, {failed} failures"
+        line = f"compared with PyTorch: {len(set(ran))} ops on {len(ran)} samples, {failed} failures"
         terminalreporter.write_line(line, red=bool(failed), green=not failed)
     elif cases.get("skipped"):
-        terminalreporter.write_line("beside PyTorch: nothing compared, torch is not installed", yellow=True)
+        terminalreporter.write_line("not compared with PyTorch: torch is not installed", yellow=True)

@@ -1,7 +1,7 @@
 """Results never depend on what was compiled before.
 
-Random programs, each in variants that Python's == takes for equal, are compiled and run in random order in one process.
-Their results are those of processes that have compiled nothing else, bit for bit.
+One process compiles and runs random programs in random order, each in variants that are equal by Python's ==. Their
+results have the bits of the results from processes that have compiled nothing else.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def fresh() -> Iterator[Fresh]:
 
 
 def both(fresh: Fresh, questions: Iterable[Question]) -> Iterator[tuple[Question, Answer, Answer]]:
-    """Each question with its answer here, after all before it, and of a process that is asked nothing else."""
+    """Each question with two answers: of this process, after all earlier questions, and of a fresh process."""
     for each in questions:
-        fresh.ask(each)  # which answers while this process does
+        fresh.ask(each)  # it answers at the same time as this process
         here = answer(each)
         yield each, here, fresh.answer()
 
@@ -70,7 +70,7 @@ def test_threads_that_compile_at_once_do_not_depend_on_each_other(fresh, part):
     questions = [each for seed in seeds for each in variants(seed)]
     order = random.Random(part).sample(range(len(questions)), len(questions))
 
-    REMEMBERED.clear()  # so that both threads fill it
+    REMEMBERED.clear()  # both threads fill it again
     forward, backward = side_by_side(
         lambda: {i: answer(questions[i]) for i in order},
         lambda: {i: answer(questions[i]) for i in reversed(order)},
@@ -100,10 +100,10 @@ def side_by_side(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answe
 
 
 def test_variants_of_a_program_differ_in_their_results():
-    """Else the law above would show nothing."""
+    """If they did not differ, the law above would prove nothing."""
     apart = 0
     for seed in range(20):
         plus, minus, *_ = variants(seed)
-        assert plus.document == minus.document  # to Python, 0.0 is -0.0
+        assert plus.document == minus.document  # 0.0 == -0.0 in Python
         apart += answer(plus) != answer(minus)
     assert apart >= 10

@@ -1,6 +1,6 @@
 """Cases 58-67 and 77-83 of docs/semantics.md: nested loops and branches, arrays, and their second-order gradients.
 
-Unless said otherwise w = [0.5, 0.7], x = [1, 2], and the loss is the sum of the result. What is expected is the same
+By default w = [0.5, 0.7], x = [1, 2], and the loss is the sum of the result. The expected values come from the same
 computation in numpy, differentiated by complex steps.
 """
 

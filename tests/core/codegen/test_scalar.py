@@ -15,9 +15,11 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import InternalError, ProgramError
-from core.ir.registry import REGISTRY, op
+from core.ir.registry import REGISTRY, Family, op
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
+
+FAMILY = Family("tests", "Ops of tests")
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("name", list(DEFECTS))
-def test_a_defect_of_a_kernel_is_an_error_and_no_slow_step(declare, name):
+def test_a_defect_of_a_kernel_is_an_error_and_not_a_slow_step(declare, name):
     declare(DEFECTS[name])
 
     with pytest.raises(InternalError, match="the kernel of traced fails when it is traced on float64: "):
@@ -84,7 +86,7 @@ UNTRANSLATED = {
 
 
 @pytest.mark.parametrize("name", list(UNTRANSLATED))
-def test_what_has_no_translation_is_refused_by_its_name(declare, name):
+def test_an_untranslated_function_is_refused_by_its_name(declare, name):
     declare(UNTRANSLATED[name])
 
     with pytest.raises(NotTraceable) as caught:
