@@ -1,4 +1,4 @@
-"""Peers as processes: started with as many threads and cores as a measurement allows, then asked to run steps."""
+"""Peers as processes: started with the threads and cores of a measurement; they run steps on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients a client asks for and how they are computed, and what that means for the variables of a program."""
+"""A gradient query as data: the requested gradients and options, and the variables of a program that they name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Unconnected = Literal["null", "zeros", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How gradients are computed, whichever are asked for."""
+    """Options of a gradient computation, for any requested gradients."""
 
     no_grad_set: Annotated[
         Collection[Name], Member("Variables that no gradient flows through; `1:h` names one of block 1.")
@@ -32,7 +32,7 @@ class Options:
     unconnected: Annotated[
         Unconnected,
         Member(
-            "What takes the place of a gradient that does not exist: `null` leaves it out and gives the reason under "
+            "Substitute for a gradient that does not exist: `null` leaves it out and gives the reason under "
             "`missing`, `zeros` returns zeros, `error` refuses the request."
         ),
     ] = "null"
@@ -54,7 +54,7 @@ class Options:
         Member(
             "Values that loops store for the backward pass, unless a loop sets its own policy: `store` keeps those of "
             "all trips; `recompute` keeps only carried values; `sqrt` and `binomial` keep those of some trips (see the "
-            "op `loop`). What is not stored runs again. A budget chooses a policy for each loop.",
+            "op `loop`). Other values are computed again. A budget chooses a policy for each loop.",
             examples=("sqrt", {"bytes": 100_000_000, "trips": 500}),
         ),
     ] = "store"
@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class GradientQuery(Options):
-    """Which gradients: of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
+    """The gradients of a scalar `loss` with respect to parameters, or of `targets` with respect to `inputs`."""
 
     loss: Annotated[Name | None, Member("A floating-point variable of one element in block 0.", examples=("loss",))] = (
         None
@@ -82,7 +82,7 @@ class GradientQuery(Options):
     ] = ()
     inputs: Annotated[tuple[Name, ...], Member("With `targets`: the variables to differentiate with respect to.")] = ()
     target_gradients: tuple[bool, ...] = ()
-    """For each target True if its cotangent comes with each step, as ``target_gradients/<i>``, and False for ones;
+    """For each target True if each step provides its cotangent, as ``target_gradients/<i>``, and False for ones;
     empty means ones for all. Not a member of requests: those carry the tensors.
     """
 

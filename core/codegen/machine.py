@@ -108,7 +108,7 @@ def keep_on_disk(directory: Path, limit: int) -> None:
 
 
 def use_compiler_process(parallel: int = 1) -> CompilerProcess:
-    """From now on compile in a process of its own, `parallel` texts at a time. Returns the process, not yet started."""
+    """From now on compile in a separate process, `parallel` texts at a time. Returns the process, not yet started."""
     STATE.process = CompilerProcess(parallel)
     return STATE.process
 

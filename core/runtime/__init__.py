@@ -6,7 +6,7 @@ executor runs it op by op and defines the meaning of programs: everything else i
 them, which the reference executor runs.
 
     executable     a step that is ready to run
-    outputs        the results of a step: which variables, and their meaning
+    outputs        the results of a step: variables and their meanings
     bound_step     a compiled step whose arrays stay bound from one step to the next
     run            one run in progress: limits, messages
     times          time of each kernel and op
@@ -15,7 +15,7 @@ them, which the reference executor runs.
     reference      the reference executor: `interpreter_of(block)`, an `Interpreter`
     native         an interpreter that calls compiled regions: `native_interpreter(block, backend)`
 
-The seam for devices, and machine code in this process:
+The interface for devices, and machine code in this process:
 
     backend        the protocols `Backend` (a code generator) and `Region` (a compiled block)
     region         `NativeRegion`: machine code that is called with the addresses of numpy arrays

@@ -89,7 +89,7 @@ class Arenas:
 
 
 def keeps_result(nbytes: int) -> bool:
-    """Whether the memory of a result of `nbytes` is kept when nothing refers to it any more."""
+    """Whether the memory of a result of `nbytes` is kept for reuse when nothing refers to the result."""
     return nbytes >= LARGE
 
 

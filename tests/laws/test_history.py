@@ -1,4 +1,4 @@
-"""Results never depend on what was compiled before.
+"""Results never depend on earlier compilations.
 
 One process compiles and runs random programs in random order, each in variants that are equal by Python's ==. Their
 results have the bits of the results from processes that have compiled nothing else.
@@ -46,7 +46,7 @@ def compare(question: Question, found: Answer, wanted: Answer) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_results_do_not_depend_on_what_was_compiled_before(fresh, part):
+def test_results_do_not_depend_on_earlier_compilations(fresh, part):
     seeds = range(part * SEEDS, (part + 1) * SEEDS)
     questions = [each for seed in seeds for each in variants(seed, second_order=seed % 3 == 0)]
     random.Random(part).shuffle(questions)
@@ -56,7 +56,7 @@ def test_results_do_not_depend_on_what_was_compiled_before(fresh, part):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 4 or 1))
-def test_machine_code_does_not_depend_on_what_was_compiled_before(fresh, seed):
+def test_machine_code_does_not_depend_on_earlier_compilations(fresh, seed):
     questions = variants(10**6 + seed, native=True)
     random.Random(seed).shuffle(questions)
 
@@ -65,7 +65,7 @@ def test_machine_code_does_not_depend_on_what_was_compiled_before(fresh, seed):
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_threads_that_compile_at_once_do_not_depend_on_each_other(fresh, part):
+def test_concurrent_compilations_do_not_depend_on_each_other(fresh, part):
     seeds = range(2 * 10**6 + part * SEEDS, 2 * 10**6 + part * SEEDS + (SEEDS // 2 or 1))
     questions = [each for seed in seeds for each in variants(seed)]
     order = random.Random(part).sample(range(len(questions)), len(questions))

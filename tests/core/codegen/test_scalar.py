@@ -99,7 +99,7 @@ def test_an_op_with_an_untranslated_function_is_interpreted_and_the_plan_names_t
 
     plan = native_interpreter(step(), CPU)
 
-    (interpreted,) = plan.direct.plan.interpreted
+    (interpreted,) = plan.region.plan.interpreted
     assert interpreted.reason == "traced of float64 has no machine code: no translation of numpy.hypot"
     np.testing.assert_allclose(plan(Run(), np.array([3.0, -1.0, 0.0]))[0], [4.242640687119286, 2**0.5, 0.0])
 
@@ -109,7 +109,7 @@ def test_a_numpy_scalar_times_an_element_is_a_product(declare):
 
     plan = native_interpreter(step(), CPU)
 
-    assert not plan.direct.plan.interpreted
+    assert not plan.region.plan.interpreted
     np.testing.assert_array_equal(plan(Run(), np.array([1.0, -2.0, 0.5]))[0], [2.5, -5.0, 1.25])
 
 
