@@ -28,11 +28,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class Missing(RuntimeError):
-    """A peer that cannot be started; the message says why."""
+    """A peer that cannot be started; the message gives the reason."""
 
 
 def python_of(peer: str) -> str:
-    """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which is ours anyway."""
+    """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which Backpass always uses."""
     made = ROOT / ".venv-bench" / "bin" / "python"
     if peer == OWN or not (os.environ.get("BENCH_PYTHON") or made.exists()):
         return sys.executable
@@ -40,7 +40,7 @@ def python_of(peer: str) -> str:
 
 
 def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
-    """What the process of a peer has in its environment. scratch: a folder for what it caches."""
+    """The environment of the process of a peer. scratch: a folder for its caches."""
     own = {
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -61,7 +61,7 @@ class Peer:
     """A process that runs the steps of one peer. Close it."""
 
     def __init__(self, name: str, cores: Iterable[int]) -> None:
-        """Raises Missing when the peer, or what it needs, is not installed."""
+        """Raises Missing when the peer, or a package that it needs, is not installed."""
         self.name = name
         allowed = set(cores)
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
@@ -88,11 +88,11 @@ class Peer:
         return self._ask({"do": "prepare", "workload": workload})[0]
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Run that many steps: {seconds, loss, resident, peak_resident} or {error}."""
+        """Run `steps` steps: {seconds, loss, resident, peak_resident} or {error}."""
         return self._ask({"do": "run", "steps": steps})[0]
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """As the steps so far left them."""
+        """The parameters after the steps so far."""
         return self._ask({"do": "parameters"})[1]
 
     def close(self) -> None:

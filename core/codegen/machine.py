@@ -84,7 +84,7 @@ MEMORY_BYTES = 64 * 2**20
 
 
 class CompilerState:
-    """What this process keeps for compiling: the only mutable state of the process in `core.codegen`.
+    """The state of this process for compilation: the only mutable state of the process in `core.codegen`.
 
     memory:       libraries by the digest of their texts and symbols.
     disk:         object code by the digest of its text; None stores none. Set by `keep_on_disk`.

@@ -4,7 +4,7 @@
     arena = arrange(plan)                 # an offset for every intermediate array
     region = backend.compile(plan)        # a code generator; see core.runtime.backend
 
-The room knows no device. All assumptions about a machine and its generator are in a `Target`, which callers pass.
+The package knows no device. All assumptions about a machine and its generator are in a `Target`, which callers pass.
 
 The plan, as data:
 

@@ -25,7 +25,7 @@ The interface for devices, and machine code in this process:
     stop           a thread that sets the stop word of steps that must end
     memory         arenas, results and stacks
 
-This room imports no code generator, and import-linter holds it to that. A generator implements `Backend`: it has a
+This package imports no code generator, and import-linter holds it to that. A generator implements `Backend`: it has a
 `Target` for the planner (`core.plan.target`) and `compile(plan) -> Region`. `core.codegen.backend` is the CPU's, and
 `core.compiler` puts it into each executable. A generator for another device brings its own `Region`, which runs arrays
 of other devices in the reference executor.

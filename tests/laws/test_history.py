@@ -71,7 +71,7 @@ def test_concurrent_compilations_do_not_depend_on_each_other(fresh, part):
     order = random.Random(part).sample(range(len(questions)), len(questions))
 
     REMEMBERED.clear()  # both threads fill it again
-    forward, backward = side_by_side(
+    forward, backward = concurrently(
         lambda: {i: answer(questions[i]) for i in order},
         lambda: {i: answer(questions[i]) for i in reversed(order)},
     )
@@ -83,8 +83,8 @@ def test_concurrent_compilations_do_not_depend_on_each_other(fresh, part):
         compare(question, backward[i], wanted)
 
 
-def side_by_side(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answer]]:
-    """What each function returns, run in threads that take turns as often as they can."""
+def concurrently(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answer]]:
+    """The results of the functions, which run in threads that take turns as often as possible."""
     found: dict[int, dict[int, Answer]] = {}
     threads = [threading.Thread(target=lambda i=i, do=do: found.update({i: do()})) for i, do in enumerate(work)]
     before = sys.getswitchinterval()
