@@ -32,7 +32,7 @@ class Missing(RuntimeError):
 
 
 def python_of(peer: str) -> str:
-    """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which Backpass always uses."""
+    """The interpreter of a peer: BENCH_PYTHON, that of `make bench-peers`, or this one; Backpass uses this one."""
     made = ROOT / ".venv-bench" / "bin" / "python"
     if peer == OWN or not (os.environ.get("BENCH_PYTHON") or made.exists()):
         return sys.executable

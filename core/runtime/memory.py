@@ -25,7 +25,7 @@ from core.ir.errors import ExecutionError, InternalError
 __all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "keeps_result"]
 
 LINE = 64
-"""Bytes of a cache line. Arenas start at one, and are allocated with so many bytes more."""
+"""Bytes of a cache line. Arenas start at the begin of a line; their allocations are longer by a line."""
 
 LENT = 1 << 20
 """Fewest bytes of an arena that is shared. Finding a shared arena would take longer than a small step."""
