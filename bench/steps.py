@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--threads", type=listed, default=["1", "all"], help="numbers of threads, and cores")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
-    parser.add_argument("--json", type=Path, help="a file for all measurements")
+    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
     given = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "versions": {}, "threads": {}}
     for threads in given.threads:

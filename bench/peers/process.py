@@ -40,7 +40,7 @@ def python_of(peer: str) -> str:
 
 
 def environment(peer: str, threads: int, scratch: str) -> dict[str, str]:
-    """The environment of the process of a peer. scratch: a folder for its caches."""
+    """What the process of a peer has in its environment. scratch: a folder for what it caches."""
     own = {
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -61,7 +61,7 @@ class Peer:
     """A process that runs the steps of one peer. Close it."""
 
     def __init__(self, name: str, cores: Iterable[int]) -> None:
-        """Raises Missing when the peer, or a package that it needs, is not installed."""
+        """Raises Missing when the peer, or what it needs, is not installed."""
         self.name = name
         allowed = set(cores)
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
