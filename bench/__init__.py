@@ -1,1 +1,1 @@
-"""What is measured, and against what."""
+"""Benchmarks: compilation, calls, training steps and memory, of Backpass and of its peers."""

@@ -1,10 +1,10 @@
-"""How long explaining a program takes, reading it and building its backward pass included, as programs grow.
+"""The time of the analysis of a program, with reading and building of its backward pass, as programs grow.
 
     python -m bench.analysis
 
 The programs are three quarters straight lines; the last quarter of their ops is in loops nested two deep, half of
-which hold a branch. All loops are of two structures, of which each is looked at once: where every loop differs, the
-analysis takes about three times as long. Times are seconds.
+which hold a branch. All loops have one of two structures, and the analysis handles each structure once: if every loop
+differs, it takes about three times as long. Times are seconds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _loops(blocks: list[dict[str, Any]], group: int) -> None:
 
 
 def _line(ops: list[dict[str, Any]], count: int) -> None:
-    """`count` ops that multiply h by w and bound it, by turns."""
+    """`count` ops that multiply h by w and bound it, in turns."""
     ops += [_op("tanh", "h", out="h") if k % 2 else _op("mul", "h", y="w", out="h") for k in range(count)]
 
 
@@ -94,7 +94,7 @@ def main() -> None:
     query = GradientQuery(loss="loss")
     for ops, document in documents.items():
         assert sum(len(block["ops"]) for block in document["blocks"]) == ops
-    for _ in range(ROUNDS):  # by turns: what slows the machine for a while slows both
+    for _ in range(ROUNDS):  # in turns: a slow phase of the machine affects both
         for ops, document in documents.items():
             program = clocks[ops]("read", lambda d=document: read(d))
             backward = clocks[ops]("build", lambda p=program: append_backward(p, "loss"))

@@ -1,4 +1,4 @@
-"""How long the builder takes: a chain of multiplications by one shared weight, and deeply nested blocks.
+"""The time of the builder: a chain of multiplications by one shared weight, and deeply nested blocks.
 
     python -m bench.builder
 
@@ -35,7 +35,7 @@ def chain(repeats: int) -> dict[str, Any]:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """Blocks nested `depth` deep, branches and loops by turns, each multiplying a value by a weight."""
+    """Blocks nested `depth` deep, branches and loops in turns, each multiplying a value by a weight."""
     blocks: list[dict[str, Any]] = []
     for level in range(depth):
         ops: list[dict[str, Any]] = [{"type": "mul", "inputs": {"x": ["h"], "y": ["w"]}, "outputs": {"out": ["h"]}}]
@@ -68,7 +68,7 @@ def main() -> None:
     }
     clocks = {name: Clock() for name in programs}
     ops = {}
-    for _ in range(ROUNDS):  # by turns: what slows the machine for a while slows all of them
+    for _ in range(ROUNDS):  # in turns: a slow phase of the machine affects all
         for name, document in programs.items():
             program = clocks[name]("read", lambda d=document: read(d))
             backward: Backward = clocks[name](

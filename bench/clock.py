@@ -1,8 +1,8 @@
-"""How long something takes, and how many calls of functions it makes.
+"""The time of an action, and the number of function calls in it.
 
-A time is the least of several rounds, in seconds of processor time: what else the machine does can only add to it. A
-count of calls is free of that, and of caches that large programs no longer fit into: it tells how the work itself
-grows.
+A time is the least of several rounds, in seconds of processor time: other work on the machine can only add to it. A
+count of calls depends neither on other work nor on caches that large programs exceed: it shows the growth of the work
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Clock:
         self.least: dict[str, float] = {}
 
     def __call__(self, name: str, action: Callable[[], Any]) -> Any:
-        """Do `action` and give what it gives; if it took less than before under this name, that is remembered."""
+        """Run `action` and return its result. Keep its time if it is the least so far under this name."""
         gc.collect()
         started = time.process_time()
         result = action()
@@ -33,7 +33,7 @@ class Clock:
 
 
 def calls(action: Callable[[], Any]) -> int:
-    """The number of calls of functions that `action` makes, those written in C included."""
+    """The number of function calls in `action`, including functions written in C."""
     profile = cProfile.Profile()
     profile.runcall(action)
     return sum(entry.callcount for entry in profile.getstats())

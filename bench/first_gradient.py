@@ -1,11 +1,11 @@
-"""The first gradient of a program that nobody has seen, beside jax's first gradient of the same.
+"""The first gradient of a new program, compared with jax's first gradient of the same program.
 
     python -m bench.first_gradient [--workloads mlp_small,transformer] [--rounds 3] [--json FILE]
 
-Ours is what a client waits for: one POST with the program, its feeds and its parameters, until the loss and the
-gradients of all parameters are there. The service has one worker, which has computed something before, and has never
-seen the program. For jax it is one call of a jitted value_and_grad in a process that has computed something before:
-tracing, compiling, running, and gradients as numpy arrays; no HTTP. Every round starts both anew and asks them in
+For Backpass the time is that of one POST with the program, its feeds and its parameters, until the client has the loss
+and the gradients of all parameters. The service has one worker, which has computed another program before. For jax the
+time is that of one call of a jitted value_and_grad in a process that has computed another function before: tracing,
+compiling, running, and gradients as numpy arrays; no HTTP. Every round starts both processes again and calls them in
 turns. Numbers are seconds, medians over the rounds.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     listed = lambda text: text.split(",")
     parser.add_argument("--workloads", type=listed, default=list(WORKLOADS), help="some of " + ", ".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    parser.add_argument("--json", type=Path, help="a file for all measurements")
     given = parser.parse_args()
     report = {"machine": machine(), "rounds": given.rounds, "workloads": measured(given.workloads, given.rounds)}
     if given.json:

@@ -1,11 +1,11 @@
-"""Training through HTTP, beside a plain service of FastAPI and PyTorch that does the same job.
+"""Training through HTTP, compared with a plain service of FastAPI and PyTorch with the same task.
 
     python -m bench.http_sessions [--workloads digits_mlp,rnn_text] [--threads 1,all] [--rounds 9] [--json FILE]
 
-Both services train the same networks from the same parameters with Adam, on the same batches, which come as safetensors
+Both services train the same networks from the same parameters with Adam, on the same batches, which are safetensors
 files; the answer to a step is its loss. They run on the same cores and take turns: a round is a few steps of each over
-one connection. Numbers are steps per second, medians over the rounds. Before that, the losses of the first steps must
-agree. The plain service is bench/peers/torch_service.py.
+one connection. Numbers are steps per second, medians over the rounds. The losses of the first steps must agree before
+the measurement. The plain service is bench/peers/torch_service.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from service.formats import safetensors as tensorfile
 __all__ = ["main"]
 
 ROUND_S = 0.2
-"""How long the steps of the slower service may take in one round, but it is one step at least."""
+"""The time of the slower service in one round, in seconds; at least one step."""
 
 MOST_STEPS = 200
 PAUSE_S = 0.05  # before each turn: threads of the other service may spin for some milliseconds
@@ -45,7 +45,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network to train. batches: feeds for one step after the other, without end."""
+    """A network to train. batches: feeds for an unlimited number of steps."""
 
     program: Program
     parameters: Arrays
@@ -59,14 +59,14 @@ def main() -> None:
     parser.add_argument("--workloads", type=listed, default=list(JOBS), help="some of " + ", ".join(JOBS))
     parser.add_argument("--threads", type=listed, default=["1", "all"], help="threads of each service's one worker")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    parser.add_argument("--json", type=Path, help="a file for all measurements")
     given = parser.parse_args()
     report: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "threads": {}}
     try:
         for threads in given.threads:
             report["threads"][threads] = compared(given.workloads, threads, given.rounds)
     except ServerEnded as why:
-        print(f"there is nothing to compare with: {why} (`make bench-peers` installs the plain service)")
+        print(f"the plain service is missing: {why} (`make bench-peers` installs it)")
         return
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def compared(jobs: Sequence[str], threads: str, rounds: int) -> dict[str, Any]:
-    """Job -> {backpass, torch_service}, in steps per second; printed as it comes."""
+    """Job -> {backpass, torch_service}, in steps per second; printed during the measurement."""
     count = len(os.sched_getaffinity(0)) if threads == "all" else int(threads)
     peer = [python_of("torch_service"), "-m", "uvicorn", "bench.peers.torch_service:app"]
     peer += ["--log-level", "warning", "--port"]
@@ -95,7 +95,7 @@ def compared(jobs: Sequence[str], threads: str, rounds: int) -> dict[str, Any]:
 
 
 class Session:
-    """A session of one service. Bodies are made before they are timed."""
+    """A session of one service. Bodies are made before the timed calls."""
 
     def __init__(self, connection: http.client.HTTPConnection, path: str) -> None:
         self._connection, self._path, self._seq = connection, path, 0
@@ -106,12 +106,12 @@ class Session:
         return tensorfile.pack(batch, {"seq": self._seq}, key="request")
 
     def connect(self) -> None:
-        """Anew: a server may have closed a connection that waited for its turn."""
+        """Connect again: a server may have closed a connection during the turn of the other."""
         self._connection.close()
         self._connection.connect()
 
     def loss(self, batch: Arrays) -> float:
-        """Of one step, taken now."""
+        """The loss of one step, which runs now."""
         self.connect()
         return float(tensorfile.unpack(self.step(self.body(batch)), key="response")[1]["loss"])
 
@@ -133,7 +133,7 @@ def plain_session(connection: http.client.HTTPConnection, model: str, job: Job) 
 
 
 def opened(connection: http.client.HTTPConnection, path: str, job: Job, asked: dict[str, Any]) -> Session:
-    """A session with the parameters of `job`, and what else is `asked`."""
+    """A session with the parameters of `job` and the further members of `asked`."""
     body = tensorfile.pack(job.parameters, asked, key="request")
     connection.close()
     connection.request("POST", path, body, {"Content-Type": SAFETENSORS})
@@ -151,7 +151,7 @@ def measured(own: Session, plain: Session, job: Job, rounds: int) -> tuple[float
         losses = [session.loss(batch) for session in (own, plain)]
         if not math.isclose(*losses, rel_tol=TOLERANCE):
             raise SystemExit(f"step {i + 1}: losses {losses[0]} and {losses[1]}")
-    for each in (own, plain):  # this one is for warming up
+    for each in (own, plain):  # a step to warm up
         turn(each, [next(job.batches)])
     slower = max(turn(each, [next(job.batches)]) for each in (own, plain))
     steps = max(1, min(MOST_STEPS, round(ROUND_S / slower)))
@@ -212,7 +212,7 @@ def of_transformer() -> Job:
 
 
 def drawn(program: Program) -> Arrays:
-    """First parameters: matrices and filters with the deviation of Glorot and Bengio 2010, else zeros."""
+    """Initial parameters: matrices and filters with the deviation of Glorot and Bengio 2010, else zeros."""
     rng = np.random.default_rng(1)
     parameters: Arrays = {}
     for each in program["blocks"][0]["vars"]:

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["cores_of", "machine"]
 
 
 def machine() -> dict[str, Any]:
-    """The processor's name, the cores this process may use, and how much else the machine does (load average).
+    """The processor's name, the cores this process may use, and the other work on the machine (load average).
 
-    Prints a warning if that is much.
+    Prints a warning if the load is high.
     """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)

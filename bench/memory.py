@@ -1,12 +1,12 @@
-"""Memory of a training step: what the process takes beside PyTorch's and the others', and what was predicted.
+"""Memory of a training step: of the process, compared with PyTorch and the other peers, and as predicted.
 
     python -m bench.memory [--workloads mlp_large,transformer] [--peers torch_eager] [--json FILE]
 
-Each number of the first table is of a fresh process: the most memory that was ever resident in it while it prepared a
-workload and took some steps, and how much of that came after the framework was loaded and had computed something. The
-second table compares the peak that the analysis of a program predicts for its machine code with what a run allocates,
-beside parameters and feeds: the arena, what loops record, and results. The last column is how much of that the run
-touched, by what became resident when it ran a second copy of the code.
+The first table has, for a fresh process, its peak resident memory while it prepares a workload and runs some steps, and
+the part of it after the framework was loaded and had computed something. The second table compares the peak that the
+analysis of a program predicts for its machine code with the bytes that a run allocates, not counting parameters and
+feeds: the arena, records of loops, and results. The last column is the part of it that the run touched: the increase of
+resident memory while a second copy of the code ran.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     listed = lambda text: text.split(",")
     parser.add_argument("--workloads", type=listed, default=["mlp_large", "transformer"], help="of the first table")
     parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
-    parser.add_argument("--json", type=Path, help="a file for everything that was measured")
+    parser.add_argument("--json", type=Path, help="a file for all measurements")
     given = parser.parse_args()
     report = {
         "machine": machine(),
@@ -56,7 +56,7 @@ def main() -> None:
 
 def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
     """Workload -> peer -> {peak, rise}, in bytes."""
-    print("\npeak resident memory, MiB: of the process, and above what it had when its framework was loaded")
+    print("\npeak resident memory, MiB: of the process, and the increase since its framework was loaded")
     print(f"{'':18}" + "".join(f"{name:>22}" for name in workloads))
     found: dict[str, Any] = {workload: {} for workload in workloads}
     for name in (OWN, *peers):
@@ -79,7 +79,7 @@ def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """Workload -> {predicted, used, touched}, in bytes, and the number of ops `elsewhere`: without machine code."""
+    """Workload -> {predicted, used, touched}, in bytes, and `elsewhere`, the number of ops without machine code."""
     print("\npeak of a gradient, MiB")
     print(f"{'':18}{'predicted':>12}{'used':>12}{'ratio':>8}{'touched':>12}")
     found: dict[str, Any] = {}
@@ -99,9 +99,9 @@ def predictions() -> dict[str, Any]:
 
 
 def allocated(executable: Executable, values: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """Bytes that are there at the end of a first step of machine code: of numpy's arrays and of what loops record.
+    """Bytes at the end of a first step of machine code: of numpy's arrays and of the records of loops.
 
-    Then how much more memory was resident behind the first step of a second copy of it.
+    Also the increase of resident memory during the first step of a second copy of it.
     """
     arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
     tracemalloc.start()
@@ -112,9 +112,9 @@ def allocated(executable: Executable, values: Mapping[str, np.ndarray]) -> tuple
     assert first.machine is not None
     regions = [each.call for each in first.machine.calls if isinstance(each.call, NativeRegion)]
     used = sum(each.size for each in traces) + sum(each.stack_bytes for each in regions)
-    del first, regions, outputs  # whose memory would be lent
-    second = executable.compiled()  # its code is there already
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not to be taken again unseen
+    del first, regions, outputs  # the second copy would reuse their memory
+    second = executable.compiled()  # its code is compiled already
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory must become resident again
     before = memory_of_process()["resident"]
     again = second.step(values)
     touched = memory_of_process()["resident"] - before

@@ -1,9 +1,9 @@
-"""What a one-shot gradient costs beside its computation.
+"""The overhead of a one-shot gradient: the time of a call without its computation.
 
     python -m bench.overhead [--calls 300]
 
 POSTs the same 400 KB safetensors body, in turns, to Backpass and to an empty FastAPI route that only reads it, both
-served by uvicorn in processes of their own, and prints medians in milliseconds and their ratio.
+served by uvicorn in separate processes, and prints medians in milliseconds and their ratio.
 """
 
 from __future__ import annotations

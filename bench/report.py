@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from what the other modules measured.
+"""Writes docs/performance.md from the measurements of the other modules.
 
 python -m bench.report [--from build/bench] [--to docs/performance.md]
 """
@@ -29,63 +29,64 @@ NAMES = {
 HEAD = """\
 # Performance
 
-Written by `make performance` from what `make bench` measured; the numbers are of one machine, and no test holds them.
+Written by `make performance` from the measurements of `make bench`.
+The numbers are of one machine, and no test checks them.
 """
 
 BUSY = """
-  That is busy. Where threads wait for each other, those of a library that spins and cannot hand over its work wait
-  long: read what follows about more than one thread as the behaviour on a machine like this one.\
+  The machine was busy. Threads of a library that spins and cannot hand over its work then wait long for each other:
+  numbers for more than one thread describe the behaviour on a busy machine.\
 """
 
 STEPS = """\
 ## Training steps
 
 Loss, gradients of all parameters and an SGD update, in float32, on the same numbers: the workloads of
-[bench/workloads.py](../bench/workloads.py), each written the way its framework wants it
-([bench/peers](../bench/peers)). All agreed about the loss and the update of every parameter before they were timed.
-Each is a process of its own; they took turns, {rounds} rounds of as many steps as fit in some milliseconds, behind as
-many that were not timed. Numbers are milliseconds per step, medians over the rounds. The ratio is Backpass' time to
-that of the fastest other one: below 1, Backpass is faster.
+[bench/workloads.py](../bench/workloads.py), each in the idiom of its framework ([bench/peers](../bench/peers)). All
+agreed about the loss and the update of every parameter before the measurement. Each runs in a separate process. They
+took turns: {rounds} rounds of as many steps as fit in some milliseconds, after as many steps that were not timed.
+Numbers are milliseconds per step, medians over the rounds. The ratio is the time of Backpass to that of the fastest
+peer: below 1, Backpass is faster.
 
-What the others may know that Backpass does not: the trips of `rnn_while` and `branch` are a value that is fed, so that
-Backpass runs any number of them with what it compiled, as do torch eager and tf.function; torch.compile, jax.jit and
-XLA take it as a constant, and compile again for another.
+Some peers know more in advance than Backpass: the number of trips of `rnn_while` and `branch` is a feed. Backpass,
+torch eager and tf.function run any number of trips with one compilation. torch.compile, jax.jit and XLA take the number
+as a constant, and compile again for another one.
 """
 
 FIRST_STEP = """\
 ### First step
 
 Seconds from the description of the workload to the end of its first step: tracing, compiling, running; not the import
-of the framework, which had computed something before.
+of the framework, nor its first computation.
 """
 
 FIRST_GRADIENT = """\
 ## First gradient
 
-Seconds until the gradients of a program that nobody has seen are there. Backpass: one POST with the program and its
-values, to a service with one worker that has computed something else before. jax: one call of `jit(value_and_grad)`,
-in the process itself. Medians of {rounds} rounds, each with processes started anew.
+Seconds until the client has the gradients of a new program. Backpass: one POST with the program and its values, to a
+service with one worker that has computed another program before. jax: one call of `jit(value_and_grad)` in the process
+itself. Medians of {rounds} rounds, each with new processes.
 """
 
 HTTP = """\
 ## Training through HTTP
 
-Steps per second over one connection, batches as safetensors: Backpass' sessions, and a plain service of FastAPI and
-torch eager that knows the same networks ([bench/peers/torch_service.py](../bench/peers/torch_service.py)). Both train
+Steps per second over one connection, batches as safetensors: sessions of Backpass, and a plain service of FastAPI and
+torch eager with the same networks ([bench/peers/torch_service.py](../bench/peers/torch_service.py)). Both train
 with Adam on the same batches, on the same cores, in turns; medians of {rounds} rounds. Above 1, Backpass is faster.
 """
 
 RESIDENT = """\
 ## Memory
 
-The most memory resident in a fresh process that prepares a workload and takes some steps, in MiB, and in brackets how
-much of it came after the framework had been loaded and had computed something.
+Peak resident memory of a fresh process that prepares a workload and runs some steps, in MiB. In brackets: the part of
+it after the framework was loaded and had computed something.
 """
 
 PREDICTED = """\
-The peak of a gradient that the analysis of a program predicts for its machine code, before anything runs, and what a
-run allocates: arena, records of loops and results, in MiB; and what became resident when a second copy of it ran for
-the first time. Of ops without machine code only the arrays are predicted: {partial}.
+The peak of a gradient that the analysis of a program predicts for its machine code, before anything runs, and the bytes
+that a run allocates: arena, records of loops and results, in MiB; and the increase of resident memory during the first
+run of a second copy of it. For ops without machine code only the arrays are predicted: {partial}.
 """
 
 
@@ -131,7 +132,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def _machines(found: Mapping[str, Any]) -> str:
-    """What everything was measured on; the loads differ."""
+    """The machine of the measurements; the loads differ."""
     machine = next(iter(found.values()))["machine"]
     loads = sorted({report["machine"]["load"] for report in found.values()})
     versions = found.get("steps", {}).get("versions", {})
@@ -197,7 +198,7 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
 
 
 def _peers(workloads: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Those that ran at least one workload, in the order of NAMES."""
+    """The peers that ran at least one workload, in the order of NAMES."""
     return [name for name in NAMES if any(name in times for times in workloads.values())]
 
 
@@ -210,7 +211,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown, numbers to the right."""
+    """A table in Markdown, with numbers aligned to the right."""
     marks = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows)) + "\n"
 

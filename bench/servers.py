@@ -21,7 +21,7 @@ SAFETENSORS = "application/x-safetensors"
 
 
 class ServerEnded(SystemExit):
-    """A server ended before it answered; unless someone handles that, so does the bench."""
+    """A server ended before it answered. An unhandled error of this kind ends the bench."""
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def served(
 ) -> Iterator[http.client.HTTPConnection]:
     """Start a server on a free loopback port, wait until `path` answers 200, and end it afterwards by its id.
 
-    environment: what it has besides ours; nothing it stores outlives it.
+    environment: variables in addition to those of this process. The files that the server stores are deleted.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

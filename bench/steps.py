@@ -1,13 +1,13 @@
-"""Training steps beside those of PyTorch, JAX and TensorFlow.
+"""Training steps, compared with those of PyTorch, JAX and TensorFlow.
 
     python -m bench.steps [--workloads mlp_small,transformer] [--threads 1,all] [--rounds 15] [--peers jax_jit]
                           [--json FILE] [--against CHECKOUT]
 
-Every peer is a process of its own, which is given the same parameters and feeds; before anything is timed, all must
-agree about the loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit
-in some milliseconds, on one core or on all, behind as many that are not timed. Times are medians over the rounds, of
-milliseconds per step; the ratio is Backpass' to that of the fastest peer. A first step is everything from the
-workload's description to the end of its first step: tracing, compiling and running, but not the import of the
+Every peer is a separate process with the same parameters and feeds. Before the measurement, all must agree about the
+loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit in some
+milliseconds, on one core or on all, after as many steps that are not timed. Times are milliseconds per step, medians
+over the rounds. The ratio is the time of Backpass to that of the fastest peer. A first step is the time from the
+description of the workload to the end of its first step: tracing, compiling and running, but not the import of the
 framework.
 """
 
@@ -32,10 +32,10 @@ from bench.workloads import WORKLOADS
 __all__ = ["main", "measured"]
 
 ROUND_S = 0.06
-"""How long the steps of a peer may take in one round, but it is one step at least.
+"""The time of the steps of a peer in one round, in seconds; at least one step.
 
-As many before them are not timed: cores that were idle, and memory that others used meanwhile, make the first ones
-slower, by half where all cores have work. Somebody who trains meets that once.
+As many steps before them are not timed: idle cores, and memory that other peers used in between, make the first steps
+slower, by half if all cores have work. A training run has this delay once.
 """
 
 MOST_STEPS = 1000
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measured(peers: Mapping[str, Peer], threads: str, workloads: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Workload -> peer -> {median, least, first}, in seconds; printed as it comes."""
+    """Workload -> peer -> {median, least, first}, in seconds; printed during the measurement."""
     cores = "1 thread, 1 core" if threads == "1" else f"{threads} threads"
     print(f"\n{cores}; ms per step, medians of {rounds} rounds")
     print(f"{'':14}" + "".join(f"{name:>16}" for name in peers) + f"{'ratio':>9}  to")
@@ -123,7 +123,7 @@ def prepared(peers: Mapping[str, Peer], workload: str) -> dict[str, float]:
 
 
 def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated) -> str | None:
-    """What differs between two first steps, if anything: the loss, or how far a parameter moved.
+    """The difference between two first steps, or None: the loss, or the change of a parameter.
 
     A movement may differ by TOLERANCE of the largest one of its parameter, and by the rounding of the sum it was
     added in.

@@ -1,4 +1,4 @@
-"""The training steps that the bench measures, each as a program, its values and its question.
+"""The training steps that the bench measures, each as a program, its values and its query.
 
 Every workload is float32: a loss, the gradients of all parameters, and an SGD update. `feeds` and `parameters` are made
 from a fixed seed, so that every peer in bench/peers computes the same step on the same numbers.
@@ -279,11 +279,11 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "deep_graph": deep_graph,
     "branch": branch,
 }
-"""Name -> the workload, made when it is asked for."""
+"""Name -> a function that makes the workload."""
 
 Each = TypeVar("Each")
 
 
 def of_family(entries: Mapping[str, Each], workload: str) -> Each:
-    """The entry of the family of a workload, with which the workload's name begins."""
+    """The entry of the family of a workload; the name of the workload begins with that of its family."""
     return next(each for family, each in entries.items() if workload.startswith(family))

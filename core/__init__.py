@@ -13,7 +13,7 @@
     gradient = step.step({"w": np.array([3.0, -1.0])}).gradients["w"]
 
 `gradient` is ``[6.0, -2.0]``. The names below are the public API; every other name may change.
-docs/architecture.md shows the rooms behind them.
+docs/architecture.md shows the packages behind them.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ __all__ = [
     "write",
 ]
 
-_ROOMS = ("core.ir", "core.ir.errors", "core.wire", "core.compiler.trainer", "core.compiler.compile")
+_PACKAGES = ("core.ir", "core.ir.errors", "core.wire", "core.compiler.trainer", "core.compiler.compile")
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at first use: the compiler's process and the API process import single rooms, not the whole library.
+    # Loaded at first use: the compiler's process and the API process import single packages, not the whole library.
     if name in __all__:
-        for room in map(import_module, _ROOMS):
-            if hasattr(room, name):
-                return getattr(room, name)
+        for package in map(import_module, _PACKAGES):
+            if hasattr(package, name):
+                return getattr(package, name)
     raise AttributeError(f"module 'core' has no attribute {name!r}")

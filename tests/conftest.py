@@ -12,7 +12,7 @@ import pytest
 from tests.programs import EXECUTOR
 
 LAW = "test_first_and_second_gradients_agree_with_finite_differences["
-COMPARED = "test_an_op_and_its_gradients_are_those_of_pytorch["
+COMPARED = "test_an_op_and_its_gradients_equal_pytorchs["
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -54,7 +54,7 @@ def _executor(request: Any, monkeypatch: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Write the summary lines of the tests that ran."""
     _by_differences(terminalreporter)
-    _beside_pytorch(terminalreporter)
+    _compared_with_pytorch(terminalreporter)
 
 
 def _by_differences(terminalreporter: Any) -> None:
@@ -79,7 +79,7 @@ def _by_differences(terminalreporter: Any) -> None:
     )
 
 
-def _beside_pytorch(terminalreporter: Any) -> None:
+def _compared_with_pytorch(terminalreporter: Any) -> None:
     cases = {
         outcome: [r.nodeid.partition(COMPARED)[2].partition("-")[0] for r in reports if COMPARED in r.nodeid]
         for outcome, reports in terminalreporter.stats.items()

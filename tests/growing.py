@@ -1,7 +1,7 @@
-"""Statements of random programs about values of changing size: carried ones that grow and shrink, open sizes, tables.
+"""Statements of random programs on values of changing size: growing and shrinking carried values, open sizes, tables.
 
-A *long* value has one axis of any size, or rows of two and any number of them. Its name begins with ``long``. It may be
-read and overwritten in every block inside the one that made it, and it ends as a vector of two.
+A *long* value has one axis of any size, or any number of rows of two. Its name begins with ``long``. All blocks inside
+the one that defines it may read and overwrite it. At its end it becomes a vector of two.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CHANGES = (
 
 
 class Growing(Statements):
-    """What `strategies.Writer` can write of values that change their size.
+    """The statements of `strategies.Writer` on values of changing size.
 
-    longs: names and ranks of the long values that can be overwritten where the writer is.
+    longs: names and ranks of the long values that the current block can overwrite.
     """
 
     memory: tuple[str, ...]
@@ -44,7 +44,7 @@ class Growing(Statements):
         raise NotImplementedError
 
     def listed(self, block: Block, type: str, out: str, *inputs: str, **attrs: Any) -> None:
-        """An op whose one slot takes a list."""
+        """An op with a single, variadic slot."""
         block["ops"].append({"type": type, "inputs": {"x": list(inputs)}, "outputs": {"out": [out]}, "attrs": attrs})
 
     # --- values ---
@@ -61,7 +61,7 @@ class Growing(Statements):
         return h, rank
 
     def ended(self, block: Block, visible: set[str], h: str, rank: int) -> None:
-        """What is left of a long value goes into a vector of the pool."""
+        """Add the remaining elements of a long value to a vector of the pool."""
         total = self.fresh("long")
         self.op(block, "reduce_sum", total, h, **({"axes": [0]} if rank == 2 else {}))
         small, out = self.fresh("long"), self.fresh("long")
@@ -70,13 +70,13 @@ class Growing(Statements):
         self.mixed_in(block, visible, out)
 
     def clipped(self, block: Block, h: str, raw: str) -> None:
-        """h := the first elements of `raw`, so that nothing grows without bounds."""
+        """h := the first elements of `raw`, so that no value grows without bounds."""
         self.op(block, "slice", h, raw, axes=[0], starts=[0], ends=[MOST])
 
     # --- changes ---
 
     def change(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """h := something of another size, or of the same."""
+        """h := a value of another or the same size."""
         kinds = [k for k in CHANGES if depth < self.max_depth or k not in ("branch", "again")]
         getattr(self, f"change_{self.pick(kinds)}")(block, visible, depth, h, rank)
 
@@ -96,7 +96,7 @@ class Growing(Statements):
         self.clipped(block, h, raw)
 
     def change_longer(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """Another long value that is visible here, if there is one."""
+        """Append another long value, if one is visible."""
         others = [n for n, r in self.longs if r == rank]
         raw = self.fresh("long")
         self.listed(block, "concat", raw, self.pick(others or [h]), h, axis=0)
@@ -116,7 +116,7 @@ class Growing(Statements):
         self.op(block, self.pick(("sin", "tanh")), h, raw)
 
     def change_by_first(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """Broadcasting that no size known before tells: the first element and all of them."""
+        """Broadcasting of sizes known only at run time: the first element with all elements."""
         first, raw = self.fresh("long"), self.fresh("long")
         self.op(block, "slice", first, h, axes=[0], starts=[0], ends=[1])
         self.op(block, self.pick(("add", "mul")), raw, *self.pick(([h, first], [first, h])))
@@ -128,7 +128,7 @@ class Growing(Statements):
         self.clipped(block, h, raw)
 
     def change_looked_up(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """Rows of the table, whose gradient may stay rows."""
+        """Rows of the table; the gradient of the table may be row-sparse."""
         rows, raw = self.fresh("long"), self.fresh("long")
         self.lookup(block, rows)
         if rank == 1:
@@ -139,7 +139,7 @@ class Growing(Statements):
         self.clipped(block, h, raw)
 
     def change_function(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """A function of open sizes, which has a gradient of its own or that of its ops."""
+        """A function of open sizes, with a declared gradient or that of its ops."""
         name, raw = self.fresh("f"), self.fresh("long")
         shape = [-1] if rank == 1 else [-1, 2]
         if self.draw.random() < 0.5:
@@ -151,7 +151,7 @@ class Growing(Statements):
         self.clipped(block, h, raw)
 
     def change_branch(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """Sides that leave other sizes; one of them may leave h as it was."""
+        """A branch whose sides give h different sizes; one side may leave h unchanged."""
         flag, sides = self.condition(block, visible), []
         for _ in range(2):
             if sides and self.draw.random() < 0.3:
@@ -165,7 +165,7 @@ class Growing(Statements):
         block["ops"].append({"type": "if_else", "inputs": {"condition": [flag]}, "attrs": attrs})
 
     def change_again(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """A loop in the loop."""
+        """A loop inside the loop."""
         self.grown(block, visible, depth, h, rank)
 
     def lookup(self, block: Block, out: str) -> None:
@@ -176,7 +176,7 @@ class Growing(Statements):
     # --- statements ---
 
     def write_change(self, block: Block, visible: set[str], depth: int) -> None:
-        """A long value of a block around is overwritten."""
+        """Overwrite a long value of an outer block."""
         if self.longs:
             self.change(block, visible, depth, *self.pick(self.longs))
 
@@ -187,7 +187,7 @@ class Growing(Statements):
         self.mixed_in(block, visible, raw)
 
     def grown(self, block: Block, visible: set[str], depth: int, h: str, rank: int) -> None:
-        """A `while` that carries h through other sizes."""
+        """A `while` that changes the size of its carried value h."""
         i, n, go = self.counted(block)
         inner = self.new_block(block["idx"])
         self.body(inner, visible, depth, h, rank)
@@ -197,10 +197,10 @@ class Growing(Statements):
         block["ops"].append({"type": "while", "inputs": {"condition": [go]}, "attrs": attrs})
 
     def body(self, inner: Block, visible: set[str], depth: int, h: str, rank: int) -> set[str]:
-        """Statements, and changes of h among them; the names that have a value after them."""
+        """Write statements with changes of h among them; return the names that have a value after them."""
         inside, around = set(visible), self.longs
         self.longs = [*around, (h, rank)]
-        if self.draw.random() < 0.6:  # first of all: the block may declare names, which have no value in it before
+        if self.draw.random() < 0.6:  # at the start: the block may declare names, which have no value in it yet
             inside = self.fill(inner, inside, depth + 1)
         for _ in range(self.draw.randint(1, 2)):
             self.change(inner, inside, depth + 1, h, rank)
@@ -246,7 +246,7 @@ class Growing(Statements):
         self.mixed_in(block, visible, raw)
 
     def write_grow_array(self, block: Block, visible: set[str], depth: int) -> None:
-        """Elements of other sizes are written in a loop, and laid one behind the other after it."""
+        """Write elements of different sizes in a loop, and concatenate them after it."""
         h, rank = self.begun(block, visible)
         array, whole = self.fresh("arr"), self.fresh("long")
         shape = [-1] if rank == 1 else [-1, 2]
@@ -274,7 +274,7 @@ class Growing(Statements):
 
 
 def doubling(shape: list[int], trips: int, memory: str) -> dict[str, Any]:
-    """p -> [sin p, p], `trips` times over, in a loop of the function's own."""
+    """p -> [sin p, p], `trips` times, in a loop inside the function."""
 
     def op(type: str, out: str, inputs: dict[str, list[str]], **attrs: Any) -> dict[str, Any]:
         return {"type": type, "inputs": inputs, "outputs": {"out": [out]} if out else {}, "attrs": attrs}
@@ -304,7 +304,7 @@ def doubling(shape: list[int], trips: int, memory: str) -> dict[str, Any]:
 
 
 def squaring(shape: list[int], rule: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(f, its gradient): f(p) = p p / 4, and the cotangent of p written out."""
+    """(f, its gradient): f(p) = p p / 4, and the formula for the cotangent of p."""
 
     def program(feeds: list[str], ops: list[dict[str, Any]]) -> dict[str, Any]:
         leaves = [{"name": n, "dtype": "float64", "shape": shape, "role": "feed"} for n in feeds]

@@ -1,4 +1,4 @@
-"""An independent semantics of wire programs: an interpreter with mutable scopes, the model of Fluid's users.
+"""An independent semantics of wire programs: an interpreter with mutable scopes, the model that users of Fluid know.
 
 It shares no code with the reader. It records every op without inner blocks that it executes. The record is the unrolled
 program: straight-line, with each name written once.
@@ -273,7 +273,7 @@ class _Unroller:
             scope.write(out, cell)
 
     def none_of(self, cell: str) -> str:
-        """No row of an array."""
+        """An array without rows."""
         return self.emit("slice", [cell], self.values[cell][:0], {"axes": [0], "starts": [0], "ends": [0]})
 
     def stack(self, cells: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Statements of random programs with matrix products: states and rows times a weight, in loops short and long."""
+"""Statements of random programs with matrix products: states and rows times a weight, in short and long loops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROWS = 19
 
 
 class Products(Statements):
-    """What `strategies.Writer` can write of matrix products."""
+    """The statements of `strategies.Writer` on matrix products."""
 
     memory: tuple[str, ...]
     max_depth: int
 
     def weight(self, block: Block, visible: set[str]) -> str:
-        """A square matrix made of two vectors, small whatever these are."""
+        """A square matrix from two vectors; its elements are bounded."""
         column, row, raw, square, norm, one, out = (self.fresh("tab") for _ in range(7))
         self.op(block, "unsqueeze", column, self.pick(sorted(visible)), axes=[1])
         self.op(block, "unsqueeze", row, self.pick(sorted(visible)), axes=[0])
@@ -43,7 +43,7 @@ class Products(Statements):
         self.mixed_in(block, visible, self.times(block, self.pick(sorted(visible)), self.weight(block, visible)))
 
     def write_cell(self, block: Block, visible: set[str], depth: int) -> None:
-        """A recurrent cell in a `while`: h = tanh(h U + x V), where x is a row of a feed, the next one in each trip."""
+        """A recurrent cell in a `while`: h = tanh(h U + x V), where x is the next row of a feed on each trip."""
         weights = [self.weight(block, visible) for _ in range(2)]
         state = self.pick(POOL)
         if state not in visible:

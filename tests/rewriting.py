@@ -167,7 +167,7 @@ def inside_of(op: Op) -> Iterator[Op]:
         yield from ops_of(block)
 
 
-# --- blocks opened up ------------------------------------------------------------------------------------------
+# --- inlining of blocks ----------------------------------------------------------------------------------------
 
 
 def inlined(document: Mapping[str, Any], draw: random.Random, counts: Mapping[str, int]) -> dict[str, Any]:

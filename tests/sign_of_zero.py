@@ -11,7 +11,7 @@ import numpy as np
 
 from core.ops.common.types import as_dtype
 from tests.statements import UNARY
-from tests.strategies import FEEDS, LEAVES, written
+from tests.strategies import FEEDS, LEAVES, TABLE, written
 
 __all__ = ["Question", "variants"]
 
@@ -48,11 +48,12 @@ class Question:
         return LEAVES
 
     def values(self) -> dict[str, np.ndarray]:
-        """The values of leaves and feeds."""
+        """The values of leaves and feeds. Open sizes are 3."""
         draw = np.random.default_rng(self.seed)
-        shapes = [(name, "float64", [2]) for name in LEAVES] + list(FEEDS)
+        shapes = [*((name, "float64", [2]) for name in LEAVES), (TABLE, "float64", [3, 2]), *FEEDS]
         found = {}
-        for name, dtype, shape in shapes:
+        for name, dtype, declared in shapes:
+            shape = [3 if n < 0 else n for n in declared]
             if dtype == "float64":
                 found[name] = draw.uniform(-1.2, 1.2, shape).astype(as_dtype(self.dtype))
             else:

@@ -16,7 +16,7 @@ Block = dict[str, Any]
 
 
 class Statements:
-    """What `strategies.Writer` can write besides; each adds to a block and to the names that have a value there."""
+    """Further statements of `strategies.Writer`; each adds to a block and to the names that have a value there."""
 
     draw: random.Random
     fed: bool
@@ -49,7 +49,7 @@ class Statements:
         raise NotImplementedError
 
     def write_recurrent(self, block: Block, visible: set[str], depth: int) -> None:
-        """h := tanh(p ? something) over a sequence; sometimes with a second memory that nobody updates."""
+        """h := tanh(p ? something) over a sequence; sometimes with a second memory without updates."""
         before, after, element, output = (self.fresh(hint) for hint in ("p", "h", "el", "o"))
         names = sorted(visible)
         still = [self.fresh("m")] if self.draw.random() < 0.4 else []
@@ -84,7 +84,7 @@ class Statements:
         self.mixed_in(block, visible, total)
 
     def mixed_in(self, block: Block, visible: set[str], name: str) -> None:
-        """What a construct gave becomes the value of a name of the pool."""
+        """Add the result of a construct to a name of the pool."""
         out = self.pick(POOL)
         self.op(block, self.pick(("tanh", "sin")), out, name)
         visible.add(out)
@@ -105,7 +105,7 @@ class Statements:
         block["ops"].append({"type": "conditional_block", "inputs": {"condition": [flag]}, "attrs": attrs})
 
     def write_rows(self, block: Block, visible: set[str], depth: int) -> None:
-        """The rows of a matrix go through two blocks, which hold whole programs on names of their own."""
+        """The rows of a matrix go through two blocks, which contain whole programs on their own names."""
         table, row, out, raw = (self.fresh(hint) for hint in ("tab", "row", "tab", "t"))
         self.op(block, self.pick(("add", "mul")), table, "xs", self.pick(sorted(visible)))
         sides, longs = [], self.longs
@@ -132,7 +132,7 @@ class Statements:
         self.mixed_in(block, visible, raw)
 
     def write_call(self, block: Block, visible: set[str], depth: int) -> None:
-        """A function with loops and branches of its own, or one that brings its gradient along."""
+        """A function with loops and branches inside, or one with a declared gradient."""
         name, names = self.fresh("f"), sorted(visible)
         if self.draw.random() < 0.5:
             self.functions[name] = self.function()
@@ -146,7 +146,7 @@ class Statements:
         self.mixed_in(block, visible, both)
 
     def write_safe_where(self, block: Block, visible: set[str], depth: int) -> None:
-        """sqrt where it is defined, something harmless where it is not."""
+        """sqrt where it is defined, and a smooth function elsewhere."""
         name, bound, value = self.pick(sorted(visible)), self.fresh("k"), self.draw.randint(-4, 4) / 8 + 0.03
         flag, shifted, out = self.fresh("f"), self.fresh("t"), self.fresh("t")
         self.op(block, "fill_constant", bound, shape=[2], value=value, dtype="float64")
@@ -169,7 +169,7 @@ class Statements:
         self.mixed_in(block, visible, raw)
 
     def write_dropout(self, block: Block, visible: set[str], depth: int) -> None:
-        """With a key that is fed the mask is the same on every trip; without one each trip draws its own."""
+        """With a fed key all trips have the same mask; without a key each trip draws a mask."""
         out = self.pick(POOL)
         slots = {"x": [self.pick(sorted(visible))]} | ({} if self.random_ops else {"key": ["key"]})
         attrs = {"p": self.pick((0.25, 0.5)), "seed": self.draw.randint(0, 99), "stream": self.draw.randint(1, 99)}
@@ -178,7 +178,7 @@ class Statements:
 
 
 def with_rule(rule: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(f, its gradient): f(p, q) = (p sin q, p), and the cotangents of p and q written out."""
+    """(f, its gradient): f(p, q) = (p sin q, p), and the formulas for the cotangents of p and q."""
 
     def program(feeds: str, ops: list[tuple[str, str, str]]) -> dict[str, Any]:
         leaves = [{"name": n, "dtype": "float64", "shape": [2], "role": "feed"} for n in feeds.split()]

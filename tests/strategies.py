@@ -1,11 +1,11 @@
 """Random programs: nested control flow, overwritten and shadowed names, constant initial states.
 
-Hypothesis draws a seed, and the seed draws the program: Hypothesis itself prefers programs so small that they hardly
-hold two things at once.
+Hypothesis draws a seed, and the seed determines the program: programs that Hypothesis draws itself are too small to
+combine constructs.
 
-Every value of the pool is a float64 vector of two, kept small, so that any two names can meet in any op and finite
-differences stay sharp. The names of the pool are five and are shared by all blocks on purpose. Values of other and of
-changing sizes have names of their own; see `growing`.
+Every value of the pool is a float64 vector of two small numbers, so that any op can take any two names and finite
+differences are precise. The pool has five names, which all blocks share on purpose. Values of other and of changing
+sizes have other names; see `growing`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _Writer(Growing, Products):
     def __init__(
         self, draw: random.Random, depth: int, budget: int, fed: bool = True, random_ops: bool = False
     ) -> None:
-        """fed: whether there are feeds besides vectors: flags, counts, sequences. random_ops: see `write_dropout`.
+        """fed: whether the program has flags, counts and sequences as feeds. random_ops: see `write_dropout`.
 
-        Half of the programs have values of changing size. The others may be machine code as a whole.
+        Half of the programs have values of changing size. The others may run as machine code only.
         """
         self.draw = draw
         self.max_depth = depth
@@ -71,7 +71,7 @@ class _Writer(Growing, Products):
     def fill(self, block: dict[str, Any], visible: set[str], depth: int) -> set[str]:
         """Write statements; `visible` are the float names that have a value. Returns it with the new ones."""
         visible = set(visible)
-        for name in POOL:  # sometimes a name of an outer block is made this block's own: it has no value yet
+        for name in POOL:  # sometimes the block declares a name of an outer block: it has no value yet
             if depth and self.draw.randrange(10) == 0:
                 block["vars"].append({"name": name, "dtype": "float64", "shape": [2]})
                 visible.discard(name)
@@ -90,7 +90,7 @@ class _Writer(Growing, Products):
                     kinds = [k for k in kinds if k not in FED]
                 elif not self.growing:
                     kinds = [k for k in kinds if not k.startswith("grow")]
-                if self.random_ops and "rows" in kinds:  # which cannot be used in a branch by rows
+                if self.random_ops and "rows" in kinds:  # a branch by rows cannot contain them
                     kinds.remove("rows")
             getattr(self, f"write_{self.pick(kinds)}")(block, visible, depth)
         return visible
@@ -117,7 +117,7 @@ class _Writer(Growing, Products):
         visible.add(out)
 
     def condition(self, block: dict[str, Any], visible: set[str]) -> str:
-        """A flag that was fed, or a comparison of data with a constant."""
+        """A fed flag, or a comparison of data with a constant."""
         if self.fed and self.draw.random() < 0.5:
             return self.pick(("yes", "no"))
         total, bound, flag = self.fresh("s"), self.fresh("k"), self.fresh("f")
@@ -209,7 +209,7 @@ class _Writer(Growing, Products):
         visible.add(total)
 
     def write_array(self, block: dict[str, Any], visible: set[str], depth: int) -> None:
-        """Elements written in a loop, some of them read back there, and all of them added up behind it."""
+        """Elements written in a loop, some of them read there, and all of them added up after it."""
         array, stacked, raw = (self.fresh(hint) for hint in ("arr", "st", "t"))
         block["ops"].append(
             {"type": "create_array", "outputs": {"out": [array]}, "attrs": {"shape": [2], "dtype": "float64"}}
@@ -286,7 +286,7 @@ def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def written(seed: int, depth: int = 4, random_ops: bool = False) -> dict[str, Any]:
-    """The program of that seed."""
+    """The program of `seed`."""
     draw = random.Random(seed)
     writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops)
     root = writer.new_block(-1)

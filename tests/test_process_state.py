@@ -19,8 +19,8 @@ OWNERS = {
     "llvm.initialize_native_asmprinter": {"core/codegen/machine.py"},
     "llvm.add_symbol": {"core/codegen/machine.py"},
     "scipy_openblas_set_num_threads": {"core/codegen/blas.py"},
-    "os.dup2": {"core/codegen/compiler_process.py"},  # the compiler process
-    "prctl": {"core/codegen/compiler_process.py", "service/worker/main.py"},  # the compiler process; a worker
+    "os.dup2": {"core/codegen/compiler_main.py"},  # the compiler process
+    "prctl": {"core/codegen/compiler_main.py", "service/worker/main.py"},  # the compiler process; a worker
     "faulthandler.enable": {"service/worker/main.py"},
     "resource.setrlimit": {"service/worker/main.py"},
     "sys.setswitchinterval": {"service/worker/main.py"},

@@ -1,1 +1,1 @@
-"""The bench's workloads in other frameworks, each in a process of its own, and Backpass in one like theirs."""
+"""The workloads of the bench in other frameworks and in Backpass, each in a separate process."""

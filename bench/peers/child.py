@@ -1,13 +1,13 @@
-"""The process of one peer: prepares workloads and runs their steps when it is told to.
+"""The process of one peer: prepares workloads and runs their steps on request.
 
     python -m bench.peers.child torch_eager 1
 
-The bench starts it and talks to it through stdin and stdout (bench/peers/messages.py). The second argument is the
-number of threads; the environment and the cores the process may use are set by who starts it.
+The bench starts it and exchanges messages with it through stdin and stdout (bench/peers/messages.py). The second
+argument is the number of threads; the caller sets the environment and the cores of the process.
 
 A peer is a module of this package with
 
-    start(threads)       everything that is done once: import is over, a first trivial computation goes here;
+    start(threads)       runs once, after the import: a first trivial computation;
     versions()           library -> version;
     Training(workload)   one training run, with run(steps) -> loss before the last update, after waiting for all of it,
                          and parameters() -> name -> array, in the layout of the workload.
@@ -34,7 +34,7 @@ __all__ = ["main"]
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not come between messages
+    os.dup2(2, 1)  # output of libraries must not mix with messages
     peer = importlib.import_module(f"bench.peers.{name}")
     peer.start(threads)
     send(pipe, {"versions": peer.versions(), **memory_of_process()})

@@ -1,4 +1,4 @@
-"""JAX: the whole step, update included, under one jit, with the old parameters' memory given to the new ones."""
+"""JAX: the whole step with its update under one jit; new parameters reuse the memory of the old ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Loss = Callable[[Arrays, Arrays], Any]
 
 
 def start(threads: int) -> None:
-    """XLA counts the cores that this process may use; who starts it chooses those."""
+    """XLA uses the cores that this process may use; the caller has chosen them."""
     Training(mlp("mlp", 2, (3, 4))).run(1)
 
 
@@ -55,15 +55,15 @@ class Training:
 
 
 def placed(workload: Workload) -> Arrays:
-    """The feeds as arrays of JAX, integers as 32 bits, its own; without the number of trips, which is in `loss_of`."""
+    """The feeds as arrays of JAX, integers as 32 bits, its default; without the number of trips (see `loss_of`)."""
     return {name: jnp.array(value) for name, value in workload.feeds.items() if name != "n"}
 
 
 def loss_of(workload: Workload) -> Loss:
     """The workload's loss as a function of parameters and feeds.
 
-    A number of trips that is fed is part of the function, as a static argument is: reverse mode needs to know it, and
-    another one is compiled anew.
+    A fed number of trips is part of the function, as a static argument: reverse mode needs it, and another number is
+    compiled again.
     """
     loss = of_family(LOSSES, workload.name)
     return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss

@@ -8,7 +8,7 @@ __all__ = ["memory_of_process"]
 
 
 def memory_of_process() -> dict[str, int]:
-    """Bytes resident now, and the most that ever were: {"resident": ..., "peak_resident": ...}. Linux only."""
+    """Resident bytes now and at the peak: {"resident": ..., "peak_resident": ...}. Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kib = {line.partition(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
     return {"resident": int(kib["VmRSS"]) * 1024, "peak_resident": int(kib["VmHWM"]) * 1024}

@@ -1,4 +1,4 @@
-"""What the bench and a peer's process say to each other through pipes: JSON and arrays in one safetensors file.
+"""Messages between the bench and the process of a peer through pipes: JSON and arrays in one safetensors file.
 
 On the pipe each file is preceded by its length, 8 bytes little-endian.
 """
@@ -24,7 +24,7 @@ def send(pipe: IO[bytes], said: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 
 
 def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read one message: (what it says, its arrays). Raises EOFError when the other end is gone."""
+    """Read one message: (its JSON content, its arrays). Raises EOFError when the other end is closed."""
     size = int.from_bytes(_exactly(pipe, 8), "little")
     content = _exactly(pipe, size)
     header = int.from_bytes(content[:8], "little")
@@ -35,5 +35,5 @@ def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _exactly(pipe: IO[bytes], size: int) -> bytes:
     content = pipe.read(size)
     if len(content) < size:
-        raise EOFError("the other end of the pipe is gone")
+        raise EOFError("the other end of the pipe is closed")
     return content

@@ -1,4 +1,4 @@
-"""Peers as processes: started with as many threads and cores as a measurement allows, then asked to run steps."""
+"""Peers as processes: started with the threads and cores of a measurement; they run steps on request."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class Missing(RuntimeError):
-    """A peer that cannot be started; the message says why."""
+    """A peer that cannot be started; the message gives the reason."""
 
 
 def python_of(peer: str) -> str:
-    """The interpreter of a peer: BENCH_PYTHON, or that of `make bench-peers`, or this one, which is ours anyway."""
+    """The interpreter of a peer: BENCH_PYTHON, that of `make bench-peers`, or this one; Backpass uses this one."""
     made = ROOT / ".venv-bench" / "bin" / "python"
     if peer in (OWN, BEFORE) or not (os.environ.get("BENCH_PYTHON") or made.exists()):
         return sys.executable
@@ -91,11 +91,11 @@ class Peer:
         return self._ask({"do": "prepare", "workload": workload})[0]
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Run that many steps: {seconds, loss, resident, peak_resident} or {error}."""
+        """Run `steps` steps: {seconds, loss, resident, peak_resident} or {error}."""
         return self._ask({"do": "run", "steps": steps})[0]
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """As the steps so far left them."""
+        """The parameters after the steps so far."""
         return self._ask({"do": "parameters"})[1]
 
     def close(self) -> None:

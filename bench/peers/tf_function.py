@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 class Training:
     """Variables updated in place.
 
-    compiled: by XLA. It must know the number of trips of a loop then, and compiles again for another one.
+    compiled: by XLA. It then needs a constant number of trips of a loop, and compiles again for another number.
     """
 
     def __init__(self, workload: Workload, compiled: bool = False) -> None:
@@ -69,7 +69,7 @@ def mlp_loss(p: Tensors, feeds: Tensors) -> Any:
 
 
 def repeated(n: Any, trip: Callable[[Any, Any], Any], state: Any) -> Any:
-    """The state after `n` trips, each made from its number and the state before."""
+    """The state after `n` trips; each trip computes it from its number and the previous state."""
     known = n if isinstance(n, int) else None
     _, last = tf.while_loop(
         lambda i, h: i < n,
@@ -112,7 +112,7 @@ def transformer(p: Tensors, feeds: Tensors) -> Any:
 
 
 def product(x: Any, w: Any) -> Any:
-    """[batch, length, m] times [m, n], as one product of matrices."""
+    """[batch, length, m] times [m, n] as one matrix product."""
     return tf.reshape(tf.reshape(x, (-1, x.shape[-1])) @ w, (*x.shape[:-1], w.shape[-1]))
 
 

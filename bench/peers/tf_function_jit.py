@@ -1,4 +1,4 @@
-"""TensorFlow: the same function, compiled by XLA."""
+"""TensorFlow: the function of `tf_function`, compiled by XLA."""
 
 from __future__ import annotations
 

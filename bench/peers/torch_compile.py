@@ -24,7 +24,7 @@ class Training:
     """Parameters updated in place, inside the compiled function."""
 
     def __init__(self, workload: Workload) -> None:
-        torch.compiler.reset()  # no guards of other workloads to check
+        torch.compiler.reset()  # removes the guards of other workloads
         self._parameters, self._feeds = placed(workload)
         make = two_graphs if workload.name == "branch" else one_graph
         self._step = make(loss_of(workload.name))
@@ -54,7 +54,7 @@ def one_graph(loss: Loss) -> Step:
 
 
 def two_graphs(_: Loss) -> Step:
-    """`branch` with its condition in the graph, which `grad_and_value` cannot differentiate; autograd can."""
+    """`branch` with its condition in the graph: autograd can differentiate it, `grad_and_value` cannot."""
     compiled = torch.compile(branch, fullgraph=True)
 
     def step(parameters: Tensors, feeds: Feeds) -> torch.Tensor:

@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
 
 
 class Training:
-    """Parameters updated in place, all at once."""
+    """Parameters updated in place by one call."""
 
     def __init__(self, workload: Workload) -> None:
         self._loss = loss_of(workload.name)

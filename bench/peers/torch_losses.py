@@ -18,7 +18,7 @@ Loss = Callable[[Tensors, Feeds], torch.Tensor]
 
 
 def placed(workload: Workload) -> tuple[Tensors, Feeds]:
-    """(parameters, feeds) as tensors of their own; a number of trips stays an int."""
+    """(parameters, feeds) as new tensors; a number of trips stays an int."""
     feeds = {name: int(value) if name == "n" else torch.tensor(value) for name, value in workload.feeds.items()}
     return {name: torch.tensor(value) for name, value in workload.parameters.items()}, feeds
 
@@ -68,7 +68,7 @@ def elementwise(p: Tensors, feeds: Feeds) -> torch.Tensor:
 
 
 def convnet(p: Tensors, feeds: Feeds) -> torch.Tensor:
-    """Channels last are a tenth faster here than first."""
+    """Channels last are a tenth faster here than channels first."""
     x = feeds["x"].to(memory_format=torch.channels_last)
     h = F.max_pool2d(F.conv2d(x, p["k1"], p["c1"]).relu(), 2)
     h = F.max_pool2d(F.conv2d(h, p["k2"], p["c2"]).relu(), 2)
@@ -111,5 +111,5 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_of(workload: str) -> Loss:
-    """The loss of the workload of this name, which starts with that of its family."""
+    """The loss of the workload of this name, which starts with the name of its family."""
     return of_family(LOSSES, workload)

@@ -1,8 +1,8 @@
-"""What one would write instead: FastAPI in front of PyTorch, for models that it knows.
+"""A plain service for comparison: FastAPI in front of PyTorch, with a fixed set of models.
 
 POST /sessions takes parameters and the settings of Adam, POST /sessions/<id>/steps a batch; the step is forward,
 backward and update, and its answer is the loss. Bodies are safetensors files, with JSON in their metadata under
-`request`. One worker, whose event loop runs the step itself: with one client nothing is faster.
+`request`. One worker, whose event loop runs the step itself: the fastest way for one client.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ async def step(id: str, request: Request) -> Response:
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """The texts in a safetensors file; it begins with the length of its JSON header."""
+    """The metadata of a safetensors file; the file begins with the length of its JSON header."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length])["__metadata__"]

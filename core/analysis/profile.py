@@ -69,7 +69,7 @@ def _shown(best: MachinePeak) -> dict[str, Any]:
     return {
         "threads": best.threads,
         "flops_per_s": {dtype: round(rate) for dtype, rate in best.flops.items()},
-        "bytes_per_s": [{"up_to_bytes": room, "rate": round(rate)} for room, rate in best.bandwidth],
+        "bytes_per_s": [{"up_to_bytes": size, "rate": round(rate)} for size, rate in best.bandwidth],
     }
 
 

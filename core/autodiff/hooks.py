@@ -1,4 +1,4 @@
-"""Hooks: what a client wants done to gradients while they are computed, as data.
+"""Hooks: the client's actions on gradients during the backward pass, as data.
 
 A hook selects variables by name, by the op that writes them or by their role, and acts on their gradients: on each
 contribution, or once after all of them are added. Its action is one of `ACTIONS` and becomes an op of the backward
@@ -29,7 +29,7 @@ Role = Literal["parameter", "feed", "state"]
 class Action(Kind):
     """The action of a hook on a gradient.
 
-    returned: whether the gradient it acts on goes back to the client, as a whole array.
+    returned: whether the step returns the gradient to the client, as a whole array.
     """
 
     __slots__ = ()
@@ -40,16 +40,16 @@ class Action(Kind):
 
     @property
     def by_rows(self) -> bool:
-        """Whether doing it to the rows of a gradient that are not zero is doing it to the whole."""
+        """Whether the action on the nonzero rows of a gradient equals the action on the whole gradient."""
         return True
 
     def emit(self, b: BlockBuilder, x: Value) -> Op:
-        """The op that does it to `x`; it is typed, but not yet added, and its output is not named."""
+        """The op of this action on `x`: typed, but not yet added, and without a name for its output."""
         raise NotImplementedError
 
 
 ACTIONS: Kinds[Action] = Kinds()
-"""All actions, by the name that `do` of a hook has in JSON."""
+"""All actions by their names in JSON: the values of `do` in a hook."""
 
 
 @ACTIONS.add
@@ -179,11 +179,11 @@ class Hook:
 
     @property
     def place(self) -> tuple[int, str]:
-        """The client's block of the variable it matches, and its name there."""
+        """The client's block that has the matched variable, and the name of the variable there."""
         return inner_name(self.match.variable or "")
 
     def emit(self, b: BlockBuilder, name: str, location: Location | None) -> Op:
-        """The op that does it to the gradient `name`; it is typed, but not yet added, and its output is not named."""
+        """The op of the action on the gradient `name`: typed, but not yet added, and without a name for its output."""
         with b.at(location):
             return self.do.emit(b, b.value(name))
 

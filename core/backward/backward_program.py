@@ -44,7 +44,7 @@ class Backward:
     sparse:         requested name -> (variable of the row numbers, variable of their values), for a gradient that is
                     also row-sparse; its gradient variable is the dense table.
     densified:      tables with a densified gradient, and the reasons.
-    choice:         the plan chosen for a budget.
+    choice:         the memory plan chosen for a budget.
     forward:        the differentiated block.
     rule_calls:     position in `forward` of a control-flow op -> the call of its rule.
     """

@@ -82,7 +82,7 @@ class GradientQuery(Options):
     ] = ()
     inputs: Annotated[tuple[Name, ...], Member("With `targets`: the variables to differentiate with respect to.")] = ()
     target_gradients: tuple[bool, ...] = ()
-    """For each target True if its cotangent comes with each step, as ``target_gradients/<i>``, and False for ones;
+    """For each target True if each step provides its cotangent, as ``target_gradients/<i>``, and False for ones;
     empty means ones for all. Not a member of requests: those carry the tensors.
     """
 

@@ -1,4 +1,4 @@
-"""The CPU's code generator behind the runtime's seam: a plan goes in, a region of machine code comes out."""
+"""The CPU's code generator as a backend of the runtime: from a plan to a region of machine code."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class DiskCache:
         self._warned = False
 
     def get(self, key: str) -> bytes | None:
-        """The code stored under `key`; None if there is none or the file is damaged."""
+        """The code stored under `key`; None if the entry is absent or damaged."""
         path = self._path(key)
         try:
             whole = _read(path)

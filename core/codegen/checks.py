@@ -10,7 +10,7 @@ __all__ = ["fail"]
 def fail(f: Function, error: Value, check: Value) -> None:
     """Write the number of a failed check to the error word, unless an earlier op of the program failed as well.
 
-    Checks are numbered from 1 in the order of the ops. A negative word says that the run has ended for another reason.
+    Checks are numbered from 1 in the order of the ops. A negative word means that the run has ended for another reason.
     """
     said = f.load(error, "int64")
     first = f.binary("or", f.compare("icmp eq", said, I64(0)), f.compare("icmp slt", check, said))

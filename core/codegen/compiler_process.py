@@ -1,6 +1,6 @@
-"""LLVM in a process of its own: texts of modules go in, object code comes out. This is the calling side.
+"""LLVM in a separate process: texts of modules go in, object code comes out. This is the calling side.
 
-A crash of LLVM then costs one compilation and not the process that asked for it, and other threads of that process do
+A crash of LLVM then costs one compilation and not the calling process, and other threads of that process do
 not wait for llvmlite's global lock. Of several texts, forks of the compiler process compile all but the first at the
 same time (`compiler_main`).
 

@@ -21,7 +21,7 @@ __all__ = ["kernel_function", "scratch_bytes", "units", "work"]
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """How one kind of kernel is written.
+    """The generator of one kind of kernel.
 
     arrays:  names of the kernel's arrays, in order.
     write:   appends the kernel to a function.

@@ -91,7 +91,7 @@ class Function:
     internal:     whether only this module calls it.
     uses:         how often the function uses each elementary function, by its name.
     declarations: texts that the module needs once: declarations, and definitions of functions called here.
-    known:        values for reuse, by what they compute. A loop or branch sees the values from before it, not after it.
+    known:        values for reuse, by their expressions. A loop or branch sees the values from before it, not after it.
     lines, top:   the instructions, and those of the entry block.
     """
 

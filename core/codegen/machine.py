@@ -84,7 +84,7 @@ MEMORY_BYTES = 64 * 2**20
 
 
 class CompilerState:
-    """What this process keeps for compiling: the only mutable state of the process in `core.codegen`.
+    """The state of this process for compilation: the only mutable state of the process in `core.codegen`.
 
     memory:       libraries by the digest of their texts and symbols.
     disk:         object code by the digest of its text; None stores none. Set by `keep_on_disk`.
@@ -108,7 +108,7 @@ def keep_on_disk(directory: Path, limit: int) -> None:
 
 
 def use_compiler_process(parallel: int = 1) -> CompilerProcess:
-    """From now on compile in a process of its own, `parallel` texts at a time. Returns the process, not yet started."""
+    """From now on compile in a separate process, `parallel` texts at a time. Returns the process, not yet started."""
     STATE.process = CompilerProcess(parallel)
     return STATE.process
 

@@ -40,7 +40,7 @@ class MachinePeak:
 
     def seconds(self, flops: int, nbytes: int, dtype: str) -> float:
         """The least time that this work can take."""
-        rate = next((rate for room, rate in self.bandwidth if nbytes <= room), self.bandwidth[-1][1])
+        rate = next((rate for size, rate in self.bandwidth if nbytes <= size), self.bandwidth[-1][1])
         return max(flops / self.flops.get(dtype, self.flops["float32"]), nbytes / rate)
 
 
@@ -49,7 +49,7 @@ def machine_peak(threads: int) -> MachinePeak:
     """The peak of `threads` threads together. The first call measures it, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
-    return MachinePeak(threads, flops, tuple((room, _bandwidth(library, room, threads)) for room in ARRAY_BYTES))
+    return MachinePeak(threads, flops, tuple((size, _bandwidth(library, size, threads)) for size in ARRAY_BYTES))
 
 
 CHAINS = 12
@@ -89,10 +89,10 @@ def _flops(library: Library, dtype: str, threads: int) -> float:
     return 2 * CHAINS * lanes(dtype) * _rate(lambda thread, times: call(times, out[thread].ctypes.data), threads)
 
 
-def _bandwidth(library: Library, room: int, threads: int) -> float:
+def _bandwidth(library: Library, size: int, threads: int) -> float:
     """Bytes read plus bytes written, per second."""
     call = library.function("move", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    count = room // 8  # half of it is read, half written
+    count = size // 8  # half of it is read, half written
     arrays = [np.ones(2 * count, np.float32) for _ in range(threads)]
 
     def run(thread: int, times: int) -> None:

@@ -36,7 +36,7 @@ class Module:
     polls: bool = False
 
     def function(self, key: object, hint: str, make: Callable[[str], Function]) -> str:
-        """The name of the function for `key`; `make(name)` writes it if there is none yet.
+        """The name of the function for `key`; `make(name)` writes it if it does not exist yet.
 
         Keys are compared by their `repr`, because 0.0 equals -0.0 but needs other code.
         """

@@ -102,7 +102,7 @@ PACKED = 64
 
 
 def is_packed(rows: int, columns: int) -> bool:
-    """Whether a product of so many rows and columns copies its second operand, which may be stored either way then."""
+    """Whether a product of so many rows and columns copies its second operand, stored in any order."""
     return min(rows, columns) >= PACKED
 
 

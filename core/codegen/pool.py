@@ -10,7 +10,7 @@ Workers are Python threads. Each enters the native `worker_loop` once, with the 
 there until the pool is closed. `pool_code` writes the native functions as LLVM IR, because the user's machine has no C
 compiler. Threads sleep on Linux's futex; on other systems a pool has no workers.
 
-Why the protocol is right on x86-64 and on aarch64:
+Why the protocol is correct on x86-64 and on aarch64:
 
 - TICKETS is one word: `generation << 32 | chunks not yet claimed`. The caller publishes a job by exchanging the word. A
   thread claims a chunk by decrementing the word with a compare-exchange, which fails if the word has changed since it
@@ -20,7 +20,7 @@ Why the protocol is right on x86-64 and on aarch64:
   older than the word: the load acquires the publication, and claims in between are read-modify-writes, which continue
   its release sequence. The job is not newer than the word if the compare-exchange succeeds: the caller writes the next
   job only after PENDING reached 0; PENDING includes the chunk claimed here; the loads of the job happen before the
-  release half of the claim. While the caller writes the next job, TICKETS says that no chunk is left, so nobody
+  release half of the claim. While the caller writes the next job, TICKETS says that no chunk is left, so no thread
   claims. The loads and stores of the job are atomic because those of a claim that fails may race with that writing.
 - PENDING counts the chunks of the job that have not ended. A thread subtracts the number of chunks that it ran once it
   finds no more to claim. The subtractions release, and the caller's load of 0 acquires (they form one release

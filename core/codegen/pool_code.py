@@ -50,7 +50,7 @@ FUTEX_WAIT, FUTEX_WAKE = 128, 129
 """Its operations, private to the process."""
 
 PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ""), "aarch64": ("llvm.aarch64.isb", "i32 15")}
-"""The intrinsic that tells a processor that the thread spins, and its argument."""
+"""The intrinsic that marks a spinning thread for the processor, and its argument."""
 
 
 def has_futex() -> bool:
@@ -145,7 +145,7 @@ def futex_wake() -> Function:
 
 def _futex(name: str, operation: int) -> Function:
     f = _internal(name, ("word", "ptr"), ("value", "int64"))
-    if has_futex():  # else there are no workers, and nobody calls this
+    if has_futex():  # without a futex there are no workers, and no thread calls this
         f.declarations.add("declare i64 @syscall(i64, ...)")
         number = FUTEX[platform.machine()]
         word, value = f.param("word"), f.param("value")

@@ -4,7 +4,7 @@ A kernel is called as the reference executor calls it, ``kernel(xp, *inputs, **a
 `Element`s as inputs. So the declaration of an op is also the source of its machine code, and a new elementwise op needs
 nothing more.
 
-Two things can go wrong, and they are kept apart. A kernel may use a function or an operator of numpy that has no
+There are two kinds of failure. A kernel may use a function or an operator of numpy that has no
 translation: that raises NotTraceable with its name, and the reference executor runs the op. Any other error in a kernel
 is a defect: that raises InternalError, because a step that silently runs slowly hides it.
 """
@@ -62,7 +62,7 @@ def _refusal(op: str, attrs: tuple[tuple[str, Any], ...], dtypes: tuple[str, ...
 
 
 def refusal(op: str, attrs: Mapping[str, Any], dtypes: Sequence[str], out: str) -> str | None:
-    """Why this elementwise op on these dtypes has no machine code; None if it has. Raises InternalError as `apply`."""
+    """The reason why this op on these dtypes has no machine code, or None. Raises InternalError as `apply`."""
     for dtype in (*dtypes, out):
         if dtype not in NATIVE:
             return f"no machine code for {dtype}"

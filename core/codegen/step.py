@@ -113,7 +113,10 @@ class _Step(StepWriter):
         waiting.clear()
 
     def outlined(self, waiting: list[Instruction]) -> None:
-        """Write them to a function of their own. Its parameters are those of `step`, and addresses known only here."""
+        """Write the waiting instructions to a separate function.
+
+        Its parameters are those of `step`, and addresses known only here.
+        """
         outer, roots = self.f, self.roots
         error = self.plan.error.root
         used = dict.fromkeys(root for each in waiting for root in (*each.reads(), *each.writes()) if root in roots)

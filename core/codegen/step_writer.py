@@ -66,7 +66,7 @@ class StepWriter(ABC):
         return self.f.at(self.f.param("stacks"), I64(16 * self.plan.stacks.index(stack)), "uint8")
 
     def cursor(self, stack: Stack) -> Value:
-        """Where the number of the first free slot of a stack is kept."""
+        """The variable with the number of the first free slot of a stack."""
         if stack not in self.cursors:
             self.cursors[stack] = slot = self.f.slot("int64")
             self.f.top.append(f"  store i64 0, {slot}")

@@ -49,7 +49,7 @@ EXPENSIVE = frozenset(
         "tanh",
     ]
 )
-"""Ops whose values are kept for later sweeps instead of being computed again."""
+"""Ops whose values later sweeps read from memory instead of computing them again."""
 
 CYCLES, EXPENSIVE_CYCLES = 3, 40
 """Latency of an op in cycles, and latency of an op in `EXPENSIVE`."""

@@ -1,7 +1,7 @@
-"""Memory budgets: choose the plan with the least work whose predicted peak fits.
+"""Memory budgets: choose the memory plan with the least work whose predicted peak fits.
 
-A plan says which loops and segments recompute their residuals. The list of plans does not depend on the budget, so a
-larger budget never recomputes more.
+A memory plan lists the loops and segments that recompute their residuals. The list of candidates does not depend on the
+budget, so a larger budget never recomputes more.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plan chosen for a budget.
+    """The memory plan chosen for a budget.
 
     policies:    policies of the loops that have no policy of their own.
     cuts:        positions in block 0 after which a recomputed segment of the forward part ends.
@@ -107,19 +107,19 @@ Compile = Callable[[Policies, tuple[int, ...]], tuple[Differentiated, Block]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _Candidate:
     policies: Policies
     work: int
     estimate: int
 
 
 def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: bool) -> Choice:
-    """The plan with the least work whose predicted peak is within `budget`.
+    """The memory plan with the least work whose predicted peak is within `budget`.
 
     loops: loops may get other memory policies. These are tried before cuts.
     cuts:  block 0 may be cut into recomputed segments.
     apart: nests may get policies of their own; otherwise all loops get the same policy.
-    Raises ProgramError (budget_too_small) with the smallest peak of all plans.
+    Raises ProgramError (budget_too_small) with the smallest peak of all memory plans.
     """
     found: dict[Hashable, tuple[Differentiated, Block, int]] = {}
 
@@ -138,20 +138,22 @@ def choose(budget: Budget, compile: Compile, loops: bool, cuts: bool, apart: boo
     backward, step, peak = compiled(())
     if peak <= budget.bytes and not loops:
         return chosen(())
-    plans = [_Plan((), 0, peak)]
+    candidates = [_Candidate((), 0, peak)]
     if loops:
         nested = Step(backward.forward, backward.rule_calls, step, budget.trips)
-        plans = list(_by_nest(nested)) if apart and nested.nests is not None else []
-        if not plans or _shared(plans[0].policies):
-            plans = [_Plan(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)]
-    plans.sort(key=lambda plan: (plan.work, plan.estimate, sum(policy != "store" for _, policy in plan.policies)))
+        candidates = list(_by_nest(nested)) if apart and nested.nests is not None else []
+        if not candidates or _shared(candidates[0].policies):
+            candidates = [
+                _Candidate(p, _work(compiled(p)[1], budget.trips), compiled(p)[2]) for p in _uniform(backward.forward)
+            ]
+    candidates.sort(key=lambda each: (each.work, each.estimate, sum(policy != "store" for _, policy in each.policies)))
     beyond = 0  # the largest excess of a compiled step over its estimate; 0 if estimates are exact
-    for plan in plans:
-        if plan.estimate + beyond <= budget.bytes:
-            if (real := compiled(plan.policies)[2]) <= budget.bytes:
-                return chosen(plan.policies)
-            beyond = max(beyond, real - plan.estimate)
-    least = min(plans, key=lambda plan: (plan.estimate, plan.work)).policies
+    for candidate in candidates:
+        if candidate.estimate + beyond <= budget.bytes:
+            if (real := compiled(candidate.policies)[2]) <= budget.bytes:
+                return chosen(candidate.policies)
+            beyond = max(beyond, real - candidate.estimate)
+    least = min(candidates, key=lambda candidate: (candidate.estimate, candidate.work)).policies
     if compiled(least)[2] <= budget.bytes:
         return chosen(least)
     for each in _cuts(compiled(least)[0].forward, budget.trips) if cuts else ():
@@ -180,8 +182,8 @@ def _uniform(forward: Block) -> list[Policies]:
     return [tuple((place, policy) for place in places) for policy in POLICIES]
 
 
-def _by_nest(step: Step) -> Iterator[_Plan]:
-    """Plans that give each nest policies of its own. A nest without a gradient has one variant: it has no residuals."""
+def _by_nest(step: Step) -> Iterator[_Candidate]:
+    """Candidates with separate policies for each nest. A nest without a gradient has one variant, without residuals."""
     assert step.nests is not None
     each_nest: list[list[Variant]] = []
     for nest in step.nests:
@@ -201,7 +203,7 @@ def _by_nest(step: Step) -> Iterator[_Plan]:
             for nest, v in zip(step.nests, assignment, strict=True)
             for each in zip(nest.loops, v.policies, strict=True)
         )
-        yield _Plan(policies, sum(v.work for v in assignment), step.peak(assignment))
+        yield _Candidate(policies, sum(v.work for v in assignment), step.peak(assignment))
 
 
 def _useful(variants: Sequence[Variant]) -> list[Variant]:

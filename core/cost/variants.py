@@ -68,7 +68,7 @@ def _measured(block: Block, nest: Nest, live: Sequence[str], policies: tuple[Loo
     taken = lives(block, trips)
     outputs = [taken.array[name] for name in block.results[: len(live)]]
     split = 1 + next((i for i, op in enumerate(block.ops) if any(inner_blocks(op))), -1)
-    # besides the gradient op the backward part has only constants such as zeros, which the step has too
+    # the backward part has the gradient op, and constants such as zeros that the step has too
     gradient = next((op for op in reversed(block.ops[split:]) if any(inner_blocks(op))), None)
     late = {taken.array[n] for n in gradient.inputs if n != HOLE} if gradient else set()
     stacks = tuple((nest.op.outputs.index(n), taken.sizes[i]) for n, i in zip(live, outputs, strict=True))

@@ -18,7 +18,7 @@ __all__ = ["REMEMBERED", "derived"]
 
 T = TypeVar("T")
 
-ROOM = 100_000
+LIMIT = 100_000
 """Limit of the cache: the ops of all cached blocks, plus one for each entry. About 50 MB."""
 
 
@@ -50,4 +50,4 @@ def _size(value: Any) -> int:
     return 1 + len(value.ops)
 
 
-REMEMBERED: LRU[Any] = LRU(ROOM, _size)
+REMEMBERED: LRU[Any] = LRU(LIMIT, _size)

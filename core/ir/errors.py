@@ -180,8 +180,8 @@ class ExecutionError(CoreError):
 class InternalError(Exception):
     """An invariant of the core does not hold: a defect of the core, not of the program.
 
-    It is raised before compiled code touches memory that the broken invariant guards. It is no CoreError, so that
-    nobody takes it for a mistake of the client: a service answers 500 and logs the traceback.
+    It is raised before compiled code touches memory that the broken invariant guards. It is no CoreError,
+    because it is not a mistake of the client: a service answers 500 and logs the traceback.
     """
 
     def __init__(self, message: str, *, location: Location | None = None) -> None:

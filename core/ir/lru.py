@@ -53,7 +53,7 @@ class LRU(Generic[Kept]):
                 self._remove(next(iter(self._kept)))
 
     def pop(self, key: Hashable) -> Kept | None:
-        """Remove the value of `key` and return it; None if there is none."""
+        """Remove the value of `key` and return it, or None."""
         with self._lock:
             return self._remove(key)
 

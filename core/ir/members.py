@@ -1,10 +1,10 @@
-"""How a dataclass that clients write as JSON declares its members.
+"""Declarations of the members of dataclasses that clients write as JSON.
 
 Each field is `Annotated` with a `Member`: the sentence of the API's documentation, and bounds. `read_members` makes the
-dataclass from JSON, `check_members` enforces the bounds however it was made, and the service derives its schemas from
+dataclass from JSON, `check_members` enforces the bounds of any instance, and the service derives its schemas from
 `members_of`. A field without a `Member` is not a member of requests.
 
-Where one of several kinds is chosen by name, and members of that kind stand beside the name (as in
+Where a name chooses one of several kinds, and the members of that kind are in the same object as the name (as in
 ``{"do": "clip_norm", "max_norm": 1.0}``), the field is annotated with the table of kinds too.
 """
 
@@ -41,7 +41,7 @@ K = TypeVar("K", bound="Kind")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the API says of a member, and what it accepts.
+    """The documentation of a member in the API, and the accepted values.
 
     text:           a sentence or two for clients.
     gt, ge, lt, le: bounds of a number; a number is finite in any case.
@@ -59,7 +59,7 @@ class Member:
     examples: tuple[Any, ...] = ()
 
     def wrong(self, value: Any) -> str | None:
-        """Why `value` breaks a bound, as the end of a sentence; None if it does not."""
+        """The bound that `value` violates, as the end of a sentence, or None."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be finite"
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -84,7 +84,7 @@ Name = Annotated[str, Member(min_length=1, max_length=256)]
 
 
 class Kind:
-    """One of several kinds; subclasses are frozen dataclasses whose fields are the members beside the kind's name."""
+    """One of several kinds; subclasses are frozen dataclasses whose fields are the members of the kind."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -144,7 +144,7 @@ def _members(kind: Any) -> Iterator[MemberField]:
 
 
 def names_of(kind: type) -> list[str]:
-    """The names of its members in JSON, those beside the name of a kind among them."""
+    """The names of its members in JSON, including those of all kinds."""
     names: dict[str, None] = {}
     for each in members_of(kind):
         names[each.name] = None
@@ -178,7 +178,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def read_members(kind: type[T], raw: Any, noun: str, code: str) -> T:
-    """The dataclass `kind` from its JSON form. noun: what errors call it, such as "a budget".
+    """The dataclass `kind` from its JSON form. noun: its name in errors, such as "a budget".
 
     Raises ProgramError with this `code`.
     """
@@ -200,7 +200,7 @@ def read_members(kind: type[T], raw: Any, noun: str, code: str) -> T:
 
 
 def _read_kind(each: MemberField, left: dict[str, Any], noun: str, code: str) -> Any:
-    """The kind that ``left[each.name]`` names, with the members beside it; all of them are taken out of `left`."""
+    """The kind that ``left[each.name]`` names, with its members; all of them are removed from `left`."""
     assert each.kinds is not None
     name = left.pop(each.name)
     kind = each.kinds.get(name) if isinstance(name, str) else None

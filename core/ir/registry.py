@@ -90,7 +90,7 @@ class Family:
     """A group of ops in the catalogue. A folder or module of ops declares the family of its ops as ``FAMILY``.
 
     name:  one word, the filter of the catalogue and the name of the family's page.
-    title: one line that lists what the ops do.
+    title: one line that lists the operations.
     """
 
     name: str
@@ -245,8 +245,8 @@ def op(
     broadcasts:   sizes of 1 are broadcast, so that a cotangent may be larger than its input; true of elementwise ops.
     stacks:       inputs may be stacks that a loop recorded, or tensor arrays.
     reports:      the run reports the input as its attributes `message`, `summarize` and `first_n` define.
-    no_gradient:  why the gradient is zero by definition; a path to the loss ends here without an error.
-    unavailable:  why a gradient that exists is not implemented; asking for it is an error.
+    no_gradient:  the reason why the gradient is zero by definition; a path to the loss ends here without an error.
+    unavailable:  the reason why an existing gradient is not implemented; a request for it is an error.
     """
     if kernel is None:
         return lambda function: op(
@@ -334,7 +334,7 @@ def _declare(
 
 
 def _family(op: str, module: str) -> Family:
-    """The family that `module` declares for its ops, or else the folder of `module`. Raises ValueError if none does."""
+    """The family declared by `module`, or else by its folder. Raises ValueError if neither declares a family."""
     for name in (module, module.rpartition(".")[0]):
         family = getattr(sys.modules.get(name), "FAMILY", None)
         if isinstance(family, Family):

@@ -30,8 +30,8 @@ class Roles:
                values.
     captured:  operands that the blocks read, the same on every trip.
     elements:  operands that are stacks; each trip takes one element of each.
-    optional:  outputs that a pass may drop, together with the results they come from: what a loop records, and all that
-               a branch returns.
+    optional:  outputs that a pass may drop, together with the results they come from: the records of a loop, and all
+               results of a branch.
     repeats:   whether the block runs once for each trip. If not, each block runs once or not at all.
     """
 

@@ -1,6 +1,6 @@
 """Optimisers, learning-rate schedules, gradient clipping, loss scaling and initialisers.
 
-Updates are ops (core/ops/optimizers). This room holds a client's choices as data and writes them into the step.
+Updates are ops (core/ops/optimizers). This package holds a client's choices as data and writes them into the step.
 
     optimizers    an op of core/ops/optimizers, its attributes and a schedule
     schedules     the learning rate as a function of the step number, written in ops

@@ -1,6 +1,6 @@
 """Clipping: bounds on the elements or norms of gradients, applied before the optimiser.
 
-A clip is one of `BOUNDS`. To add one, declare one more class here: requests, their schemas and the documentation
+A clip is one of `CLIPPINGS`. To add one, declare one more class here: requests, their schemas and the documentation
 follow.
 """
 
@@ -15,11 +15,11 @@ from core.ir.errors import ProgramError
 from core.ir.members import Kind, Kinds, Member, check_members, read_members
 from core.ir.registry import as_tuple
 
-__all__ = ["BOUNDS", "Bound", "Clip", "GlobalNorm", "Norm", "Values"]
+__all__ = ["CLIPPINGS", "Clip", "Clipping", "GlobalNorm", "Norm", "Values"]
 
 
-class Bound(Kind):
-    """A way to bound gradients."""
+class Clipping(Kind):
+    """A kind of clipping."""
 
     __slots__ = ()
 
@@ -36,13 +36,13 @@ class Bound(Kind):
         raise NotImplementedError
 
 
-BOUNDS: Kinds[Bound] = Kinds()
-"""All bounds, by the name that `by` of a clip has in JSON."""
+CLIPPINGS: Kinds[Clipping] = Kinds()
+"""All kinds of clipping by their names in JSON: the values of `by` in a clip."""
 
 
-@BOUNDS.add
+@CLIPPINGS.add
 @dataclass(frozen=True, slots=True)
-class Values(Bound):
+class Values(Clipping):
     """Move each element to the nearest number in [min, max]. NaN stays NaN."""
 
     name = "value"
@@ -66,9 +66,9 @@ class Values(Bound):
         return [g.builder.emit("clip", g, min=self.low, max=self.max) for g in gradients]
 
 
-@BOUNDS.add
+@CLIPPINGS.add
 @dataclass(frozen=True, slots=True)
-class Norm(Bound):
+class Norm(Clipping):
     """Scale each gradient whose 2-norm exceeds max_norm down to that norm. An infinite or NaN norm changes nothing."""
 
     name = "norm"
@@ -78,9 +78,9 @@ class Norm(Bound):
         return [g.builder.emit("clip_by_norm", g, max_norm=self.max_norm) for g in gradients]
 
 
-@BOUNDS.add
+@CLIPPINGS.add
 @dataclass(frozen=True, slots=True)
-class GlobalNorm(Bound):
+class GlobalNorm(Clipping):
     """Scale all gradients by one factor if their joint 2-norm exceeds max_norm (Pascanu, Mikolov and Bengio 2013).
 
     An infinite or NaN norm changes nothing.
@@ -101,7 +101,7 @@ class Clip:
     `value`: ask a step to `require_finite`.
     """
 
-    by: Annotated[Bound, BOUNDS, Member("The bounded quantity.")]
+    by: Annotated[Clipping, CLIPPINGS, Member("The bounded quantity.")]
     decay_first: Annotated[
         bool,
         Member("Add the optimizer's weight_decay and l1_decay to the gradients before clipping instead of after."),

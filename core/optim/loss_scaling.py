@@ -149,7 +149,7 @@ def all_finite(gradients: Sequence[Cotangent], like: Value) -> Value:
 
 
 def rounded(gradient: Cotangent, type: TensorType) -> Cotangent:
-    """`gradient` in the dtype of `type`, the one of answers."""
+    """`gradient` in the dtype of `type`, in which the step returns it."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.rows, narrowed(gradient.values, replace(type, shape=gradient.values.shape)))
     return narrowed(gradient, type)

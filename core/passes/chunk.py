@@ -1,9 +1,9 @@
-"""Loops in loops, for less memory: what the memory policies "sqrt" and "binomial" of a loop mean.
+"""Nested loops for less memory: the memory policies "sqrt" and "binomial" of loops.
 
-A loop of n trips becomes a loop over runs of trips. Of a run only what is carried into it is kept, and the backward
-pass runs it again, keeping everything then. Run number k has k trips, so that without knowing n there are about
-sqrt(2 n) runs of at most as many trips. With "binomial" run number k consists of k such runs: the schedule of Griewank
-and Walther (2000) for two snapshots' worth of recomputation.
+A loop of n trips becomes a loop over runs of trips. A step keeps only the values carried into each run. The backward
+pass runs the trips of a run again and keeps all their values then. Run number k has k trips: for an unknown n there
+are about sqrt(2 n) runs of at most as many trips. With "binomial" run number k consists of k such runs: the
+schedule of Griewank and Walther (2000) for two snapshots' worth of recomputation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNT = TensorType((), "int64")
 def chunk_loops(
     block: Block, default: LoopMemory = "store", policies: Mapping[Place, LoopMemory] = MappingProxyType({})
 ) -> Block:
-    """`block` with every loop of policy "sqrt" or "binomial" written as loops in loops; the results are the same.
+    """`block` with every loop of policy "sqrt" or "binomial" written as nested loops; the results are the same.
 
     default:  the policy of loops that have none of their own, that is "store".
     policies: the same for single loops, named by the client's op: its block and its position there.
@@ -88,9 +88,9 @@ def _split_stacks(
     stacks: Sequence[Value],
     order: int,
 ) -> list[Value]:
-    """The loop over stacks as a loop over runs of their elements; trips: how many came before it.
+    """The loop over stacks as a loop over runs of their elements. trips: the number of earlier trips.
 
-    Its carried values are (trips, state...). What it records is flat, one element a trip.
+    Its carried values are (trips, state...). Its recorded values are flat, one element a trip.
     """
     n, m = len(state), len(fixed)
     inner = _body(op) if order == 0 else BlockBuilder()
@@ -120,8 +120,8 @@ def _runs(
 ) -> list[Value]:
     """A loop on the condition that makes at most `limit` runs of this order; a run of order 0 is one trip.
 
-    trips: how many trips came before it. Its carried values are (go on, number of the run, trips, state...); what it
-    records is flat, one element a trip.
+    trips: the number of earlier trips. Its carried values are (go on, number of the run, trips, state...). Its recorded
+    values are flat, one element a trip.
     """
     n = len(state)
     inner = _body(op) if order == 0 else BlockBuilder()
@@ -156,7 +156,7 @@ def _body(op: Op) -> BlockBuilder:
 
 
 def _param_types(op: Op) -> list[Type]:
-    """The types of what one run takes: carried and captured values, and the part of each stack that is its own.
+    """The types of the operands of one run: carried and captured values, and its part of each stack.
 
     Those of the loop's own body hold on every trip. An operand's type may hold for the first trip only: a size that
     changes from trip to trip is unknown in the body, but it may be known in the operand.

@@ -32,7 +32,7 @@ def eliminate_dead(block: Block) -> Block:
 
 
 def _trim(op: Op, needed: Collection[str]) -> Op:
-    """`op` without the optional outputs that nobody reads. A branch also loses the operands that neither side reads."""
+    """`op` without unread optional outputs. A branch also loses the operands that neither side reads."""
     roles = roles_of(op)
     if roles is None:
         return op

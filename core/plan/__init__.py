@@ -4,11 +4,11 @@
     arena = arrange(plan)                 # an offset for every intermediate array
     region = backend.compile(plan)        # a code generator; see core.runtime.backend
 
-The room knows no device. All assumptions about a machine and its generator are in a `Target`, which callers pass.
+The package knows no device. All assumptions about a machine and its generator are in a `Target`, which callers pass.
 
 The plan, as data:
 
-    target        what the planner assumes of a machine: dtypes, limits, thresholds, callbacks; and the room of a stack
+    target        the planner's assumptions about a machine: dtypes, limits, thresholds, callbacks; capacity of stacks
     plan          a whole plan: instructions, arguments, checks
     data          instructions, row kernels, and the memory that they work on: roots, views, stacks
     flow          loops, branches, and the stacks and states of loops
@@ -20,7 +20,7 @@ From ops to instructions:
 
     build         `plan_block`
     walk          every op of a block in order; ops without generated code are left to the reference executor
-    lowering      what all lowerings use: values of variables, elementwise ops, checks
+    lowering      functions for all lowerings: values of variables, elementwise ops, checks
     storage       allocation, and the instructions that store, copy and fill
     destinations  memory that results must be written to
     entries       the forms of a value: a number, a value inside a fusion, an array
@@ -39,7 +39,7 @@ Fusion:
     epilogue          elementwise work on the result of a product moves into the product
     hoist             one product for several trips of a loop
 
-How a plan comes about. Reshapes, transpositions and slices only change views; nothing is copied that strides can
+How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can
 describe. Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in
 registers. A reduction along the row, as in softmax or layer_norm, can be used inside the same fusion; any other one
 accumulates into memory. Products, convolutions, gathers and scatters are instructions of their own. Elementwise work on

@@ -39,7 +39,7 @@ def arrange(plan: Plan) -> ArenaMap:
 def _place(body: Sequence, base: int, offsets: dict[Root, int], target: Target) -> int:
     """Place the roots of `body` that have no offset yet, from offset `base` on; return the end of the last one.
 
-    Roots that only the instructions inside a loop or branch touch are placed behind all roots that are live there.
+    Roots that only the instructions inside a loop or branch touch are placed after all roots that are live there.
     """
     lives: dict[Root, list[int]] = {}
     for at, each in enumerate(body.instructions):
@@ -74,7 +74,7 @@ def _fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> i
 
 
 def _fit_in_order(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:
-    """In the order of first use: each root reuses the memory of a dead root of its size, or goes behind all others."""
+    """In the order of first use: each root reuses the memory of a dead root of its size, or follows all others."""
     free: dict[int, list[int]] = {}
     live: list[tuple[int, int, int]] = []  # last use, size, start
     end = base
@@ -94,7 +94,7 @@ def _fit_in_order(lives: Lives, base: int, offsets: dict[Root, int], target: Tar
 
 
 def _free_from(at: int, lives: Lives, offsets: Mapping[Root, int], base: int, target: Target) -> int:
-    """The first offset behind all roots that are live at instruction `at`."""
+    """The first offset after all roots that are live at instruction `at`."""
     ends = [offsets[root] + target.aligned(root.nbytes) for root, (first, last) in lives.items() if first <= at <= last]
     return max([base, *ends])
 

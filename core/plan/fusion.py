@@ -169,7 +169,7 @@ class Fusion:
         return not others or (all(i >= first for i in others) and not any(a >= first for a in gone))
 
     def accumulate(self, op: str, arg: int, view: View, axes: Axes, gone: frozenset[int]) -> None:
-        """Reduce over the axes `gone` into `view`. A value that is constant along a row that is kept counts once."""
+        """Reduce over the axes `gone` into `view`. A value that is constant along a kept row counts once."""
         strides = self.strides(view, axes)
         along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
         self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))

@@ -17,7 +17,7 @@ from core.plan.target import RowLimits
 __all__ = ["InstructionList"]
 
 LOOKBACK = 24
-"""Number of last fusions that are tried for an op that none of them computes an operand of."""
+"""The number of most recent fusions to try for an op whose operands no fusion computes."""
 
 
 class InstructionList:

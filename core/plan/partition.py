@@ -1,4 +1,4 @@
-"""Which parts of a block become generated code: as few regions as the order of their inputs allows."""
+"""The parts of a block that become generated code: as few regions as the order of their inputs allows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from core.plan.unsupported import Unsupported
 __all__ = ["SHARES", "partition", "parts_of", "refusals"]
 
 SHARES = "shares a stack with an op that has no machine code"
-"""Why an op with machine code runs in the reference executor all the same: stacks stay inside a region."""
+"""The reason for running an op with machine code in the reference executor: stacks stay inside a region."""
 
 STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
 """Ops whose stacks generated code can hold."""
 
 
 def refusals(block: Block, target: Target) -> dict[int, str]:
-    """The ops of `block`, by position, that cannot be part of a region, and why."""
+    """The ops of `block`, by position, that cannot be part of a region, and the reasons."""
     refused = {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op, target))}
     while True:
         again = False
@@ -91,7 +91,7 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
 
 
 def _unfit(block: Block, op: Op, target: Target) -> str | None:
-    """Why generated code cannot hold the arrays of `op`; None if it can."""
+    """The reason why generated code cannot hold the arrays of `op`, or None."""
     for name in (*op.inputs, *op.outputs):
         type = block.types[name] if name else None
         if isinstance(type, StackType) and op.type not in STACKING:

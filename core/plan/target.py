@@ -96,15 +96,15 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the planner assumes of a machine and of its code generator.
+    """The planner's assumptions about a machine and its code generator.
 
     dtypes:          dtypes of arrays that generated code can hold.
-    refusal:         why there is no code for an elementwise op, None if there is:
+    refusal:         the reason why there is no code for an elementwise op, or None:
                      (name, attributes, input dtypes, output dtype).
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
-    min_stack_bytes: bytes that a stack has room for at least.
+    min_stack_bytes: least capacity of a stack in bytes.
     """
 
     dtypes: frozenset[str]
@@ -118,7 +118,7 @@ class Target:
     pools: PoolLimits
 
     def stack_bytes(self, needed: int) -> int:
-        """The room of a stack that holds `needed` bytes: a power of two, whatever room it had before."""
+        """The capacity of a stack for `needed` bytes: a power of two, independent of its earlier capacity."""
         return max(self.min_stack_bytes, 1 << (needed - 1).bit_length())
 
     def aligned(self, nbytes: int) -> int:

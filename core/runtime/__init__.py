@@ -6,7 +6,7 @@ executor runs it op by op and defines the meaning of programs: everything else i
 them, which the reference executor runs.
 
     executable     a step that is ready to run
-    outputs        the results of a step: which variables, and their meaning
+    outputs        the results of a step: variables and their meanings
     bound_step     a compiled step whose arrays stay bound from one step to the next
     run            one run in progress: limits, messages
     times          time of each kernel and op
@@ -15,7 +15,7 @@ them, which the reference executor runs.
     reference      the reference executor: `interpreter_of(block)`, an `Interpreter`
     native         an interpreter that calls compiled regions: `native_interpreter(block, backend)`
 
-The seam for devices, and machine code in this process:
+The interface for devices, and machine code in this process:
 
     backend        the protocols `Backend` (a code generator) and `Region` (a compiled block)
     region         `NativeRegion`: machine code that is called with the addresses of numpy arrays
@@ -25,7 +25,7 @@ The seam for devices, and machine code in this process:
     stop           a thread that sets the stop word of steps that must end
     memory         arenas, results and stacks
 
-This room imports no code generator, and import-linter holds it to that. A generator implements `Backend`: it has a
+This package imports no code generator, and import-linter holds it to that. A generator implements `Backend`: it has a
 `Target` for the planner (`core.plan.target`) and `compile(plan) -> Region`. `core.codegen.backend` is the CPU's, and
 `core.compiler` puts it into each executable. A generator for another device brings its own `Region`, which runs arrays
 of other devices in the reference executor.

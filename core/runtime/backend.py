@@ -1,4 +1,4 @@
-"""The seam for devices: what a code generator offers to the runtime.
+"""The interface for devices, which a code generator implements for the runtime.
 
 A `Backend` turns a plan for its `target` into a `Region`; a region runs on arrays. The runtime knows both only by these
 protocols, so a generator for another device needs no change here. `core.codegen.backend` has the CPU's.
@@ -62,7 +62,7 @@ class Backend(Protocol):
 
     @property
     def target(self) -> Target:
-        """What a plan for this backend may assume."""
+        """The assumptions of plans for this backend."""
 
     def arena_bytes(self, plan: Plan) -> int:
         """The `arena_bytes` of the region of `plan`, without compiling it."""

@@ -24,7 +24,7 @@ KEPT = ("parameters", "optimizer_state", "states")
 
 
 class BoundStep:
-    """Two arrays of each value in `KEPT`, read and written by turns. Runs one step at a time."""
+    """Two arrays of each value in `KEPT`, read and written in turn. Runs one step at a time."""
 
     def __init__(self, executable: Executable, region: Region, values: Mapping[str, Any]) -> None:
         inputs = executable.inputs

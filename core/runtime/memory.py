@@ -25,7 +25,7 @@ from core.ir.errors import ExecutionError, InternalError
 __all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "keeps_result"]
 
 LINE = 64
-"""Bytes of a cache line. Arenas start at one, and are allocated with so many bytes more."""
+"""Bytes of a cache line. Arenas start at the begin of a line; their allocations are longer by a line."""
 
 LENT = 1 << 20
 """Fewest bytes of an arena that is shared. Finding a shared arena would take longer than a small step."""
@@ -89,7 +89,7 @@ class Arenas:
 
 
 def keeps_result(nbytes: int) -> bool:
-    """Whether the memory of a result of `nbytes` is kept when nothing refers to it any more."""
+    """Whether the memory of a result of `nbytes` is kept for reuse when nothing refers to the result."""
     return nbytes >= LARGE
 
 

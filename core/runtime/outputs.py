@@ -1,4 +1,4 @@
-"""The results of a step: which variables it returns, and the meaning of each."""
+"""The results of a step: the returned variables and their meanings."""
 
 from __future__ import annotations
 

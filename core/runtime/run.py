@@ -39,7 +39,7 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an op that reports (`print`) saw: its text, and dtype, shape and first elements of its input, row-major."""
+    """A message of a reporting op (`print`): its text, and dtype, shape and first elements of its input, row-major."""
 
     text: str
     location: Location | None
@@ -53,7 +53,7 @@ class Run:
     """One run in progress: the array module, the remaining limits, and the messages of its ops.
 
     unsaid: number of messages beyond the limit.
-    times:  collects the time of each kernel; None if nobody wants it.
+    times:  collects the time of each kernel; None to collect no times.
     """
 
     xp: ModuleType = np

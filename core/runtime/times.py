@@ -1,4 +1,4 @@
-"""How long each kernel of a run takes."""
+"""The time of each kernel of a run."""
 
 from __future__ import annotations
 

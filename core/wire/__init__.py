@@ -3,7 +3,7 @@ document.
 
 A document is a flat list of blocks with open scopes: an op names its inner blocks by index, and an inner block reads
 and overwrites the variables around it. The core knows only closed blocks: single-assignment, typed lists of ops that
-read nothing but their parameters and themselves. This room is the only place that deals with scopes.
+read nothing but their parameters and themselves. This package is the only one that deals with scopes.
 
 How a document is read:
 

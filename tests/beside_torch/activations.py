@@ -1,4 +1,4 @@
-"""Activations, softmax and its kin."""
+"""Activations, softmax and related ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam and the optimisers made of it."""
+"""Adam and the optimisers derived from it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def nadam(
     weight_decay: float,
     l1_decay: float,
 ) -> Any:
-    g = decayed(parameter, gradient, l1_decay, weight_decay)  # torch's beta1 follows a schedule of its own
+    g = decayed(parameter, gradient, l1_decay, weight_decay)  # torch uses its own schedule for beta1
     m, v = moments(g, first, second, beta1, beta2)
     n = int(step) + 1
     mean = beta1 * m / (1 - beta1 ** (n + 1)) + (1 - beta1) * g / (1 - beta1**n)

@@ -1,4 +1,4 @@
-"""Losses over chains, alignments and trees, with every path written out."""
+"""Losses over chains, alignments and trees, by explicit enumeration of all paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MORE", "OPS"]
 
 
 def hierarchical(x: Any, label: Any, weight: Any, bias: Any, table: Any, code: Any, num_classes: int) -> Any:
-    """Every turn on the way to a leaf of a complete tree, walked upwards; or the ways that are given."""
+    """The decisions on the path to a leaf of a complete tree, from the leaf upwards; or the given paths."""
     losses = []
     for i, k in enumerate(label.reshape(-1).tolist()):
         if table is None:
@@ -56,7 +56,7 @@ def counts(emission: Any, lengths: Any) -> list[int]:
 
 
 def all_scores(emission: Any, transition: Any, i: int, n: int) -> tuple[list[tuple[int, ...]], Any]:
-    """Every sequence of labels with its score, written out."""
+    """Every sequence of labels with its score."""
     paths = list(product(range(emission.shape[2]), repeat=n))
     return paths, torch.stack([chain_score(emission, transition, list(p), i) for p in paths])
 
@@ -92,7 +92,7 @@ def viterbi(emission: Any, transition: Any, lengths: Any) -> Any:
 def ctc(
     log_probs: Any, label: Any, input_lengths: Any, label_lengths: Any, blank: int, zero_infinity: bool, reduction: str
 ) -> Any:
-    """F.ctc_loss has the gradient of the logits behind log_probs; this adds up the alignments one by one."""
+    """F.ctc_loss gives the gradient by the logits of log_probs; this function adds up all alignments instead."""
     losses = []
     for i, (t, n) in enumerate(zip(input_lengths.tolist(), label_lengths.tolist(), strict=True)):
         wanted = label[i, :n].tolist()

@@ -1,4 +1,4 @@
-"""One sample on both sides: the results, the cotangents of the inputs, and the cotangents of those once more."""
+"""One sample in Backpass and PyTorch: results, cotangents of the inputs, and cotangents of second order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from core.runtime.reference import execute
 from tests.beside_torch.installed import torch
 from tests.beside_torch.sample import Sample
 
-__all__ = ["Answer", "attributes", "beside"]
+__all__ = ["Answer", "attributes", "both_answers"]
 
 
 @dataclass
 class Answer:
-    """Results, None for one that is not given; cotangents of the inputs; cotangents of inputs and cotangents."""
+    """Results, None for an absent one; cotangents of the inputs; cotangents of inputs and cotangents."""
 
     results: list[Any]
     first: list[np.ndarray]
@@ -31,14 +31,14 @@ class Answer:
 
 
 def leaves(x: Any) -> list[Any]:
-    """The arrays in an input: a tensor array has one for each element, an optional input left out has none."""
+    """The arrays in an input: a tensor array has one for each element, an omitted optional input has no array."""
     if x is None:
         return []
     return [leaf for each in x for leaf in leaves(each)] if isinstance(x, list | tuple) else [x]
 
 
 def regrouped(like: Any, flat: list[Any]) -> Any:
-    """The inverse of `leaves`: takes what it needs from the front of `flat`."""
+    """The inverse of `leaves`: removes the arrays of `like` from the front of `flat`."""
     if like is None:
         return None
     return [regrouped(each, flat) for each in like] if isinstance(like, list | tuple) else flat.pop(0)
@@ -52,7 +52,7 @@ def is_float(x: Any) -> bool:
 
 
 def forward_block(spec: OpSpec, sample: Sample, lengths: list[int]) -> Block:
-    """A block of this one op. Tensor arrays are written from their elements, and read into them."""
+    """A block of this one op. Its parameters and results are the elements of tensor arrays."""
     b = BlockBuilder()
 
     def entered(x: Any) -> Any:
@@ -104,13 +104,13 @@ def backpass(sample: Sample, lengths: list[int], seeds: Seeds, order: int) -> An
 
 
 def attributes(f: Callable[..., Any], op: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Those attributes of an op, defaults filled in, that the expression `f` asks for."""
+    """The attributes of an op, defaults included, that the expression `f` takes as parameters."""
     wanted = inspect.signature(f).parameters
     return {k: v for k, v in REGISTRY[op].complete(given).items() if k in wanted}
 
 
 def pytorch(f: Callable[..., Any], sample: Sample) -> tuple[list[Any], list[Any], list[int]]:
-    """The leaves and the results of the expression `f`, and how long its tensor arrays are."""
+    """The leaves and the results of the expression `f`, and the lengths of its tensor arrays."""
     args = [torch.from_numpy(np.array(x)) for x in leaves(list(sample.inputs))]
     args = [x.requires_grad_() if x.is_floating_point() else x for x in args]
     slots = REGISTRY[sample.name].inputs
@@ -122,12 +122,12 @@ def pytorch(f: Callable[..., Any], sample: Sample) -> tuple[list[Any], list[Any]
 
 
 def numbers(x: Any) -> Any:
-    """A result as an array; None for one that the expression does not give."""
+    """A result as an array; None for a result that the expression does not compute."""
     return None if x is None else x.detach().numpy(force=True)
 
 
 def pulled_back(outputs: Sequence[Any], inputs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
-    """The cotangents of the inputs, zeros where there is none; a graph of their own."""
+    """The cotangents of the inputs, zeros for absent ones, in a graph that can be differentiated."""
     pairs = [(y, ct) for y, ct in zip(outputs, cts, strict=True) if y.requires_grad]
     if not pairs:
         return [torch.zeros_like(x) for x in inputs]
@@ -144,7 +144,7 @@ def pulled_back(outputs: Sequence[Any], inputs: Sequence[Any], cts: Sequence[Any
 
 
 def torch_gradients(args: list[Any], results: list[Any], seeds: Seeds, order: int) -> Answer:
-    """The gradients of what `pytorch` found."""
+    """The gradients of the results of `pytorch`."""
     inputs = [x for x in args if x.is_floating_point()]
     outputs = [y for y in results if y is not None and y.is_floating_point()]
     first, second = [], []
@@ -182,8 +182,8 @@ def as_array(x: Any) -> np.ndarray:
     return np.asarray(numbers(x) if torch.is_tensor(x) else x)
 
 
-def beside(f: Callable[..., Any], sample: Sample, order: int) -> tuple[Answer, Answer]:
-    """(what Backpass says, what PyTorch says) of one sample, up to the gradients of that order: 0, 1 or 2."""
+def both_answers(f: Callable[..., Any], sample: Sample, order: int) -> tuple[Answer, Answer]:
+    """The answers of Backpass and of PyTorch for one sample, with gradients up to `order`: 0, 1 or 2."""
     seeds = Seeds(sample)
     args, results, lengths = pytorch(f, sample)
     return backpass(sample, lengths, seeds, order), torch_gradients(args, results, seeds, order)

@@ -95,7 +95,7 @@ def correlate(x: Any, filter: Any, strides: Any, paddings: Any, dilations: Any, 
 
 
 def filter_adjoint(ct: Any, x: Any, like: Any, strides: Any, paddings: Any, dilations: Any, groups: int) -> Any:
-    """The gradient of the filter is a convolution of x with the cotangent, written out in patches."""
+    """The gradient of the filter is a convolution of x with the cotangent, computed from patches of x."""
     n = x.ndim - 2
     strides, dilations = each(strides, n), each(dilations, n)
     x = bordered(x, pads(paddings, n))

@@ -1,4 +1,4 @@
-"""Where the two are not compared, and where they are meant to differ, each with its reason."""
+"""Ops that are not compared with PyTorch, and intended differences, each with its reason."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 __all__ = ["DIFFERENCES", "NOT_IN_TORCH", "REFUSED", "Difference"]
 
-COTANGENT = "makes the cotangent of a tensor array, in which elements are missing; array_read and array_write run it"
-MEMORY = "arrays of arrays, which a loop's memory policy makes; see tests/core/passes/test_memory_policies.py"
+COTANGENT = "gives the cotangent of a tensor array with missing elements; array_read and array_write run it"
+MEMORY = "arrays of arrays from the memory policy of a loop; see tests/core/passes/test_memory_policies.py"
 
 NOT_IN_TORCH = {
     "array_chunks": MEMORY,
@@ -17,13 +17,13 @@ NOT_IN_TORCH = {
     "array_place": COTANGENT,
     "array_regroup": MEMORY,
     "array_take": COTANGENT,
-    "call": "has a block of ops as an attribute; test_programs.py compares programs that are made of ops",
+    "call": "has a block of ops as an attribute; test_programs.py compares programs of ops",
     "if_else": "has blocks as attributes; test_programs.py compares programs with branches",
     "loop": "has a block as an attribute; test_programs.py compares programs with loops",
 }
-"""Differentiable ops that are not in the table."""
+"""Differentiable ops that are absent from the table."""
 
-EMPTY = "PyTorch refuses a batch of nothing here; Backpass gives nothing"
+EMPTY = "PyTorch refuses an empty batch here; Backpass gives an empty result"
 
 REFUSED = {
     ("affine_grid", "example4f45"): EMPTY,
@@ -35,10 +35,10 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A convention that differs. `section` is where the semantics of gradients says ours: F are its notes on formulas.
+    """A convention that differs. `section` of docs/semantics.md states ours; F are its notes on formulas.
 
-    order:   that of the first answers to differ: 0 the results, 1 the gradients, 2 theirs. Lower ones agree.
-    samples: op -> the samples at which the two answers differ, and must.
+    order:   the lowest order of answers that differ: 0 for results, 1 for gradients, 2 for their gradients.
+    samples: op -> the samples at which the two answers must differ.
     """
 
     why: str
@@ -49,7 +49,7 @@ class Difference:
 
 DIFFERENCES = [
     Difference(
-        "The mean of nothing is 0; PyTorch says NaN.",
+        "The mean of no elements is 0; PyTorch gives NaN.",
         "F13",
         0,
         {
@@ -61,7 +61,7 @@ DIFFERENCES = [
         },
     ),
     Difference(
-        "A norm has the gradient 0 at 0, as in PyTorch, and so the second gradient is 0 as well; PyTorch says NaN.",
+        "A norm has the gradient 0 at 0, as in PyTorch, and so the second gradient is 0 as well; PyTorch gives NaN.",
         "F8",
         2,
         {
@@ -76,13 +76,13 @@ DIFFERENCES = [
         },
     ),
     Difference(
-        "So has the hypotenuse of nothing, which is a norm; PyTorch's first gradient is NaN.",
+        "A hypotenuse of 0 is a norm with the gradient 0 too; PyTorch's first gradient is NaN.",
         "F8",
         1,
         {"hypot": ("examplec8c7", "kink0")},
     ),
     Difference(
-        "The deviation of equal numbers has the gradient 0, and so has that gradient; PyTorch's second is NaN.",
+        "The deviation of equal numbers has first and second gradient 0; PyTorch's second is NaN.",
         "F13",
         2,
         {"std": ("example3982", "kink0", "kink1")},
@@ -94,38 +94,38 @@ DIFFERENCES = [
         {"cos_sim": ("example87b5",)},
     ),
     Difference(
-        "Of two vectors of zeros the second gradient is 0 as well; PyTorch says NaN.",
+        "For two vectors of zeros the second gradient is 0 as well; PyTorch gives NaN.",
         "F31",
         2,
         {"cos_sim": ("kink0",)},
     ),
     Difference(
-        "At the origin no direction is preferred: the gradient is NaN; PyTorch says 0.",
+        "At the origin no direction is preferred: the gradient is NaN; PyTorch gives 0.",
         "F31",
         1,
         {"atan2": ("kink0",)},
     ),
     Difference(
-        "-inf weighs nothing in a sum of exponentials, even where all are -inf: the gradient is 0; PyTorch says NaN.",
+        "-inf has weight 0 in a sum of exponentials, even if all are -inf: the gradient is 0; PyTorch gives NaN.",
         "F10",
         1,
         {"logsumexp": ("example435c", "kink0"), "logcumsumexp": ("example1fe3",)},
     ),
     Difference(
-        "Beside inf the second gradient of a finite element is 0, as the first; PyTorch's is NaN.",
+        "Next to inf both gradients of a finite element are 0; PyTorch's second is NaN.",
         "F10",
         2,
         {"logsumexp": ("kink2",)},
     ),
     Difference(
-        "Where x is 0 the gradient of a power by its exponent is the constant 0, and so is what comes of that; "
+        "Where x is 0, the gradient of a power by its exponent is the constant 0, and its gradient is 0; "
         "PyTorch multiplies 0 by log(0) in its second order.",
         "F3",
         2,
         {"pow": ("examplecb80", "kink0", "kink2")},
     ),
     Difference(
-        "Beside a pole the first gradients agree; the second are infinite by one way to write them, NaN by the other.",
+        "Next to a pole the first gradients agree; the second are infinite by one formula and NaN by the other.",
         "F7",
         2,
         {"acos": ("kink0",), "asin": ("kink0",), "atanh": ("kink0",), "div": ("kink0",)},
@@ -137,43 +137,43 @@ DIFFERENCES = [
         {"lgamma": ("kink0",)},
     ),
     Difference(
-        "The norm of a row of zeros is divided by: infinite by our way to write it, NaN by PyTorch's.",
+        "A division by the norm of a row of zeros is infinite by our formula and NaN by PyTorch's.",
         "F7",
         1,
         {"weight_norm": ("kink0",)},
     ),
     Difference(
-        "Neither a NaN nor its neighbour is the larger one: none has a gradient; PyTorch gives it to both.",
+        "Neither a NaN nor the other element is larger: both have no gradient; PyTorch gives it to both.",
         "F4",
         1,
         {"maximum": ("kink1",), "minimum": ("kink1",)},
     ),
     Difference(
-        "The slope at a NaN is NaN, as the value; PyTorch takes it to be 1, as far to the right.",
+        "The slope at a NaN is NaN, as the value; PyTorch uses 1, the slope for large x.",
         "F6",
         1,
         {"hard_swish": ("kink1",)},
     ),
     Difference(
-        "Of equal elements the first has the place and the gradient; PyTorch takes the last, or any.",
+        "The first of equal elements has the position and the gradient; PyTorch takes the last, or any.",
         "F19",
         0,
         {"cummax": ("kink0",), "cummin": ("kink0",), "kthvalue": ("kink0",), "topk": ("kink0", "kink1")},
     ),
     Difference(
-        "Of equal elements in the middle the one that argsort puts there has the gradient; PyTorch takes another.",
+        "The gradient of equal middle elements goes to the one that argsort puts there; PyTorch takes another.",
         "F19",
         1,
         {"median": ("kink0",)},
     ),
     Difference(
-        "Of the most frequent element the first has the gradient; PyTorch takes the last.",
+        "The first of the most frequent elements has the gradient; PyTorch takes the last.",
         "F19",
         1,
         {"mode": ("example8631", "kink0")},
     ),
     Difference(
-        "At the kink the second gradient is that of the side whose first gradient is taken; PyTorch says 0.",
+        "At the kink, second and first gradient come from the same side; PyTorch's second is 0.",
         "F6",
         2,
         {
@@ -187,19 +187,19 @@ DIFFERENCES = [
         },
     ),
     Difference(
-        "On the margin the gradient is 0, as relu's; PyTorch's clamp passes it on.",
+        "On the margin the gradient is 0, as for relu; PyTorch's clamp passes it on.",
         "F6",
         1,
         {"margin_rank_loss": ("kink0",)},
     ),
     Difference(
-        "A position on the border itself moves with the grid, as clip does on its bounds; PyTorch holds it.",
+        "A position on the border has a gradient, as clip on its bounds; PyTorch's is 0.",
         "F6",
         1,
         {"grid_sample": ("kink1", "kink2")},
     ),
     Difference(
-        "mish keeps its digits for large x; PyTorch's second gradient overflows to NaN.",
+        "mish is precise for large x; PyTorch's second gradient overflows to NaN.",
         "F30",
         2,
         {"mish": ("kink0",)},
@@ -211,7 +211,7 @@ DIFFERENCES = [
         {"bce_loss": ("kink0",)},
     ),
     Difference(
-        "What no label asks for gives nothing, and has no gradient; PyTorch's 0 log(0) has one of 0/0.",
+        "A class with label 0 adds 0 and has no gradient; PyTorch's 0 log(0) has the gradient 0/0.",
         "F11",
         1,
         {"cross_entropy": ("kink1",), "kldiv_loss": ("kink0",)},

@@ -13,12 +13,12 @@ __all__ = ["MORE", "OPS"]
 
 
 def straight(rounded: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A step, or, straight through, one with the gradient of x."""
+    """A step function: its gradient is 0, or that of x (straight-through)."""
     return lambda x, straight_through: x + (rounded(x) - x).detach() if straight_through else rounded(x)
 
 
 def aligned(f: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """`f` with the sizes of y set against those of x from `axis` on."""
+    """`f` with the axes of y aligned to those of x from `axis` on."""
 
     def at_axis(x: Any, y: Any, axis: int | None) -> Any:
         if axis is None or axis == -1:

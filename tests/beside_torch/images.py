@@ -1,4 +1,4 @@
-"""Images read at other places: resized, sampled, and as patches."""
+"""Images read at other positions: resized, sampled, and as patches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def interpolate(x: Any, size: Any, scale_factor: Any, mode: str, align_corners: 
         return F.interpolate(x, out, mode=("linear", "bilinear", "trilinear")[n - 1], align_corners=align_corners)
     if mode == "cubic" and n == 2:
         return F.interpolate(x, out, mode="bicubic", align_corners=align_corners)
-    if mode == "cubic" and n == 1:  # an image whose rows are all the same
+    if mode == "cubic" and n == 1:  # an image with equal rows
         image = F.interpolate(
             x.unsqueeze(2).expand(-1, -1, 4, -1), (4, *out), mode="bicubic", align_corners=align_corners
         )

@@ -19,7 +19,7 @@ def wrapped(index: Any, n: int) -> Any:
 
 
 def integers(places: Any) -> Any:
-    """Where to write, each place once: torch leaves open which of several values stays, and gives all a gradient."""
+    """Distinct positions: of several values for one position, torch keeps any and gives a gradient to all."""
     return torch.tensor([*places], dtype=torch.int64)
 
 
@@ -87,7 +87,7 @@ def segment_sum(x: Any, ids: Any, like: Any, num_segments: int) -> Any:
 
 
 def unique(x: Any) -> Any:
-    """torch.unique has no gradient: its values are picked where each stands first."""
+    """torch.unique has no gradient: the values are read at their first positions in x."""
     values, inverse, counts = torch.unique(x.detach(), return_inverse=True, return_counts=True)
     flat = inverse.reshape(-1).tolist()
     return x.reshape(-1)[[flat.index(k) for k in range(len(values))]], inverse, counts
@@ -98,7 +98,7 @@ def masked_fill(x: Any, mask: Any, value: Any, fill: float) -> Any:
 
 
 def embedding(weight: Any, ids: Any, padding_idx: int | None) -> Any:
-    if not ids.numel():  # F.embedding has no gradient of nothing
+    if not ids.numel():  # F.embedding has no gradient without ids
         return weight[ids]
     ids = wrapped(ids, weight.shape[0])
     padding_idx = None if padding_idx is None else padding_idx % weight.shape[0]
@@ -107,7 +107,7 @@ def embedding(weight: Any, ids: Any, padding_idx: int | None) -> Any:
 
 
 def merge_rows(x: Any, ids: Any, like: Any, padding_idx: int | None) -> Any:
-    """The rows of the table's gradient that are touched: torch.unique has no gradient, and needs none."""
+    """The rows of the table's gradient that an id reads: torch.unique has no gradient, and needs no gradient here."""
     index = wrapped(ids, like.shape[0]).reshape(-1)
     flat = x.reshape(index.shape[0], *like.shape[1:])
     kept = torch.ones_like(index, dtype=torch.bool) if padding_idx is None else index != padding_idx % like.shape[0]

@@ -1,4 +1,4 @@
-"""PyTorch, or None where it is not installed: the tables can be read without it, and so can what they leave out."""
+"""PyTorch, or None where it is not installed: the tables and the reasons for absent ops are readable without it."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ except ImportError:
 
 
 def one_step(optimiser: str) -> Any:
-    """The function that does a step of an optimiser of torch; the package hides it behind its class."""
+    """The function that runs a step of an optimiser of torch; the class of the same name hides it in the package."""
     return getattr(import_module(f"torch.optim.{optimiser}"), optimiser)

@@ -1,4 +1,4 @@
-"""Ties, bounds, poles and zeros: what each op is compared on beside smooth points."""
+"""Samples of each op at ties, bounds, poles and zeros."""
 
 from __future__ import annotations
 

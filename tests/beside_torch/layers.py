@@ -34,7 +34,7 @@ def batch_norm(
         out = F.batch_norm(x, mean.detach(), variance.detach(), scale, bias, False, 0.0, epsilon)
     else:
         out = F.batch_norm(x, None, None, scale, bias, True, 0.0, epsilon)
-        if x.numel():  # nothing has no mean
+        if x.numel():  # an empty batch has no mean
             axes = [0, *range(2, x.ndim)]
             mean = momentum * mean + (1 - momentum) * x.mean(axes)
             variance = momentum * variance + (1 - momentum) * x.var(axes, correction=0)  # torch keeps the unbiased one
@@ -97,11 +97,11 @@ def rotary(x: Any, positions: Any, base: float) -> Any:
     return torch.cat([turned.real, turned.imag], -1)
 
 
-# --- dropout: the mask is what Backpass draws, with the same key; the rest is torch's ----------------------------
+# --- dropout: Backpass draws the mask for the same key; torch computes the rest ----------------------------------
 
 
 def kept(name: str, x: Any, key: Any, **attrs: Any) -> Any:
-    """Which elements Backpass keeps, seen by what it makes of ones."""
+    """The elements that Backpass keeps: those that are not 0 in its result for ones."""
     b = BlockBuilder()
     ones = np.ones(x.shape)
     block = b.build(
@@ -130,7 +130,7 @@ def alpha_dropout(x: Any, key: Any, p: float, is_test: bool) -> Any:
 
 
 def stepped(cell: Callable[[], Any], states: int) -> Callable[..., Any]:
-    """The cell of torch, step by step."""
+    """The cell of torch, called once a step."""
 
     def f(x: Any, *rest: Any, reverse: bool) -> Any:
         state, weights = list(rest[:states]), rest[states:]

@@ -18,12 +18,12 @@ def symmetric(x: Any) -> Any:
 
 
 def lower(x: Any) -> Any:
-    """The symmetric matrix of which the lower triangle is given."""
+    """The symmetric matrix with the lower triangle of x."""
     return torch.tril(x) + torch.tril(x, -1).mT
 
 
 def signs(vectors: Any) -> Any:
-    """+-1 for each column: of the components nearly as large as the largest, the first becomes positive."""
+    """+-1 for each column: it makes the first component positive whose size is close to the largest."""
     if not vectors.numel():
         return torch.ones(*vectors.shape[:-2], 1, vectors.shape[-1], dtype=vectors.dtype)
     size = vectors.detach().abs()
@@ -133,7 +133,7 @@ def definite(*shape: int) -> np.ndarray:
 
 
 def symmetrical(*shape: int) -> np.ndarray:
-    """Of well separated eigenvalues."""
+    """Symmetric matrices with well separated eigenvalues."""
     half = matrices(*shape)
     return half + half.swapaxes(-1, -2) + np.diag(3.0 * np.arange(shape[-1]))
 

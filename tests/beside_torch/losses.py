@@ -19,12 +19,12 @@ def reduced(each: Any, reduction: str) -> Any:
 
 
 def weighted(each: Any, label: Any, weight: Any, ignore_index: int) -> Any:
-    """torch's own weights take no gradient, so they are multiplied from outside."""
+    """`each` times the weight of its label: the weights of torch's losses have no gradient."""
     return each if weight is None else each * weight[torch.where(label == ignore_index, 0, label)]
 
 
 def counted(each: Any, label: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
-    """The mean of hard labels is weighted; 0, not NaN, if none counts."""
+    """The mean over hard labels is weighted; without a counted label it is 0, not NaN."""
     if reduction != "mean":
         return reduced(each, reduction)
     used = label != ignore_index
@@ -33,7 +33,7 @@ def counted(each: Any, label: Any, weight: Any, ignore_index: int, reduction: st
 
 
 def hard(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss of torch, which wants the classes as axis 1, on labels that may keep that axis as 1."""
+    """A loss of torch, which takes the classes as axis 1, for labels that may keep the class axis with size 1."""
 
     def f(x: Any, label: Any, weight: Any, ignore_index: int, axis: int, reduction: str) -> Any:
         axis %= x.ndim
@@ -58,7 +58,7 @@ def softmax_with_cross_entropy(
 
 
 def picked(p: Any, label: Any, ignore_index: int, reduction: str) -> Any:
-    """nll_loss of the logarithm, which is taken of the labels' own probabilities only."""
+    """nll_loss of the logarithm of the labels' probabilities only."""
     some = label != ignore_index
     chance = -F.nll_loss(p, label, ignore_index=ignore_index, reduction="none")
     return -torch.log(torch.where(some, chance, 1.0))
@@ -98,7 +98,7 @@ def smooth_l1(x: Any, label: Any, delta: float, sigma: float | None, reduction: 
 
 
 def gaussian(x: Any, label: Any, variance: Any, full: bool, epsilon: float, reduction: str) -> Any:
-    v = torch.clamp(variance, min=epsilon)  # F.gaussian_nll_loss lets the gradient through where it holds v
+    v = torch.clamp(variance, min=epsilon)  # F.gaussian_nll_loss passes a gradient to a clamped v
     each = 0.5 * (torch.log(v) + (x - label) ** 2 / v) + (0.5 * math.log(2 * math.pi) if full else 0.0)
     return reduced(each, reduction)
 

@@ -1,4 +1,4 @@
-"""Optimisers: one step of torch.optim's own functions where their formula is ours, made to be differentiated."""
+"""Optimisers: one differentiable step by torch.optim's functions where the formulas agree, or written out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MORE", "OPS"]
 
 
 def copies(*values: Any) -> list[Any]:
-    """torch.optim writes over what it is given."""
+    """Copies, because torch.optim overwrites its arguments."""
     return [x.clone() for x in values]
 
 

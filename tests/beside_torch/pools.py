@@ -30,7 +30,7 @@ def bordered(x: Any, sides: list[tuple[int, int]], value: float = 0.0) -> Any:
 
 
 def windows(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, fill: float) -> Any:
-    """[n, c, *windows, elements]: every window, what lies outside x as `fill`."""
+    """[n, c, *windows, elements]: every window, with `fill` outside of x."""
     n = x.ndim - 2
     kernel = each(kernel_size, n)
     steps = kernel if strides is None else each(strides, n)

@@ -1,4 +1,4 @@
-"""Reductions, norms, statistics, and what runs along an axis."""
+"""Reductions, norms, statistics and cumulative ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def over(axes: Any, x: Any) -> tuple[int, ...]:
 
 
 def tied(largest: Any, first: Any) -> Callable[..., Any]:
-    """amax or amin shares a tie evenly; along one axis max or min gives it to the first; to all: no such thing."""
+    """amax or amin splits a tie evenly; along one axis max or min takes the first; torch has no tie rule 'all'."""
 
     def reduced(x: Any, axes: Any, keepdims: bool, tie: str) -> Any:
         axes = over(axes, x)
@@ -42,7 +42,7 @@ def prod(x: Any, axes: Any, keepdims: bool) -> Any:
 
 
 def others(x: Any, axes: Any) -> Any:
-    """Each element's product of all others, written out."""
+    """For each element, the product of all other elements."""
     axes = [a % x.ndim for a in over(axes, x)]
     kept = [i for i in range(x.ndim) if i not in axes]
     rows = x.permute(*kept, *axes)
@@ -57,7 +57,7 @@ def others(x: Any, axes: Any) -> Any:
 
 
 def running(total: Callable[..., Any], start: float) -> Callable[..., Any]:
-    """A cumulative op, exclusive or from the end if so asked."""
+    """A cumulative op, optionally exclusive or from the end."""
 
     def f(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
         x = x.flip(axis) if reverse else x
@@ -71,7 +71,7 @@ def running(total: Callable[..., Any], start: float) -> Callable[..., Any]:
 
 
 def median(x: Any, axis: int, keepdims: bool) -> Any:
-    """torch.median takes the lower of two in the middle; this is their mean."""
+    """torch.median takes the lower of two middle elements; this is their mean."""
     n = x.shape[axis]
     low = torch.median(x, axis, keepdim=keepdims).values
     return low if n % 2 else (low + torch.kthvalue(x, n // 2 + 1, axis, keepdim=keepdims).values) / 2

@@ -1,4 +1,4 @@
-"""Reading between elements where data says: deformed convolution and regions of interest."""
+"""Reads between elements at positions from data: deformable convolution and regions of interest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MORE", "OPS"]
 
 
 def hats(at: Any, size: int) -> Any:
-    """[..., size]: how much each element counts at a position between two of them; nothing does far outside."""
+    """[..., size]: the weight of each element at a position between two elements; all are 0 far outside."""
     return torch.clamp(1 - torch.abs(at.unsqueeze(-1) - torch.arange(size, dtype=at.dtype)), min=0)
 
 
@@ -32,7 +32,7 @@ def deformable(
     groups: int,
     deformable_groups: int,
 ) -> Any:
-    """Every tap read by itself and laid out as an image [h * i, w * j], on which a plain convolution steps."""
+    """Read every tap into an image [h * i, w * j], then convolve it with strides equal to the filter size."""
     (i, j), (height, width) = filter.shape[2:], offset.shape[2:]
     (sy, sx), (dy, dx) = each(strides, 2), each(dilations, 2)
     (top, _), (left, _) = pads(paddings, 2)

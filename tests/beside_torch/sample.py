@@ -1,4 +1,4 @@
-"""What the two sides are compared on: a case of shapes, from which a sample draws the numbers."""
+"""Samples for the comparison: a case has shapes, and a sample draws numbers for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Inputs", "Sample", "case", "drawn", "examples"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of an op, in order: shapes to fill with numbers, arrays, or None for an optional one left out."""
+    """Inputs of an op, in order: shapes to fill with numbers, arrays, or None for an omitted optional input."""
 
     given: tuple[Any, ...]
     attrs: dict[str, Any]
@@ -34,14 +34,14 @@ class Sample:
 
 
 def case(*given: Any, span: tuple[float, float] | None = None, **attrs: Any) -> Inputs:
-    """A case of these inputs. Shapes are filled from `span`, or else from where the op's own examples lie."""
+    """A case of these inputs. Shapes are filled from `span`, by default the range of the op's own examples."""
     return Inputs(given, attrs, span)
 
 
 def examples(name: str) -> Iterator[Sample]:
-    """The op's own examples, then each once more with its numbers moved towards one another.
+    """The op's own examples, then each again with its numbers moved closer together.
 
-    They are called by what they hold, so that one more example gives no other a new name.
+    Labels are hashes of the examples: a further example changes no other label.
     """
     rule = REGISTRY[name].example_rule
     for example in rule() if rule else ():
@@ -69,7 +69,7 @@ def drawn(name: str, cases: list[Inputs], label: str = "drawn") -> Iterator[Samp
 
 
 def span(shown: list[Example], slot: int) -> tuple[float, float]:
-    """Least and largest number that the examples have in a slot: they show the domain."""
+    """The least and the largest number of the examples in a slot: they show the domain."""
     seen = [np.asarray(e.inputs[min(slot, len(e.inputs) - 1)]) for e in shown if e.smooth and e.inputs]
     seen = [x[np.isfinite(x)] for x in seen if x.dtype.kind == "f" and x.size > 1]
     seen = [x for x in seen if x.size] or [np.array([-1.7, 1.9])]
@@ -77,7 +77,7 @@ def span(shown: list[Example], slot: int) -> tuple[float, float]:
 
 
 def nearer(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    """Each number moved by up to a tenth of the way to another of the same array, so that none leaves the domain."""
+    """Each number moved by up to a tenth of the way to another of the same array, to stay inside the domain."""
     if x.dtype.kind != "f" or x.size < 2:
         return x
     other = r.permutation(x.ravel()).reshape(x.shape)

@@ -76,7 +76,7 @@ def cut(x: Any, lengths: Any, offsets: Any, counts: Any) -> Any:
 
 
 def rank_order(lengths: Any) -> Any:
-    """Longest first, equal ones as they come."""
+    """Longest first; equal lengths keep their order."""
     return torch.sort(lengths, descending=True, stable=True).indices
 
 
@@ -93,7 +93,7 @@ def from_array(array: Any, lengths: Any, like: Any) -> Any:
 
 
 def listed(f: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """An op whose one result is a tensor array."""
+    """An op with a single result, a tensor array."""
     return lambda *inputs: (f(*inputs),)
 
 

@@ -1,4 +1,4 @@
-"""Shapes: what moves elements without looking at them."""
+"""Ops that move elements without reading their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pad(x: Any, paddings: tuple[int, ...], value: float, mode: str) -> Any:
 
 
 def mirrored(i: int, n: int, mode: str) -> int:
-    """Where the element at i comes from, in a border of n elements."""
+    """The source of the element at position i of a padded axis of n elements."""
     if mode == "replicate":
         return min(max(i, 0), n - 1)
     if mode == "circular" or n == 1:
@@ -38,7 +38,7 @@ def expand(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def cut(x: Any, axes: Any, starts: Any, ends: Any, steps: Any) -> Any:
-    """A slice; a negative step, which torch lacks, as picking by position."""
+    """A slice. torch has no negative steps: they become reads by position."""
     for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(axes), strict=True):
         end = None if step < 0 and end <= -(2**31) else end
         x = torch.index_select(x, axis, torch.arange(x.shape[axis])[[*range(x.shape[axis])[start:end:step]]])

@@ -1,4 +1,4 @@
-"""The table: how each op is said in PyTorch, and what it is compared on beside its own examples."""
+"""The table: for each op its equivalent in PyTorch, and samples in addition to its own examples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAMILIES: tuple[Any, ...] = (
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {}
-"""An expression for each op: it takes the op's inputs, None for one left out, and those attributes that it names."""
+"""An expression for each op: it takes the op's inputs, None for an omitted one, and the attributes it names."""
 
 MORE: dict[str, list[Inputs]] = {}
 

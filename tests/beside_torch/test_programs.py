@@ -1,4 +1,4 @@
-"""Random programs with control flow: their gradients are PyTorch's for what they amount to."""
+"""Random programs with control flow: their gradients equal PyTorch's for the unrolled programs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pulled(y: Any, inputs: list[Any]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.skipif(torch is None, reason=MISSING)
 @pytest.mark.parametrize("run", range(RUNS))
-def test_gradients_of_random_programs_are_those_of_pytorch(run):
+def test_gradients_of_random_programs_equal_pytorchs(run):
     torch.set_num_threads(1)
     compared = 0
     for seed in range(run, PROGRAMS, RUNS):

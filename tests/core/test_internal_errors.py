@@ -22,7 +22,7 @@ FILES = sorted(path for room in ROOMS for path in (Path(core.__file__).parent / 
 
 
 def narrows(test: ast.expr) -> bool:
-    """Whether an assert says no more than the type of a value: `isinstance` or `is not None`."""
+    """Whether an assert only narrows the type of a value: `isinstance` or `is not None`."""
     if isinstance(test, ast.BoolOp):
         return all(map(narrows, test.values))
     if isinstance(test, ast.Compare):

@@ -12,7 +12,7 @@ NUMBERS = re.compile(r"test_(\d+(?:_and_\d+)*)_")
 
 
 def numbered() -> dict[int, list[str]]:
-    """Number -> its tests, as ``file::name``."""
+    """Number of the case -> its tests, as ``file::name``."""
     found: dict[int, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

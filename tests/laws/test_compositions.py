@@ -1,7 +1,7 @@
 """Compositions of random ops in loops and branches: machine code agrees with the reference executor.
 
-Each op of a composition is one of its examples. To its inputs, a small multiple of existing values is added, reshaped,
-repeated, reversed and sliced to fit. The fusions and the memory layouts of operands are therefore random.
+Each op of a composition is one of its examples. The test adds a small multiple of existing values to its inputs,
+reshaped, repeated, reversed and sliced to fit. The fusions and the memory layouts of operands are therefore random.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.laws.test_ops import CASES, OPS, arrays, examples_of
 from tests.laws.test_random_programs import EXAMPLES, PARTS
 
 LARGEST = 400
-"""Most elements of an input of an op."""
+"""The largest number of elements of an input of an op."""
 
 TOLERANCE = {"float64": 1e-8, "float32": 2e-3}
 """Relative to the largest element, because compositions may be badly conditioned."""

@@ -1,4 +1,4 @@
-"""Machine code touches only its arrays. Before each array lies a margin that must not change and whose NaN must not
+"""Machine code accesses only its arrays. Before each array lies a margin that must not change and whose NaN must not
 reach a result; after it lies a protected page.
 """
 
@@ -46,7 +46,7 @@ class Guarded:
 
 @pytest.fixture
 def guards(monkeypatch):
-    """Guards every array that machine code gets or makes, the arena included."""
+    """Guard every array that machine code receives or allocates, including the arena."""
     held: list[Guarded] = []
 
     def room(self):
@@ -64,7 +64,7 @@ def guards(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "i"), FIRST)
-def test_an_op_and_its_gradient_touch_only_their_arrays(name, i, guards):
+def test_an_op_and_its_gradient_access_only_their_arrays(name, i, guards):
     example = examples_of(OPS[name])[i]
     values = arrays(example)
     if any(isinstance(x, list) for x in values):
@@ -103,7 +103,7 @@ def test_an_op_and_its_gradient_touch_only_their_arrays(name, i, guards):
 
 
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
-def test_a_long_row_touches_only_its_arrays(vectors, rest, guards):
+def test_a_kernel_of_a_long_row_accesses_only_its_arrays(vectors, rest, guards):
     block = chain(vectors * lanes("float32") + rest, "float32")
     given = []
     for value in values(block):

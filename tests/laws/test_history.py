@@ -1,7 +1,7 @@
-"""Results never depend on what was compiled before.
+"""Results never depend on earlier compilations.
 
-Random programs, each in variants that Python's == takes for equal, are compiled and run in random order in one process.
-Their results are those of processes that have compiled nothing else, bit for bit.
+One process compiles and runs random programs in random order, each in variants that are equal by Python's ==. Their
+results have the bits of the results from processes that have compiled nothing else.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def fresh() -> Iterator[Fresh]:
 
 
 def both(fresh: Fresh, questions: Iterable[Question]) -> Iterator[tuple[Question, Answer, Answer]]:
-    """Each question with its answer here, after all before it, and of a process that is asked nothing else."""
+    """Each question with two answers: of this process, after all earlier questions, and of a fresh process."""
     for each in questions:
-        fresh.ask(each)  # which answers while this process does
+        fresh.ask(each)  # it answers at the same time as this process
         here = answer(each)
         yield each, here, fresh.answer()
 
@@ -46,7 +46,7 @@ def compare(question: Question, found: Answer, wanted: Answer) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_results_do_not_depend_on_what_was_compiled_before(fresh, part):
+def test_results_do_not_depend_on_earlier_compilations(fresh, part):
     seeds = range(part * SEEDS, (part + 1) * SEEDS)
     questions = [each for seed in seeds for each in variants(seed, second_order=seed % 3 == 0)]
     random.Random(part).shuffle(questions)
@@ -56,7 +56,7 @@ def test_results_do_not_depend_on_what_was_compiled_before(fresh, part):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 4 or 1))
-def test_machine_code_does_not_depend_on_what_was_compiled_before(fresh, seed):
+def test_machine_code_does_not_depend_on_earlier_compilations(fresh, seed):
     questions = variants(10**6 + seed, native=True)
     random.Random(seed).shuffle(questions)
 
@@ -65,13 +65,13 @@ def test_machine_code_does_not_depend_on_what_was_compiled_before(fresh, seed):
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_threads_that_compile_at_once_do_not_depend_on_each_other(fresh, part):
+def test_concurrent_compilations_do_not_depend_on_each_other(fresh, part):
     seeds = range(2 * 10**6 + part * SEEDS, 2 * 10**6 + part * SEEDS + (SEEDS // 2 or 1))
     questions = [each for seed in seeds for each in variants(seed)]
     order = random.Random(part).sample(range(len(questions)), len(questions))
 
-    REMEMBERED.clear()  # so that both threads fill it
-    forward, backward = side_by_side(
+    REMEMBERED.clear()  # both threads fill it again
+    forward, backward = concurrently(
         lambda: {i: answer(questions[i]) for i in order},
         lambda: {i: answer(questions[i]) for i in reversed(order)},
     )
@@ -83,8 +83,8 @@ def test_threads_that_compile_at_once_do_not_depend_on_each_other(fresh, part):
         compare(question, backward[i], wanted)
 
 
-def side_by_side(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answer]]:
-    """What each function returns, run in threads that take turns as often as they can."""
+def concurrently(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answer]]:
+    """The results of the functions, which run in threads that take turns as often as possible."""
     found: dict[int, dict[int, Answer]] = {}
     threads = [threading.Thread(target=lambda i=i, do=do: found.update({i: do()})) for i, do in enumerate(work)]
     before = sys.getswitchinterval()
@@ -100,10 +100,10 @@ def side_by_side(*work: Callable[[], dict[int, Answer]]) -> list[dict[int, Answe
 
 
 def test_variants_of_a_program_differ_in_their_results():
-    """Else the law above would show nothing."""
+    """If they did not differ, the law above would prove nothing."""
     apart = 0
     for seed in range(20):
         plus, minus, *_ = variants(seed)
-        assert plus.document == minus.document  # to Python, 0.0 is -0.0
+        assert plus.document == minus.document  # 0.0 == -0.0 in Python
         apart += answer(plus) != answer(minus)
     assert apart >= 10

@@ -15,17 +15,17 @@ from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floa
 NOT_READ = {
     ("alpha_dropout", 1): "all is dropped",
     ("dropout", 1): "all is dropped",
-    ("gap_quotient", 0): "the values only say how large a gap of 0 may be",
-    ("gap_quotient", 1): "the values only say how large a gap of 0 may be",
-    ("grid_sample", 3): "nearest: a NaN is a position outside",
+    ("gap_quotient", 0): "the values only determine which gaps count as 0",
+    ("gap_quotient", 1): "the values only determine which gaps count as 0",
+    ("grid_sample", 3): "nearest: a NaN counts as a position outside",
     ("matrix_power", 2): "the power 0",
     ("norm", 5): "p = 0 counts nonzero elements",
-    ("product_of_others", 5): "there are no others",
-    ("select_input", 0): "one input is chosen",
-    ("select_input", 1): "one input is chosen",
-    ("shift", 2): "all is shifted out",
-    ("spectral_norm", 0): "v is found anew from u",
-    ("spectral_norm", 1): "v is found anew from u",
+    ("product_of_others", 5): "the product is empty",
+    ("select_input", 0): "the result contains one input only",
+    ("select_input", 1): "the result contains one input only",
+    ("shift", 2): "the shift removes all elements",
+    ("spectral_norm", 0): "the op computes v from u",
+    ("spectral_norm", 1): "the op computes v from u",
 }
 
 

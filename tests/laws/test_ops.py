@@ -30,7 +30,7 @@ STOPPED = {"batch_norm": {"inputs": (0, 1, 2), "outputs": 1}, "spectral_norm": {
 
 
 def leaves(x: Any) -> list[np.ndarray]:
-    """The arrays in `x`, those in nested lists included."""
+    """The arrays in `x`, including those in nested lists."""
     return [leaf for each in x for leaf in leaves(each)] if isinstance(x, list | tuple) else [np.asarray(x)]
 
 
@@ -197,7 +197,7 @@ def test_first_and_second_gradients_agree_with_finite_differences(name, i):
     if not floats(args):
         pytest.skip("no floating-point input")
     if not example.smooth:
-        pytest.skip("differences are no gradient here")
+        pytest.skip("finite differences do not give the gradient here")
     block = unstacked(spec, example)
     wrt = floats(args)
     if name in STOPPED:
@@ -229,7 +229,7 @@ SHAPES = [((2, 3), (3,)), ((), (2,)), ((0, 3), (1, 3)), ((), ()), ((3, 1), (1, 4
 def test_elementwise_gradients_on_broadcast_empty_and_0d_shapes(name, shapes):
     spec, example = OPS[name], examples_of(OPS[name])[0]
     if not example.smooth:
-        pytest.skip("differences are no gradient here")
+        pytest.skip("finite differences do not give the gradient here")
     r = np.random.default_rng(sum(map(ord, name)))
     args = []
     for i, x in enumerate(example.inputs):

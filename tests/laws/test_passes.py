@@ -1,7 +1,7 @@
 """Every pass, run alone on random programs with their backward passes, keeps the results of the block.
 
-The pipeline runs its passes one after the other, so a pass that relies on the previous one, or repairs its defects,
-would not be noticed there.
+The pipeline runs its passes one after the other. Its tests would not detect a pass that relies on the previous one or
+repairs its defects.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_merged_loops_alone_keep_the_results(part: int) -> None:
         assert closed(shared)
         merged += loops(block) - loops(shared)
         same(results(program, shared, seed), results(program, block, seed))
-    assert merged or len(seeds(part)) < 10  # a handful of programs may have no loop
+    assert merged or len(seeds(part)) < 10  # a few programs may have no loop
 
 
 def loops(block: Block) -> int:

@@ -1,7 +1,7 @@
 """Accuracy of every op in float16 and bfloat16, compared with float64 on the same rounded inputs.
 
 The criterion is mixed stability: a result must equal, to a few units in the last place of its dtype, the float64 result
-for inputs perturbed by at most that much. The effect of such perturbations is found by perturbing the inputs.
+for inputs perturbed by at most that much. The test measures the effect by perturbing the inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DRAWS = 2
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """`x` with its floating-point arrays converted, those in lists included."""
+    """`x` with its floating-point arrays converted, including those in lists."""
     if isinstance(x, list):
         return [cast(each, dtype) for each in x]
     return x.astype(as_dtype(dtype)) if is_float(x) else x
@@ -41,7 +41,7 @@ def is_float(x: Any) -> bool:
 
 
 def flat(values: Any) -> list[np.ndarray]:
-    """All arrays in a result, the elements of stacks included."""
+    """All arrays in a result, including the elements of stacks."""
     if isinstance(values, list | tuple):
         return [array for each in values for array in flat(each)]
     return [np.asarray(values)]
@@ -61,7 +61,7 @@ def in_dtype(example: Example, dtype: str) -> Example:
 
 
 def perturbation(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
-    """How far each result moves if every input is perturbed by up to one unit in its last place."""
+    """The change of each result when every input is perturbed by up to one unit in its last place."""
     r = np.random.default_rng(0)
     furthest = [np.zeros(w.shape) for w in wanted]
 
@@ -118,7 +118,7 @@ def check(spec: OpSpec, example: Example, dtype: str) -> None:
     pulled, pulled_wide = (vjp(b, [b.params[i] for i in wrt]) for b in (block, wide))
     seeds = [pulled.types[p] for p in pulled.params[len(args) :]]
     if any(isinstance(t, StackType) for t in seeds):
-        return  # results read from it are covered by the ops that read
+        return  # the ops that read it cover the results read from it
     r = np.random.default_rng(5)
     shapes = [v.shape for v, t in zip(execute(block, args), block.result_types, strict=True) if t.is_float]
     cts = [r.uniform(0.5, 1.5, s).astype(as_dtype(t.dtype)) for s, t in zip(shapes, seeds, strict=False)]
@@ -226,7 +226,7 @@ def every_value(dtype: str) -> np.ndarray:
 
 
 def some_values(dtype: str) -> np.ndarray:
-    """Some numbers of every magnitude and sign, the largest and the smallest included."""
+    """Some numbers of every magnitude and sign, including the largest and the smallest."""
     every = np.sort(every_value(dtype).astype("float64"))
     middle = np.searchsorted(every, 0.0)
     near = np.concatenate(

@@ -54,13 +54,13 @@ ALL = {"inputs": LEAVES, "unconnected": "zeros"}
 EVERY = {"inputs": INPUTS, "unconnected": "zeros"}
 POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
 LONG, SHORT = 250, 40
-"""Most ops of an unrolled program whose gradient is differentiated once more; SHORT: of any program, twice more."""
+"""The largest number of ops of an unrolled program whose gradient is differentiated again; SHORT: of any, twice."""
 Document = dict[str, Any]
 Values = dict[str, Any]
 
 
 def random_programs(**more: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test of EXAMPLES random programs, in PARTS."""
+    """Run a test on EXAMPLES random programs, in PARTS."""
 
     def decorated(test: Callable[..., None]) -> Callable[..., None]:
         drawn = given(document=programs(), seed=st.integers(0, 2**16), **more)(test)
@@ -193,7 +193,7 @@ def test_renaming_inlining_and_outlining_change_no_value_and_no_gradient(part, d
 
 @random_programs()
 def test_memory_policies_change_no_gradient(part, document, seed):
-    """Also for programs whose dropouts draw anew on every trip. Runs of a chunked loop add up in another order."""
+    """Covers programs whose dropouts draw a new mask on every trip. Chunked loops add up in another order."""
     values, draw = leaves(seed), random.Random(seed)
     if draw.random() < 0.5:
         document = written(seed, random_ops=True)

@@ -19,7 +19,7 @@ def test_every_op_with_inner_blocks_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_a_sample_gives_its_loss_and_gradient(name: str) -> None:
+def test_a_sample_gives_its_stated_loss_and_gradient(name: str) -> None:
     sample = SAMPLES[name]
     used = {op["type"] for block in sample.document["blocks"] for op in block["ops"]}
     assert name in used

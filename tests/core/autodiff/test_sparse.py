@@ -531,7 +531,7 @@ def test_a_table_of_open_size_has_a_dense_gradient_in_the_backward_program():
     equal(unbound.gradients, bound.gradients)
 
 
-def test_a_table_that_is_a_target_itself_has_a_dense_gradient():
+def test_a_target_table_has_a_dense_gradient():
     found = step(once(True), loss=None, targets=("loss", "E"), inputs=("E",))
 
     np.testing.assert_array_equal(found.gradients["E"], 1.0 + whole(step(once(True)).gradients)["E"])

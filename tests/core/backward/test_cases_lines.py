@@ -633,7 +633,7 @@ def test_a_parameter_overwritten_in_the_forward_part_gets_the_gradient_of_its_en
     close(grads(s)["w"], 4 * np.array(W) ** 3)
 
 
-def test_the_side_of_a_branch_that_is_not_taken_gives_no_nan():
+def test_the_untaken_side_of_a_branch_gives_no_nan():
     s = one([0.0])
     s.feed("c", False, "bool")
     with s.block() as yes:

@@ -24,7 +24,7 @@ def test_30_rows_of_the_padding_index_get_no_gradient(sparse):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_31_a_table_that_is_also_multiplied(sparse):
+def test_31_a_table_read_by_lookup_and_product_gets_both_gradients(sparse):
     s = Sketch()
     s.param("E", TABLE)
     s.feed("ids", [1, 1, 3], "int64")

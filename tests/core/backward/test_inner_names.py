@@ -74,7 +74,7 @@ def test_hooks_record_gradients_of_inner_variables():
 
 
 @pytest.mark.parametrize("name", ["1:h", "1:u", "2:t", "2:u"])
-def test_an_inner_name_is_the_same_where_a_step_tells_the_sizes_of_feeds(name):
+def test_an_inner_name_does_not_change_when_a_step_determines_feed_sizes(name):
     s = in_a_net()
     s.feed("x", [0.0, 0.0])
     s.blocks[0]["vars"][-1]["shape"] = [-1]
@@ -165,7 +165,7 @@ def test_a_local_name_of_a_net_may_be_written_by_a_nested_net(loop):
         grads(s, no_grad_set=(f"{inner}:u",))
 
 
-def beside_a_function() -> Sketch:
+def with_a_function() -> Sketch:
     """t = w^2 in the program, h = t w in its block 1; loss = sum(f(h)), f(x) = t x with t = x^2 in a block 1 too."""
     f = Sketch()
     f.feed("x", [0.0, 0.0])
@@ -189,7 +189,7 @@ def beside_a_function() -> Sketch:
 
 @pytest.mark.parametrize("name", ["t", "1:u"])
 def test_outer_variable_names_do_not_match_variables_inside_functions(name):
-    s = beside_a_function()
+    s = with_a_function()
     stopped = 3 * W**6 * W**2  # dh/dw = w^2 if t and u are constants
     doubled = Hook.read({"match": {"variable": name}, "do": "scale", "factor": 2.0})
 
@@ -200,14 +200,14 @@ def test_outer_variable_names_do_not_match_variables_inside_functions(name):
 
 
 def test_backward_ops_have_the_function_of_their_forward_ops():
-    answer = append_backward(read(beside_a_function().document), "loss")
+    answer = append_backward(read(with_a_function().document), "loss")
 
     found = {(each.get("forward_function"), each["forward_block"]) for each in answer.as_document()["backward_ops"]}
     assert found >= {("f", 0), ("f", 1), (None, 0), (None, 1)}
 
 
 def test_a_name_inside_a_function_is_unknown_outside():
-    s = beside_a_function()
+    s = with_a_function()
     s.functions["f"]["program"]["blocks"][1]["ops"][1]["inputs"]["x"] = ["v"]
     s.functions["f"]["program"]["blocks"][1]["ops"][0]["outputs"]["out"] = ["v"]
 

@@ -1,4 +1,4 @@
-"""Object code that is kept, in memory and on disk."""
+"""The caches of object code, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def call(library: machine.Library, x: int) -> int:
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """The caches of a fresh process, on disk in the directory that this is."""
+    """The directory of the disk cache of a fresh process."""
     monkeypatch.setattr(machine, "STATE", machine.CompilerState())
     machine.keep_on_disk(tmp_path / "code", LIMIT)
     return tmp_path / "code"
 
 
 def forget() -> None:
-    """As if the process were another one."""
+    """Clear the memory cache, as in another process."""
     machine.STATE.memory.clear()
 
 
@@ -55,7 +55,7 @@ def test_the_same_module_is_compiled_once_and_shared(kept):
     assert machine.STATE.compilations == 2
 
 
-def test_symbols_at_other_addresses_make_another_library(kept):
+def test_symbols_at_other_addresses_give_another_library(kept):
     text = "declare i64 @there(i64)\ndefine i64 @add(i64 %x) {\n  %y = call i64 @there(i64 %x)\n  ret i64 %y\n}"
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     plus, minus = kind(lambda x: x + 1), kind(lambda x: x - 1)
@@ -110,7 +110,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
     ],
     ids=["truncated", "a bit", "empty", "foreign", "head"],
 )
-def test_a_spoilt_file_is_not_used_and_is_replaced(kept, spoil):
+def test_a_damaged_file_is_not_used_and_is_replaced(kept, spoil):
     machine.load(adding(3))
     file = only_file(kept)
     whole = file.read_bytes()
@@ -131,7 +131,7 @@ def test_code_under_the_wrong_name_is_not_used(kept):
     assert call(machine.load(adding(2)), 1) == 3
 
 
-def test_a_file_that_others_may_write_is_not_used(kept):
+def test_a_file_writable_by_others_is_not_used(kept):
     machine.load(adding(3))
     only_file(kept).chmod(0o666)
     forget()
@@ -152,7 +152,7 @@ def test_a_link_is_not_followed(kept, tmp_path):
     assert machine.STATE.compilations == 2
 
 
-def test_the_key_tells_text_cpu_features_passes_and_versions(monkeypatch):
+def test_the_key_depends_on_text_cpu_features_passes_and_versions(monkeypatch):
     keys = {machine.key_of(adding(1)), machine.key_of(adding(2))}
     host = machine.cpu()
     for other in (replace(host, name="i386"), replace(host, features=host.features + ",-avx")):
@@ -171,14 +171,14 @@ def test_the_key_tells_text_cpu_features_passes_and_versions(monkeypatch):
     assert len(keys) == 8
 
 
-def test_files_and_directory_are_for_this_user_alone(kept):
+def test_only_this_user_can_access_files_and_directory(kept):
     machine.load(adding(1))
 
     assert kept.stat().st_mode & 0o777 == 0o700
     assert only_file(kept).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path):
+def test_the_least_recently_used_entries_are_removed_first(tmp_path):
     cache = DiskCache(tmp_path, 3000)
     for i in range(3):
         cache.put(f"key{i}", bytes(700))
@@ -191,7 +191,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert sum(f.stat().st_size for f in tmp_path.iterdir()) <= 3000
 
 
-def test_what_is_larger_than_the_bound_is_not_kept(tmp_path):
+def test_an_entry_larger_than_the_limit_is_not_stored(tmp_path):
     cache = DiskCache(tmp_path, 1000)
     cache.put("small", bytes(100))
     cache.put("large", bytes(1000))
@@ -199,7 +199,7 @@ def test_what_is_larger_than_the_bound_is_not_kept(tmp_path):
     assert (cache.get("small"), cache.get("large")) == (bytes(100), None)
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+def test_files_of_a_killed_writer_are_removed(tmp_path):
     old, fresh = tmp_path / ".old.part", tmp_path / ".fresh.part"
     for each in (old, fresh):
         each.write_bytes(bytes(10))
@@ -212,7 +212,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
 
 
 def _write_and_read(directory: str, seed: int, until: float) -> None:
-    """Exits with 1 when it reads what nobody wrote."""
+    """Exits with 1 when it reads an entry with content that no process wrote."""
     cache = DiskCache(Path(directory), 20_000)
     i = seed
     while time.monotonic() < until:
@@ -239,7 +239,7 @@ def test_several_processes_write_the_same_entries(tmp_path):
         assert DiskCache(tmp_path, LIMIT).get(file.stem) == file.stem.encode() * 800
 
 
-def test_a_directory_that_cannot_be_used_is_warned_of_once(tmp_path, caplog, monkeypatch):
+def test_an_unusable_directory_causes_one_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(machine, "STATE", machine.CompilerState())
     (tmp_path / "file").write_text("in the way")
     machine.keep_on_disk(tmp_path / "file" / "code", LIMIT)
@@ -251,7 +251,7 @@ def test_a_directory_that_cannot_be_used_is_warned_of_once(tmp_path, caplog, mon
     assert len(caplog.records) == 1
 
 
-def test_a_directory_that_others_may_write_to_is_not_used(tmp_path, caplog):
+def test_a_directory_writable_by_others_is_not_used(tmp_path, caplog):
     directory = tmp_path / "open"
     directory.mkdir()
     directory.chmod(0o777)

@@ -1,4 +1,4 @@
-"""Of several checks that fail in one run, machine code tells of the one that the reference executor meets first."""
+"""When several checks fail in one run, machine code reports the same one as the reference executor: the first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.programs import Sketch
 
 
 def gathered_twice() -> Sketch:
-    """An index that the gather refuses, and the scatter of its gradient as well."""
+    """An index out of range, for the gather and for the scatter of its gradient."""
     s = Sketch()
     s.param("x", np.arange(12.0).reshape(3, 4))
     s.feed("i", [-1, 9], "int64")
@@ -23,7 +23,7 @@ def gathered_twice() -> Sketch:
 
 
 def a_quotient_and_an_index() -> Sketch:
-    """In one trip: a division of whole numbers by zero, which is fused with what comes before the gather."""
+    """One trip with an integer division by zero, fused with the ops before the gather, and an index out of range."""
     s = Sketch()
     s.param("x", np.arange(12.0).reshape(3, 4))
     s.feed("n", [4, 0], "int64")
@@ -39,7 +39,7 @@ def a_quotient_and_an_index() -> Sketch:
 
 
 def an_index_in_the_last_trip() -> Sketch:
-    """A loop that may not make the trip in which an index would be refused."""
+    """A loop whose limit of trips ends it before the trip with an index out of range."""
     s = Sketch()
     s.param("x", np.arange(1.0, 5.0))
     s.const(0, dtype="int64", out="k")
@@ -59,7 +59,7 @@ def refusal(executable: Executable, s: Sketch, limits: RunLimits) -> tuple[objec
 
 @pytest.mark.parametrize("make", [gathered_twice, a_quotient_and_an_index, an_index_in_the_last_trip])
 @pytest.mark.parametrize("limits", [RunLimits(), RunLimits(max_trips=4), RunLimits(max_ops=40)])
-def test_of_several_failures_the_first_one_is_told(make, limits):
+def test_the_first_of_several_failures_is_reported(make, limits):
     s = make()
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["loss"])
     assert refusal(executable.compiled(), s, limits) == refusal(executable, s, limits)

@@ -1,4 +1,4 @@
-"""The compiler in a process of its own."""
+"""The compiler in a separate process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_invalid_text_raises_llvms_message_and_the_process_survives(compiler:
 def test_a_crash_costs_one_compilation(compiler: CompilerProcess, sent: signal.Signals):
     compiler.compile([DOUBLE])
     assert compiler.pid is not None
-    os.kill(compiler.pid, signal.SIGSTOP)  # so that it dies with the question unanswered
+    os.kill(compiler.pid, signal.SIGSTOP)  # it ends before it answers the request
     threading.Timer(0.2, os.kill, (compiler.pid, sent)).start()
     if sent != signal.SIGKILL:
         threading.Timer(0.4, os.kill, (compiler.pid, signal.SIGCONT)).start()

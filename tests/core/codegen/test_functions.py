@@ -1,4 +1,4 @@
-"""Elementary functions written out, and as calls."""
+"""Elementary functions, inlined and as calls."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SPREAD = (0.0, -0.0, 0.3, 0.9, 1.7, 30.0, 1e4, 1e7, -2.5, -1e30, np.inf, -np.inf
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(vmath.FUNCTIONS))
-def test_a_function_called_has_the_bits_of_the_function_written_out(name, dtype):
+def test_a_called_function_gives_the_bits_of_the_inlined_function(name, dtype):
     lanes = 16 // np.dtype(dtype).itemsize
     f = Function("both", [("x", "ptr"), ("out", "ptr")], noalias=False)
     count = vmath.FUNCTIONS[name].__code__.co_argcount - 1
     with f.loop(I64(0), I64(len(SPREAD)), lanes) as i:
         for use in range(INLINE + 1):
-            x = f.load(f.at(f.param("x"), i, dtype), dtype, lanes)  # again, so that no result is known by now
+            x = f.load(f.at(f.param("x"), i, dtype), dtype, lanes)  # loaded again: no result is available for reuse
             row = f.binary("add", i, I64(use * len(SPREAD)))
             f.store(FUNCTIONS[name](f, *[x] * count), f.at(f.param("out"), row, dtype))
     own = "sine_and_cosine" if name in ("sin", "cos") else name
@@ -39,7 +39,7 @@ def test_a_function_called_has_the_bits_of_the_function_written_out(name, dtype)
 
 
 def reductions(f: Function) -> int:
-    """How often the angle is reduced in the text of `f`."""
+    """The number of angle reductions in the text of `f`."""
     return sum("fmul" not in line and "0x3FE45F306DC9C883" in line for line in f.lines)
 
 
@@ -53,7 +53,7 @@ def test_the_sine_and_the_cosine_of_one_angle_are_computed_together():
     assert once == reductions(f) == 1
 
 
-def test_what_a_loop_has_computed_is_not_known_behind_it():
+def test_values_computed_in_a_loop_are_not_reused_after_it():
     f = Function("both", [("x", "ptr"), ("out", "ptr"), ("n", "int64")], noalias=False)
     x = f.load(f.param("x"), "float64")
     with f.loop(I64(0), f.param("n")) as i:

@@ -1,4 +1,4 @@
-"""The code of one plan, as one module or as several, its straight parts as functions of their own or not."""
+"""The code of one plan as one module or several, and its straight code as one function or several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
 
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])
-def test_pieces_of_straight_code_give_the_bits_of_the_whole(name, timed, monkeypatch):
+def test_several_functions_of_straight_code_give_the_bits_of_one(name, timed, monkeypatch):
     workload = WORKLOADS[name]()
     executable = compile_gradient(read(workload.program), GradientQuery(loss="loss"))
     values = {**workload.feeds, **workload.parameters}
@@ -71,7 +71,7 @@ def test_functions_do_not_grow_with_the_program():
     assert longest_function(400) < 1.2 * longest_function(200)
 
 
-def test_a_short_module_stays_one_and_a_long_one_is_shared_evenly():
+def test_a_short_module_is_not_split_and_a_long_one_is_split_evenly():
     whole = module.Module()
     lengths = [100, 2_000, 30_000, 31_000, 40_000, 60_000, 70_000]
     for i, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Products whose operands lie in memory in any way that views can say: repeated, turned around, with gaps."""
+"""Products of operands with any strides of a view: repeated, reversed, with gaps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MATRICES: dict[str, tuple[Given, Callable[..., Value]]] = {
     "every second column": (lambda r, c: (r, 2 * c), lambda x, r, c: part(x, (0, r, 1), (0, 2 * c, 2))),
     "the middle": (lambda r, c: (r + 2, c + 2), lambda x, r, c: part(x, (1, r + 1, 1), (1, c + 1, 1))),
 }
-"""The shape of what is given, and what makes a matrix [r, c] of it."""
+"""Pairs of a shape for [r, c], and the function from an array of that shape to a matrix [r, c]."""
 
 VECTORS: dict[str, tuple[Given, Callable[..., Value]]] = {
     "as it is": (lambda n: (n,), lambda x, n: x),
@@ -59,14 +59,14 @@ VECTORS: dict[str, tuple[Given, Callable[..., Value]]] = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("i", "j", "k"), [(4, 3, 5), (80, 1, 6), (9, 66, 67)])
-def test_a_sum_of_outer_products_of_rows_that_lie_in_any_way(i, j, k, dtype):
+def test_sums_of_outer_products_of_rows_with_any_strides(i, j, k, dtype):
     compare(
         dtype, [((x, (i, j)), (y, (i, k))) for x in MATRICES.values() for y in MATRICES.values()], "...ij,...ik->jk"
     )
 
 
 def compare(dtype: str, pairs: list[tuple[tuple[Any, tuple[int, ...]], ...]], equation: str = "") -> None:
-    """Every product of `pairs`, of ways to lie and shapes, all in one block; by matmul, or an einsum."""
+    """Compare every product of `pairs` of (layout, shape), all in one block, by matmul or the einsum `equation`."""
     b, values, products = BlockBuilder(), [], []
     rng = np.random.default_rng(0)
     for pair in pairs:
@@ -80,14 +80,14 @@ def compare(dtype: str, pairs: list[tuple[tuple[Any, tuple[int, ...]], ...]], eq
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(3, 4, 5), (1, 70, 1), (5, 80, 1), (1, 80, 6), (6, 1, 7), (66, 9, 67)])
-def test_a_product_of_matrices_that_lie_in_any_way(m, k, n, dtype):
+def test_products_of_matrices_with_any_strides(m, k, n, dtype):
     compare(dtype, [((a, (m, k)), (b, (k, n))) for a in MATRICES.values() for b in MATRICES.values()])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 4, 5), (2, 47, 48), (5, 80, 1), (66, 9, 67)])
-def test_a_product_of_single_rows_that_lie_in_any_way(m, k, n, dtype):
-    """Matrices [m, 1, k], which together may be one of m rows, and may not."""
+def test_products_of_single_rows_with_any_strides(m, k, n, dtype):
+    """Matrices [m, 1, k]: some layouts of them are one matrix of m rows, others are not."""
 
     def rows(make: Callable[..., Value]) -> Callable[..., Value]:
         return lambda x, m, k: lookup("reshape")(make(x, m, k), shape=(m, 1, k))
@@ -98,7 +98,7 @@ def test_a_product_of_single_rows_that_lie_in_any_way(m, k, n, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 4), (80, 7), (5, 1)])
-def test_a_product_with_a_vector_that_lies_in_any_way(k, n, dtype):
+def test_products_with_a_vector_with_any_strides(k, n, dtype):
     front = [((v, (k,)), (m, (k, n))) for v in VECTORS.values() for m in MATRICES.values()]
     behind = [((m, (n, k)), (v, (k,))) for v in VECTORS.values() for m in MATRICES.values()]
     dots = [((v, (k,)), (u, (k,))) for v in VECTORS.values() for u in VECTORS.values()]

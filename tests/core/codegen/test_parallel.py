@@ -1,4 +1,4 @@
-"""Kernels shared among threads give what one thread gives, and the same bits every time."""
+"""Kernels split among threads give the results of one thread, and the same bits on every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One element of each row, at positions that are data: compared with the positions along the row, or computed."""
+"""One element of each row, at positions from data: kernels compare positions along the row, or compute addresses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.laws.test_native import both
 
 LONGEST_ROW = CPU_TARGET.rows.longest_row
 SHAPES = [(1, 1), (1, 7), (3, 1), (4, 33), (1, 4096), (1, 4097), (2, LONGEST_ROW), (2, LONGEST_ROW + 1), (2, 3, 20_000)]
-"""Around the longest rows that one pass goes along, and single ones, which it leaves sooner."""
+"""Row lengths around the longest that one pass compares, and single rows, whose limit is lower."""
 
 
 def picked(shape: tuple[int, ...], index_dtype: str, constant: bool, name: str) -> None:
-    """The picked elements and what their cotangents give, which a loss over many classes is made of."""
+    """The picked elements, and the adjoint of their cotangents: the parts of a loss over many classes."""
     b, rng = BlockBuilder(), np.random.default_rng(0)
     column = (*shape[:-1], 1)
     values = [rng.standard_normal(shape).astype("float32")]
@@ -38,13 +38,15 @@ def picked(shape: tuple[int, ...], index_dtype: str, constant: bool, name: str) 
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("name", ["take_along_axis", "softmax_with_cross_entropy"])
-def test_rows_of_any_length_at_positions_of_any_kind(shape, index_dtype, constant, name):
+def test_picked_elements_equal_the_reference_executor_for_any_row_length_and_positions(
+    shape, index_dtype, constant, name
+):
     picked(shape, index_dtype, constant, name)
 
 
 @pytest.mark.parametrize("size", [5, LONGEST_ROW + 1])
 @pytest.mark.parametrize("below", [False, True])
-def test_a_position_that_is_not_there_is_an_error_for_rows_of_any_length(size, below):
+def test_a_position_outside_the_row_is_an_error_for_any_row_length(size, below):
     b = BlockBuilder()
     x, index = b.param(TensorType((3, size), "float32")), b.param(TensorType((3, 1), "int64"))
     block = optimize(b.build([lookup("take_along_axis")(x, index)]))

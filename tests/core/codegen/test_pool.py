@@ -153,7 +153,7 @@ def assert_each_ran(times: int, counts: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7])
-def test_sums_over_chunks_are_those_of_one_thread(threads):
+def test_sums_over_chunks_equal_those_of_one_thread(threads):
     random = np.random.default_rng(threads)
     with Pool(threads) as pool:
         for _ in range(200):
@@ -258,7 +258,7 @@ def test_a_forked_child_has_a_pool_of_one():
     with Pool(3) as pool:
         counted(pool, 8, 100)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of forks beside threads
+            warnings.simplefilter("ignore")  # Python warns of forks in a process with threads
             child = os.fork()
         if child == 0:
             good = False

@@ -1,4 +1,4 @@
-"""Products of matrices are those of numpy, whichever way their operands lie and in whatever order their parts come."""
+"""Products of matrices equal numpy's for any strides of their operands and any order of their parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.nda
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS)
-def test_a_product_is_that_of_numpy_part_by_part(m, k, n, dtype):
+def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
     for turned_a, turned_b, adds in itertools.product((False, True), repeat=3):
         a, a_view = matrix((m, k), dtype, turned_a)
         b, b_view = matrix((k, n), dtype, turned_b)

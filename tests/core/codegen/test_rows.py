@@ -1,4 +1,4 @@
-"""Long rows whose results wait for each other: several pieces of a row are computed side by side."""
+"""Chains of functions over long rows: the kernel computes several vectors of a row at once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.laws.test_native import both
 
 CHAIN = ("tanh", "sigmoid", "sin", "tanh", "cos", "sigmoid", "tanh", "sin")
 SIZES = [(17 + more, rest) for more in range(4) for rest in (0, 1)]
-"""Rows too long for straight code: vectors, and elements behind the last of them."""
+"""Rows too long for straight code: a number of vectors, and the elements after the last vector."""
 
 
 def chain(size: int, dtype: str) -> Block:
-    """Functions one after the other, a softmax of them along the row and a sum over the rows; and its gradient."""
+    """A chain of functions, its softmax along the row and a sum over the rows; and the gradient."""
     b = BlockBuilder()
     x = b.param(TensorType((3, size), dtype))
     w = b.param(TensorType((size,), dtype))
@@ -41,14 +41,14 @@ def values(block: Block) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
-def test_a_chain_over_a_long_row_is_what_the_reference_executor_gives(vectors, rest, dtype):
+def test_a_chain_over_a_long_row_equals_the_reference_executor(vectors, rest, dtype):
     block = chain(vectors * lanes(dtype) + rest, dtype)
 
     both(block, values(block))
 
 
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
-def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, rest, monkeypatch):
+def test_the_bits_do_not_depend_on_the_number_of_unrolled_vectors(vectors, rest, monkeypatch):
     block = chain(vectors * lanes("float32") + rest, "float32")
     args = values(block)
     many = native_interpreter(block, CPU)(Run(), *args)
@@ -60,7 +60,7 @@ def test_the_bits_do_not_depend_on_how_many_pieces_stand_side_by_side(vectors, r
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_chain_is_computed_side_by_side_and_a_single_function_is_not(monkeypatch):
+def test_a_chain_of_functions_is_unrolled_and_a_single_function_is_not(monkeypatch):
     found = []
     unroll = sweeps._unroll
     monkeypatch.setattr(sweeps, "_unroll", lambda *given: found.append(unroll(*given)) or found[-1])

@@ -15,9 +15,11 @@ from core.compiler.compile import optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import InternalError, ProgramError
-from core.ir.registry import REGISTRY, op
+from core.ir.registry import REGISTRY, Family, op
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
+
+FAMILY = Family("tests", "Ops of tests")
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("name", list(DEFECTS))
-def test_a_defect_of_a_kernel_is_an_error_and_no_slow_step(declare, name):
+def test_a_defect_of_a_kernel_is_an_error_and_not_a_slow_step(declare, name):
     declare(DEFECTS[name])
 
     with pytest.raises(InternalError, match="the kernel of traced fails when it is traced on float64: "):
@@ -84,7 +86,7 @@ UNTRANSLATED = {
 
 
 @pytest.mark.parametrize("name", list(UNTRANSLATED))
-def test_what_has_no_translation_is_refused_by_its_name(declare, name):
+def test_an_untranslated_function_is_refused_by_its_name(declare, name):
     declare(UNTRANSLATED[name])
 
     with pytest.raises(NotTraceable) as caught:
@@ -97,7 +99,7 @@ def test_an_op_with_an_untranslated_function_is_interpreted_and_the_plan_names_t
 
     plan = native_interpreter(step(), CPU)
 
-    (interpreted,) = plan.direct.plan.interpreted
+    (interpreted,) = plan.region.plan.interpreted
     assert interpreted.reason == "traced of float64 has no machine code: no translation of numpy.hypot"
     np.testing.assert_allclose(plan(Run(), np.array([3.0, -1.0, 0.0]))[0], [4.242640687119286, 2**0.5, 0.0])
 
@@ -107,7 +109,7 @@ def test_a_numpy_scalar_times_an_element_is_a_product(declare):
 
     plan = native_interpreter(step(), CPU)
 
-    assert not plan.direct.plan.interpreted
+    assert not plan.region.plan.interpreted
     np.testing.assert_array_equal(plan(Run(), np.array([1.0, -2.0, 0.5]))[0], [2.5, -5.0, 1.25])
 
 

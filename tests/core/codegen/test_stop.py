@@ -1,4 +1,4 @@
-"""A step of machine code that is asked to stop does so, in loops and between kernels."""
+"""A step of machine code stops on request, in loops and between kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.runtime.run import Run, RunLimits
 
 
 def products(count: int) -> Block:
-    """So many products, each of the one before; and the first row of each."""
+    """A chain of `count` products, and the first row of each."""
     b = BlockBuilder()
     x = at = b.param(TensorType((32, 32), "float64"))
     rows = []
@@ -30,7 +30,7 @@ def products(count: int) -> Block:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is asked to stop before it begins."""
+    """Request a stop of every step before it starts."""
 
     @contextmanager
     def at_once(control, run):
@@ -53,10 +53,10 @@ def test_straight_code_stops_between_kernels(monkeypatch):
     with pytest.raises(ExecutionError) as caught:
         region(stops(), given)
     assert caught.value.code == "canceled"
-    assert len(region(Run(), given)) == 8  # nobody may stop this one
+    assert len(region(Run(), given)) == 8  # this step has no stop request
 
 
-def test_a_short_step_does_not_ask(monkeypatch):
+def test_a_short_step_does_not_check_for_a_stop(monkeypatch):
     region = CPU.compile(plan_block(products(2), CPU.target))
     asked(monkeypatch)
     assert not region.polls
@@ -64,7 +64,7 @@ def test_a_short_step_does_not_ask(monkeypatch):
 
 
 @pytest.mark.parametrize("side", [True, False])
-def test_a_branch_is_left_too(monkeypatch, side):
+def test_straight_code_in_a_branch_stops_too(monkeypatch, side):
     monkeypatch.setattr(step, "POLL_WORK", 100_000)
     b = BlockBuilder()
     flag, x = b.param(TensorType((), "bool")), b.param(TensorType((32, 32), "float64"))

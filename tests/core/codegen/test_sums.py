@@ -1,4 +1,4 @@
-"""Long sums in float32 lose no more than short ones: what was summed is put aside before it swallows what is added."""
+"""Long sums in float32 are as precise as short ones: the kernel flushes a partial sum before it absorbs new terms."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SHAPES = {
     "one row": ((1_000_003,), None),
     "long rows": ((100, 8192), None),
     "short rows": ((200_000, 8), None),
-    "rows that are summed each": ((3, 400_000), (1,)),
+    "the sum of each row": ((3, 400_000), (1,)),
     "rows that end in the middle of a vector": ((2, 300_007), (1,)),
 }
 
 
 @pytest.mark.parametrize(("shape", "axes"), SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("chain", [0, 9])
-def test_equal_numbers_add_up_to_their_number_of_times(shape, axes, chain):
-    """The worst case: each rounding of such a sum errs the same way as the one before. Behind a chain of functions,
-    several pieces of a row are computed side by side."""
+def test_a_sum_of_equal_numbers_is_their_product_with_the_count(shape, axes, chain):
+    """The worst case: all roundings of such a sum err in the same direction. After a chain of functions, the kernel
+    computes several vectors of a row at once."""
     b = BlockBuilder()
     x = b.param(TensorType(shape, "float32"))
     y = x

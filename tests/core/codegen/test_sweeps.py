@@ -1,4 +1,4 @@
-"""In which sweep along a row each instruction is done: the law, for the row kernels of every op and its gradient."""
+"""The sweep along a row that runs each instruction: a law for the row kernels of every op and its gradient."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def row_kernels(block: Block) -> list[RowKernel]:
 
 
 def sweep_through(code: tuple[Instr, ...]) -> None:
-    """Go through the sweeps and see that each value is there when it is asked for."""
+    """Run through the sweeps and check that each value is available at its use."""
     kept = kept_values(code)
     assert all(code[n].op in EXPENSIVE for n in kept)
-    there: set[int] = set()  # values that are the same along the row
+    there: set[int] = set()  # values that are constant along the row
     scratch: set[int] = set()
     done: list[int] = []
     computed: list[int] = []
@@ -61,7 +61,7 @@ def sweep_through(code: tuple[Instr, ...]) -> None:
         done += [n for n in sweep.along if n in totals or code[n].kind in ("store", "accumulate", "check")]
     ends = [n for n, i in enumerate(code) if i.kind in ("store", "accumulate", "check", "reduce") or not i.full]
     assert sorted(done) == ends  # each of them once
-    assert len(computed) == len(set(computed))  # and what is dear not twice
+    assert len(computed) == len(set(computed))  # and no expensive value is computed twice
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -1,4 +1,4 @@
-"""The vector functions against the same functions in more digits, over the whole range of their dtype."""
+"""The vector functions against the same functions with more digits, over the whole range of their dtype."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK = 4096  # elements; a multiple of all lanes
 
 @dataclass(frozen=True)
 class Case:
-    """What a function must be.
+    """The bounds of a function.
 
     exact:  the function, for arrays of float64 and of long doubles.
     single: the largest error allowed in float32, in units of the last place of the exact result.
@@ -71,7 +71,7 @@ def _erfc_fraction(x):
     below = x
     for n in range(200, 0, -1):
         below = x + (n / 2) / below
-    # x^2 in two parts: its last bits count once they stand in an exponent
+    # x^2 in two parts: its last bits matter in an exponent
     high = np.round(x * 1024) / 1024
     return np.exp(-high * high) * np.exp(-(x - high) * (x + high)) / below / np.sqrt(4 * np.arctan(np.longdouble(1)))
 
@@ -125,12 +125,12 @@ def compiled(name: str, dtype: str, lanes: int) -> Callable[..., np.ndarray]:
         kernel(out.ctypes.data, *(a.ctypes.data for a in padded), size)
         return out[: arrays[0].size]
 
-    run.library = library  # type: ignore[attr-defined]  # the code lives as long as it
+    run.library = library  # type: ignore[attr-defined]  # keeps the code alive
     return run
 
 
 def units(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """How far `found` is from the wider `exact`, in units of the last place of its dtype; inf where only one is NaN."""
+    """The distance of `found` from the wider `exact` in units of its last place; inf where only one is NaN."""
     info = np.finfo(found.dtype)
     with np.errstate(all="ignore"):
         rounded = exact.astype(found.dtype)
@@ -153,14 +153,14 @@ def assert_within(bound: float, found: np.ndarray, exact: np.ndarray, *arrays: n
 
 
 @pytest.mark.parametrize("name", [*CASES, *OF_TWO])
-def test_the_docstring_tells_the_bound(name):
+def test_the_docstring_states_the_error_bound(name):
     case = (CASES | OF_TWO)[name]
     also = "" if case.double == case.single else f"; float64 {case.double:g}"
 
     assert f"Within {case.single:g} ulp{also}" in vmath.FUNCTIONS[name].__doc__
 
 
-def test_every_function_has_its_bound():
+def test_every_function_has_an_error_bound():
     assert (CASES | OF_TWO).keys() == vmath.FUNCTIONS.keys()
 
 
@@ -196,7 +196,7 @@ def test_float64_is_within_its_bound_over_the_whole_range(name):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_angles_beside_quarter_turns_keep_all_digits(name, dtype):
+def test_angles_next_to_quarter_turns_keep_all_digits(name, dtype):
     if dtype == "float64" and np.finfo(np.longdouble).nmant < 60:
         pytest.skip("needs long doubles longer than doubles")
     wider = WIDER[dtype]
@@ -210,7 +210,7 @@ def test_angles_beside_quarter_turns_keep_all_digits(name, dtype):
 
 
 def pairs(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of telling numbers, and pairs of random ones."""
+    """All pairs of special numbers, and pairs of random numbers."""
     telling = [0.0, 0.5, 1.0, 2.0, 2.5, 3.0, 7.0, 1e-320, 1e-42, 2.0**24 + 1, 2.0**24 - 1, 2.0**53 + 2, 1e15 + 1, INF]
     grid = np.array([*telling, *(-x for x in telling), NAN])
     random = np.random.default_rng(9)
@@ -230,7 +230,7 @@ def pairs(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", OF_TWO)
-def test_functions_of_two_are_within_their_bounds(name, dtype):
+def test_functions_of_two_arguments_are_within_their_bounds(name, dtype):
     if dtype == "float64" and np.finfo(np.longdouble).nmant < 60:
         pytest.skip("needs long doubles longer than doubles")
     case = OF_TWO[name]
@@ -266,7 +266,7 @@ def test_powers_of_the_base_have_exact_logarithms(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
-def test_infinities_nan_zeros_and_denormals_give_what_numpy_gives(name, dtype):
+def test_infinities_nan_zeros_and_denormals_give_numpys_results(name, dtype):
     least = float(np.finfo(dtype).smallest_subnormal)
     x = np.array([INF, -INF, NAN, 0.0, -0.0, least, -least, 1.0, -1.0], dtype)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Windows in machine code: what the reference executor computes, and nothing beside their arrays is touched."""
+"""Windows in machine code: the results of the reference executor, and no access outside their arrays."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def agree(block: Block, values: list[np.ndarray]) -> None:
 
 @pytest.fixture(params=["direct", "columns", "columns of few"])
 def form(request, monkeypatch):
-    """All ways to compute a convolution, whatever its sizes."""
+    """Every form of a convolution, for all sizes."""
     monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec, limits: request.param != "direct")
     if request.param == "columns of few":
         parted = convolution._parted
@@ -117,7 +117,7 @@ def form(request, monkeypatch):
 
 @QUIET
 @given(case=convolutions())
-def test_convolutions_and_their_adjoints_are_those_of_the_reference_executor(form, case):
+def test_convolutions_and_their_adjoints_equal_the_reference_executor(form, case):
     block = three_forms(case)
     agree(block, values_for(block))
 
@@ -125,7 +125,7 @@ def test_convolutions_and_their_adjoints_are_those_of_the_reference_executor(for
 @pytest.mark.slow
 @THOROUGH
 @given(case=convolutions(longest=70))
-def test_many_convolutions_and_their_adjoints_are_those_of_the_reference_executor(form, case):
+def test_many_convolutions_and_their_adjoints_equal_the_reference_executor(form, case):
     block = three_forms(case)
     agree(block, values_for(block))
 
@@ -137,7 +137,7 @@ def test_rows_of_any_length_are_convolved_to_their_last_element(width, dtype):
     agree(block, values_for(block))
 
 
-def test_the_work_of_a_convolution_is_its_products_and_sums_in_every_form(form):
+def test_the_work_of_a_convolution_counts_its_multiplications_and_additions_in_every_form(form):
     attrs = {"strides": (2, 2), "paddings": (0, 0), "dilations": (1, 1), "groups": 2}
     block = three_forms(Case((2, 8, 9, 9), (6, 4, 3, 3), (2, 6, 4, 4), attrs, "float32"))
 
@@ -146,7 +146,7 @@ def test_the_work_of_a_convolution_is_its_products_and_sums_in_every_form(form):
     assert flops == 3 * [2 * (2 * 6 * 4 * 4) * (4 * 3 * 3)]
 
 
-def test_many_channels_are_products_of_matrices():
+def test_convolutions_with_many_channels_are_products_of_matrices():
     attrs = {"strides": (2, 2), "paddings": (1, 1), "dilations": (1, 1), "groups": 1}
     block = three_forms(Case((2, 192, 9, 9), (176, 192, 3, 3), (2, 176, 5, 5), attrs, "float64"))
 
@@ -205,19 +205,19 @@ def check_pools(case, seed: int) -> None:
 
 @QUIET
 @given(case=pools(), seed=st.integers(0, 99))
-def test_pools_and_their_gradients_are_those_of_the_reference_executor(case, seed):
+def test_pools_and_their_gradients_equal_the_reference_executor(case, seed):
     check_pools(case, seed)
 
 
 @pytest.mark.slow
 @THOROUGH
 @given(case=pools(longest=50), seed=st.integers(0, 99))
-def test_many_pools_and_their_gradients_are_those_of_the_reference_executor(case, seed):
+def test_many_pools_and_their_gradients_equal_the_reference_executor(case, seed):
     check_pools(case, seed)
 
 
 @pytest.mark.parametrize("size", [40, 700])
-def test_a_window_over_everything_takes_the_first_of_the_largest(size):
+def test_a_window_over_the_whole_image_takes_the_first_maximum(size):
     type = TensorType((1, 2, size), "float32")
     x = np.zeros(type.shape, "float32")
     x[0, 1, [5, 30]] = 2
@@ -227,7 +227,7 @@ def test_a_window_over_everything_takes_the_first_of_the_largest(size):
 
 
 @pytest.mark.parametrize("counts", [3, 40])
-def test_nan_is_above_all_wherever_it_stands(counts):
+def test_nan_is_the_maximum_at_any_position(counts):
     type = TensorType((2, 2, 4 * counts), "float32")
     x = np.random.default_rng(0).standard_normal(type.shape).astype("float32")
     x[np.random.default_rng(1).random(type.shape) < 0.3] = np.nan
@@ -258,8 +258,8 @@ def test_a_position_is_checked_before_it_is_used(op, position):
 # --- programs ---------------------------------------------------------------------------------------------------
 
 
-def test_windows_inside_a_loop_have_their_gradient():
-    """Each trip convolves and pools what the one before left; their positions and images are recorded."""
+def test_gradients_of_windows_inside_a_loop_equal_the_reference_executor():
+    """Each trip convolves and pools the result of the trip before; the loop records positions and images."""
     rng = np.random.default_rng(3)
     sketch = Sketch()
     x, w = (
@@ -283,7 +283,7 @@ def kernels(block: Block) -> list[Kernel]:
 
 
 def compiled(each: Kernel):
-    """(what keeps it alive, the kernel as a function of addresses, numbers for its check and of units)"""
+    """(the library to keep alive, the kernel as a function of addresses, numbers for its check, and units)"""
     module = Module()
     module.functions.append(kernel_function(module, "kernel", each))
     library = load(module.text(), symbols=module.symbols)
@@ -312,7 +312,7 @@ def blocks_for_memory(dtypes):
 
 
 def poisoned(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the whole, what lies between its margins)"""
+    """(the whole array, the part between its margins)"""
     whole = np.full(nbytes + 2 * MARGIN + 64, POISON, np.uint8)
     start = MARGIN + -(whole.ctypes.data + MARGIN) % 64
     return whole, whole[start : start + nbytes]
@@ -322,7 +322,7 @@ MEMORY = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", ma
 
 
 @MEMORY
-def test_nothing_is_written_beside_the_arrays_and_nothing_read_that_was_not_written(form, dtype):
+def test_kernels_write_only_their_arrays_and_read_no_uninitialized_element(form, dtype):
     for block in blocks_for_memory([dtype]):
         native = plan_block(block, CPU_TARGET)
         arena = arrange(native)
@@ -384,16 +384,16 @@ print("whole")
 
 
 @MEMORY
-def test_nothing_is_read_beside_the_arrays(dtype):
-    """Next to each array lies memory that must not be touched; a process that does so dies."""
+def test_kernels_read_only_their_arrays(dtype):
+    """The pages next to each array are protected; a process that accesses them is killed."""
     done = subprocess.run([sys.executable, "-c", GUARDED, dtype], capture_output=True, text=True, timeout=300)
 
     assert (done.returncode, done.stdout.split()) == (0, ["whole"]), done.stderr[-2000:]
 
 
 @MEMORY
-def test_work_in_parts_gives_the_same_bits(form, dtype):
-    """However the units of a kernel are shared out."""
+def test_any_split_of_the_units_gives_the_same_bits(form, dtype):
+    """A kernel gives the same bits for any split of its units."""
     rng = np.random.default_rng(0)
     for block in blocks_for_memory([dtype]):
         for each in kernels(block):

@@ -1,4 +1,4 @@
-"""The bounded cache: which values stay, and how much of it."""
+"""The bounded cache: order of eviction and limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_value_above_the_limit_stays_only_where_the_newest_must():
     assert list(cache) == ["b"]
 
 
-def test_a_value_put_twice_counts_once_and_one_that_is_removed_not_at_all():
+def test_a_value_put_twice_counts_once_and_a_removed_one_does_not_count():
     cache: LRU[str] = LRU(10, len)
     for _ in range(4):
         cache.put("a", "aaaaa")

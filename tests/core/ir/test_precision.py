@@ -26,7 +26,7 @@ TRIPS = 5000
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_weight_that_is_read_thousands_of_times_has_the_sum_of_all_contributions(dtype):
+def test_the_gradient_of_a_weight_read_thousands_of_times_is_the_sum_of_all_contributions(dtype):
     b = BlockBuilder()
     w = b.param(TensorType((), dtype))
     block = b.build([b.emit("assign", w) for _ in range(TRIPS)])
@@ -40,7 +40,7 @@ def test_a_weight_that_is_read_thousands_of_times_has_the_sum_of_all_contributio
 
 @pytest.mark.parametrize("memory", ["store", "recompute"])
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_weight_that_is_read_on_every_trip_has_the_sum_of_all_trips(dtype, memory):
+def test_the_gradient_of_a_weight_read_on_every_trip_is_the_sum_over_all_trips(dtype, memory):
     inner = BlockBuilder()
     _, i, h, w = (inner.param(TensorType((), t)) for t in ("bool", "int64", dtype, dtype))
     after = inner.emit("increment", i)

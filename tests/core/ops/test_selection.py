@@ -94,6 +94,6 @@ def test_an_infinite_positive_input_does_not_affect_the_gradient_of_the_negative
     close(dalpha, [-2.0])
 
 
-def test_a_nan_that_is_the_maximum_gets_the_gradient():
+def test_the_gradient_of_a_maximum_of_nan_goes_to_the_nan():
     close(pulled_back("reduce_max", [[[1.0, np.nan, 3.0]]], [2.0], axes=(1,))[0], [[0, 2, 0]])
     close(pulled_back("segment_max", [[1.0, np.nan, 3.0], np.array([0, 0, 0])], [2.0], num_segments=1)[0], [0, 2, 0])

@@ -14,7 +14,7 @@ QUERY = GradientQuery(loss="loss")
 
 
 def tiny(dtype: str = "float16", loss_dtype: str = "float32") -> Sketch:
-    """loss = sum(w * x * y), with y below what a product in float16 can hold; the gradient is x * y."""
+    """loss = sum(w * x * y), where products with y underflow in float16; the gradient is x * y."""
     s = Sketch()
     s.param("w", [1.0, 2.0], dtype)
     s.feed("x", [2.0**-13, 2.0**-14], dtype)

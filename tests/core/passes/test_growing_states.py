@@ -196,14 +196,14 @@ def closed(param: list[int], first: list[int]) -> dict[str, Any]:
     }
 
 
-def test_a_body_that_leaves_a_carried_value_in_another_size_than_it_takes_is_refused():
+def test_a_body_that_changes_the_declared_size_of_a_carried_value_is_refused():
     with pytest.raises(ProgramError) as caught:
         read(closed([1], [1]))
 
     assert caught.value.code == "carry_type_changed"
 
 
-def test_a_body_that_takes_a_value_of_unknown_size_as_one_of_known_size_is_refused():
+def test_a_body_that_declares_a_known_size_for_a_value_of_unknown_size_is_refused():
     with pytest.raises(ProgramError) as caught:
         read(closed([1], [-1]))
 
@@ -248,7 +248,7 @@ def test_a_counter_that_stands_still_does_not_lift_the_limit_of_trips():
     assert caught.value.code == "too_many_trips"
 
 
-def test_what_a_growing_loop_records_is_flat_again():
+def test_records_of_a_growing_loop_are_flat():
     s = doubled(5)
 
     out = step(s, fetch=["h"], loop_memory="binomial")

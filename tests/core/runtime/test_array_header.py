@@ -38,7 +38,7 @@ def test_compiled_code_reads_the_data_address_that_numpy_reports(read, name):
     assert read(header_address(ARRAYS[name])) == ARRAYS[name].ctypes.data
 
 
-def test_compiled_code_follows_an_array_that_was_resized_in_place(read):
+def test_compiled_code_follows_an_array_resized_in_place(read):
     array = np.zeros(4)
     array.resize(2**20, refcheck=False)
 

@@ -1,4 +1,4 @@
-"""The runtime works with any backend, and the planner reads all it knows of a machine from the backend's target."""
+"""The runtime works with any backend, and the planner reads all facts about a machine from the backend's target."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_arena_has_the_alignment_of_the_target(alignment):
 
 
 @pytest.mark.parametrize(("least", "needed", "room"), [(4096, 1, 4096), (4096, 4097, 8192), (256, 300, 512)])
-def test_a_stack_has_room_for_a_power_of_two(least, needed, room):
+def test_the_capacity_of_a_stack_is_a_power_of_two(least, needed, room):
     assert replace(CPU_TARGET, min_stack_bytes=least).stack_bytes(needed) == room
 
 

@@ -1,4 +1,4 @@
-"""Machine code ends when it is told to, wherever its loop stands."""
+"""A deadline stops machine code in every loop."""
 
 from __future__ import annotations
 

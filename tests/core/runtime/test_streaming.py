@@ -1,4 +1,4 @@
-"""Case 90 of docs/semantics.md: each gradient is told as soon as it is final, the last layer first."""
+"""Case 90 of docs/semantics.md: the step streams each gradient as soon as it is final, the last layer first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def layers(count: int = 4) -> Sketch:
 
 
 def watched(executable: Executable, ran: list[tuple[str, ...]]) -> Executable:
-    """`executable`, writing down what each op of block 0 wrote, as it has run."""
+    """`executable`, which appends the outputs of each op of block 0 to `ran` after the op runs."""
 
     def noted(each: Any) -> Any:
         def call(*args: Any, **attrs: Any) -> Any:
@@ -47,9 +47,9 @@ def watched(executable: Executable, ran: list[tuple[str, ...]]) -> Executable:
 
 
 def told(program: Any, query: GradientQuery, values: Any) -> list[tuple[str, int]]:
-    """The gradients in the order in which they come, each with the number of ops that had run by then.
+    """The streamed gradients in order, each with the number of ops that ran before it.
 
-    Each is what it is at the end, and comes once, before any op behind its `ready_at` has run.
+    Each equals the final gradient and arrives once, before any op after its `ready_at` runs.
     """
     if query.loss is not None:
         backward = append_backward(program, query.loss, query.parameter_list, query)
@@ -91,7 +91,7 @@ def test_90_the_gradients_of_the_last_layer_come_first_and_long_before_the_end()
     assert [name for name, _ in order] == sorted(ready_at, key=ready_at.__getitem__)
 
 
-def test_90_random_programs_tell_no_gradient_later_than_it_is_ready():
+def test_90_gradients_of_random_programs_arrive_by_their_ready_at():
     count = 0
     for seed in range(150):
         count += len(told(read(written(seed)), GradientQuery(targets=("loss",), **ALL), leaves(seed)))
@@ -100,13 +100,13 @@ def test_90_random_programs_tell_no_gradient_later_than_it_is_ready():
 
 @pytest.mark.parametrize("checkpoints", [(), "auto"])
 @pytest.mark.parametrize("memory", ["store", "binomial"])
-def test_90_whatever_runs_again(checkpoints, memory):
+def test_90_gradients_arrive_by_their_ready_at_under_recomputation(checkpoints, memory):
     for seed in range(20):
         query = GradientQuery(targets=("loss",), checkpoints=checkpoints, loop_memory=memory, **ALL)
         told(read(written(seed)), query, leaves(seed))
 
 
-def test_90_a_gradient_that_is_told_is_final_though_the_step_fails_after_it():
+def test_90_a_streamed_gradient_is_final_even_if_the_step_fails_later():
     s = layers()
     s.values["w0"] = np.full((3, 3), 1e200)
     s.values["x"] = np.zeros((2, 3))
@@ -123,7 +123,7 @@ def test_90_a_gradient_that_is_told_is_final_though_the_step_fails_after_it():
     assert "w0" not in found
 
 
-def test_90_a_gradient_that_is_a_value_given_with_the_step_is_told_too():
+def test_90_a_gradient_that_equals_an_input_of_the_step_is_streamed_too():
     s = Sketch()
     s.param("w", [1.0, 2.0])
     query = GradientQuery(targets=("w",), inputs=("w",), target_gradients=(True,))
@@ -136,7 +136,7 @@ def test_90_a_gradient_that_is_a_value_given_with_the_step_is_told_too():
     assert found["w"].tolist() == [3.0, 4.0]
 
 
-def test_what_a_listener_raises_ends_the_run():
+def test_an_exception_of_a_listener_ends_the_run():
     s = layers()
     steps = 0
 

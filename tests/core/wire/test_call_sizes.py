@@ -1,4 +1,4 @@
-"""Functions that declare the sizes of what they take, called with values whose sizes only a run tells."""
+"""Functions that declare the sizes of their operands, called with values whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUERY = GradientQuery(targets=("loss",), inputs=("x",))
 
 @pytest.mark.parametrize("rule", [False, True])
 @pytest.mark.parametrize("declared", [[1], [2]])
-def test_a_value_of_another_size_than_a_function_declares_is_refused(declared, rule):
+def test_a_value_whose_size_differs_from_the_declared_one_is_refused(declared, rule):
     program, x = read(called(declared, rule).document), np.arange(1.0, 4.0)
 
     with pytest.raises(ExecutionError) as in_the_run:
@@ -55,7 +55,7 @@ def test_a_value_of_another_size_than_a_function_declares_is_refused(declared, r
 @pytest.mark.parametrize("rule", [False, True])
 @pytest.mark.parametrize("declared", [[-1], [3]])
 @pytest.mark.parametrize("shapes", [None, {"x": [3]}])
-def test_a_value_of_the_size_that_a_function_declares_has_its_gradient(declared, rule, shapes):
+def test_a_value_of_the_declared_size_has_its_gradient(declared, rule, shapes):
     program, x = read(called(declared, rule).document), np.arange(1.0, 4.0)
 
     found = compile_gradient(program, QUERY, ["loss"], shapes).step({"x": x})
@@ -64,14 +64,14 @@ def test_a_value_of_the_size_that_a_function_declares_has_its_gradient(declared,
     close(found.gradients["x"], [12.0, 12.0, 12.0], 0)
 
 
-def test_a_size_that_was_checked_costs_nothing_once_it_is_known():
+def test_the_check_of_a_known_size_is_removed():
     executable = compile_gradient(read(called([3]).document), QUERY, shapes={"x": [3]})
 
-    assert all(op.type != "check_shape" for op in executable.plan.block.ops)
+    assert all(op.type != "check_shape" for op in executable.interpreter.block.ops)
 
 
 @pytest.mark.parametrize("shape", [[-2], [2, 3]])
-def test_a_check_of_a_shape_that_cannot_be_is_refused(shape):
+def test_a_check_of_an_invalid_shape_is_refused(shape):
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.total(s.op("check_shape", "w", shape=shape))

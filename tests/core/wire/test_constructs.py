@@ -98,7 +98,7 @@ def test_a_scan_over_an_empty_sequence_is_legal():
     close(grads(elman("last", rows=0))["h0"], [1, 1])
 
 
-def test_72_a_state_that_is_never_updated_and_one_that_starts_at_zero():
+def test_72_a_state_without_updates_and_one_starting_at_zero_equal_the_unrolled_program():
     s = Sketch()
     s.param("w", [0.5, 0.7])
     s.param("fixed", [0.3, -0.4])

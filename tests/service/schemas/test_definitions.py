@@ -17,7 +17,7 @@ from core.backward.query import GradientQuery
 from core.cost.budget import Budget
 from core.ir.members import Kinds, members_of, names_of
 from core.optim import clipping
-from core.optim.clipping import BOUNDS, Bound, Clip
+from core.optim.clipping import CLIPPINGS, Clip, Clipping
 from core.optim.loss_scaling import LossScale
 from service.cli.options_page import options_page
 from tests.core.autodiff.test_hooks import EXAMPLES
@@ -61,7 +61,7 @@ def test_the_stored_document_has_every_member_and_every_kind(kind, properties):
         assert each.member.text in properties[each.name]["description"]
 
 
-@pytest.mark.parametrize(("module", "base", "table"), [(hooks, Action, ACTIONS), (clipping, Bound, BOUNDS)])
+@pytest.mark.parametrize(("module", "base", "table"), [(hooks, Action, ACTIONS), (clipping, Clipping, CLIPPINGS)])
 def test_every_declared_kind_is_in_its_table(module: Any, base: type, table: Kinds[Any]):
     tree = ast.parse(inspect.getsource(module))
     declared = {
@@ -100,7 +100,7 @@ from typing import Annotated
 import core.ops
 from core.autodiff.hooks import ACTIONS, Action
 from core.ir.members import Member
-from core.optim.clipping import BOUNDS, Bound
+from core.optim.clipping import CLIPPINGS, Clipping
 
 
 @ACTIONS.add
@@ -115,9 +115,9 @@ class Shift(Action):
         return b.make("scale", x, scale=1.0, bias=self.by_how_much)
 
 
-@BOUNDS.add
+@CLIPPINGS.add
 @dataclass(frozen=True, slots=True)
-class Halved(Bound):
+class Halved(Clipping):
     """Halve every gradient."""
 
     name = "halved"

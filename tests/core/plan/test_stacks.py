@@ -1,4 +1,4 @@
-"""Nets over whole sequences are machine code throughout: stacks of known length are arrays."""
+"""Nets over whole sequences have only machine code: stacks of known length are arrays."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_recurrent_net_and_its_gradient_have_machine_code(name):
 
 @pytest.mark.parametrize("trips", [0, 1, 3])
 @pytest.mark.parametrize("around", [1, 2])
-def test_a_recurrent_net_inside_loops_gives_what_the_reference_executor_gives(trips, around):
-    """Stacks of known length inside stacks whose length a run tells, `around` of them."""
+def test_a_recurrent_net_inside_loops_equals_the_reference_executor(trips, around):
+    """Stacks of known length inside `around` stacks whose length is known only at run time."""
     rng = np.random.default_rng(trips)
     s = Sketch()
     x = s.param("x", rng.standard_normal((4, 2, 3)))
@@ -58,7 +58,7 @@ def test_a_recurrent_net_inside_loops_gives_what_the_reference_executor_gives(tr
         both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
 
 
-def test_what_inner_loops_record_again_for_each_trip_of_an_outer_one_does_not_pile_up():
+def test_records_of_inner_loops_reuse_their_memory_on_each_trip_of_the_outer_loop():
     s = Sketch()
     s.feed("outer", 1, "int64")
     w = s.param("w", [0.5, 0.25])
@@ -80,4 +80,4 @@ def test_what_inner_loops_record_again_for_each_trip_of_an_outer_one_does_not_pi
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
         room.append(region.stack_bytes)
 
-    assert room[0] == room[1]  # a page holds what 60 trips carry, and what 9 inner ones record
+    assert room[0] == room[1]  # a page holds the carried values of 60 trips and the records of 9 inner trips

@@ -1,4 +1,4 @@
-"""Every op beside the same expression in PyTorch: results, and gradients of first and second order."""
+"""Every op agrees with its equivalent in PyTorch: results, and gradients of first and second order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from core.ir.errors import CoreError
 from core.ir.registry import REGISTRY
-from tests.beside_torch.compare import beside
+from tests.beside_torch.compare import both_answers
 from tests.beside_torch.differences import DIFFERENCES, NOT_IN_TORCH, REFUSED
 from tests.beside_torch.installed import MISSING, torch
 from tests.beside_torch.kinks import KINKS
@@ -30,7 +30,7 @@ else:
 # --- the table -------------------------------------------------------------------------------------------------
 
 
-def test_every_differentiable_op_is_in_the_table_or_is_told_why_not():
+def test_every_differentiable_op_is_in_the_table_or_has_a_reason_for_its_absence():
     differentiable = {name for name, spec in REGISTRY.items() if spec.differentiable}
 
     assert differentiable == TABLE.keys() | NOT_IN_TORCH.keys()
@@ -38,7 +38,7 @@ def test_every_differentiable_op_is_in_the_table_or_is_told_why_not():
     assert MORE.keys() | KINKS.keys() <= TABLE.keys()
 
 
-def test_every_difference_is_of_a_sample_that_exists():
+def test_every_difference_names_an_existing_sample():
     assert len(DIFFERS) == sum(len(labels) for each in DIFFERENCES for labels in each.samples.values())
     for name, label in DIFFERS.keys() | REFUSED.keys():
         assert label in {s.label for s in samples(name)}, (name, label)
@@ -50,14 +50,14 @@ def test_every_difference_is_of_a_sample_that_exists():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_an_op_and_its_gradients_are_those_of_pytorch(sample):
+def test_an_op_and_its_gradients_equal_pytorchs(sample):
     torch.set_num_threads(1)
     expression = TABLE[sample.name]
 
     differs = DIFFERS.get((sample.name, sample.label), 3)
     if (sample.name, sample.label) in REFUSED:
         with pytest.raises((RuntimeError, ValueError)):
-            beside(expression, sample, 2)
+            both_answers(expression, sample, 2)
         return
     if differs > 0:
         compare(expression, sample, min(differs - 1, 2))
@@ -67,7 +67,7 @@ def test_an_op_and_its_gradients_are_those_of_pytorch(sample):
 
 
 def compare(expression: Any, sample: Sample, order: int) -> None:
-    ours, theirs = beside(expression, sample, order)
+    ours, theirs = both_answers(expression, sample, order)
 
     for what in ("results", "first", "second"):
         pairs = zip(getattr(ours, what), getattr(theirs, what), strict=True)
@@ -77,7 +77,7 @@ def compare(expression: Any, sample: Sample, order: int) -> None:
 
 
 def close(found: Any, wanted: Any, what: str) -> None:
-    """Equal up to rounding, to the last nine digits or so of the largest number in it; NaN and infinities alike."""
+    """Equal up to rounding, relative to the largest number in the array; NaN and infinities must coincide."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     assert found.shape == wanted.shape, f"{what}: {found.shape} instead of {wanted.shape}"
     tolerance = 1e-5 if "float32" in (str(found.dtype), str(wanted.dtype)) else 1e-9

@@ -1,4 +1,4 @@
-"""Arrays that are alive together never share a byte, however many there are."""
+"""Arrays that are alive at the same time never share a byte, for any number of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.plan.data import Root
 
 @pytest.mark.parametrize("many", [0, 1000])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_alive_together_lies_apart(monkeypatch, many, seed):
+def test_arrays_alive_at_the_same_time_share_no_byte(monkeypatch, many, seed):
     monkeypatch.setattr(arena, "MANY", many)
     draw = random.Random(seed)
     spans = {}

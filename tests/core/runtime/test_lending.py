@@ -1,4 +1,4 @@
-"""Steps that take turns with their memory: little of it, and no step writes into what another gave."""
+"""Steps share one arena in turn, and no step writes into the results of another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lent_soon(monkeypatch):
 
 
 def models():
-    """Networks of one architecture, by batch, with their values: all gradients have the same types."""
+    """Networks of one architecture by batch size, with their values: all gradients have the same types."""
     for batch in BATCHES:
         workload = mlp("mlp", batch, (30, 40, 10))
         yield compile_gradient(read(workload.program), GradientQuery(loss="loss")), workload
@@ -36,7 +36,7 @@ def arena_bytes():
     return sum(each._own.size for each in Arenas._ALL if each._own is not None)
 
 
-def test_arenas_take_what_the_largest_needs_and_go_with_it():
+def test_arenas_have_the_size_of_the_largest_and_are_freed_with_it():
     compiled = [(executable.compiled(), workload) for executable, workload in models()]
     sizes = [executable.machine.region.arena_bytes for executable, _ in compiled]
 
@@ -51,7 +51,7 @@ def test_arenas_take_what_the_largest_needs_and_go_with_it():
     assert arena_bytes() == sorted(sizes)[-2]
 
 
-def test_what_a_step_gave_stays_while_others_run():
+def test_results_of_a_step_do_not_change_while_other_steps_run():
     compiled = [(executable.compiled(), executable, workload) for executable, workload in models()]
     held = []
     for turn in range(6):
@@ -65,7 +65,7 @@ def test_what_a_step_gave_stays_while_others_run():
                 np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5)
 
 
-def test_equal_steps_share_the_memory_that_is_kept_for_results():
+def test_steps_with_equal_results_share_the_memory_kept_for_them():
     def numpy_bytes():
         found = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
         return sum(each.size for each in found.traces)
@@ -84,7 +84,7 @@ def test_equal_steps_share_the_memory_that_is_kept_for_results():
     assert kept < 3 * gradients  # with a set or two for each of them it would be seven or more
 
 
-def test_steps_of_two_threads_have_an_arena_each():
+def test_steps_of_two_threads_use_two_arenas():
     compiled = [(executable.compiled(), executable, workload) for executable, workload in models()][:4]
     wrong: list[str] = []
 
@@ -106,7 +106,7 @@ def test_steps_of_two_threads_have_an_arena_each():
     assert arena_bytes() <= sum(each.machine.region.arena_bytes for each, *_ in compiled)
 
 
-def test_an_arena_that_is_lent_is_lent_to_nobody_else():
+def test_an_arena_is_lent_to_one_step_at_a_time():
     one, other = Arenas(1000), Arenas(500)
     with one.lent() as first, other.lent() as second:
         assert first is not second
@@ -119,7 +119,7 @@ def test_an_arena_that_is_lent_is_lent_to_nobody_else():
     assert arena_bytes() == 0
 
 
-def test_an_arena_begins_at_a_line_and_holds_what_it_should():
+def test_an_arena_starts_at_a_cache_line_and_has_the_requested_size():
     for size in (1, 63, 64, 1000):
         arena = Arena(size)
         assert arena.address % memory.LINE == 0

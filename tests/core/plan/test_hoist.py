@@ -1,4 +1,4 @@
-"""Products that a loop only adds up are made for many trips at once, with the same sum."""
+"""Products that a loop only adds up are computed for many trips at once, with the same sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEPTH = CPU_TARGET.products.terms
 
 
 def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, step: int = 1, rows: int = 0) -> Sketch:
-    """``h = tanh(x[t] w + h u)``, the sum of the squares of the last h; t grows by `step` from `first` on."""
+    """``h = tanh(x[t] w + h u)``, and the sum of squares of the last h; t starts at `first` and grows by `step`."""
     reads, states = 2, 3
     rng = np.random.default_rng(trips * 100 + batch)
     s = Sketch()
@@ -65,7 +65,7 @@ def test_both_weight_gradients_of_a_recurrent_net_are_hoisted(batch):
         assert each.many.a.shape[-1] == each.trips * batch >= DEPTH
 
 
-def test_a_product_that_is_long_enough_stays_where_it_is():
+def test_a_product_with_enough_rows_is_not_hoisted():
     assert not hoisted(gradient(recurrent(5, DEPTH)))
 
 
@@ -77,14 +77,14 @@ def some_trips(batch: int) -> Iterator[int]:
 
 @pytest.mark.parametrize(("batch", "trips"), [(b, t) for b in (1, 7, 64) for t in some_trips(b)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_any_number_of_trips_gives_what_the_reference_executor_gives(batch, trips, dtype):
+def test_hoisted_products_equal_the_reference_executor_for_any_number_of_trips(batch, trips, dtype):
     s = recurrent(trips, batch, dtype)
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
     both(executable.interpreter.block, arguments(s, executable))
 
 
 @pytest.mark.parametrize("trips", [0, 1, 9, 16, 21])
-def test_the_gradient_of_the_gradient_too(trips):
+def test_hoisted_products_of_second_order_equal_the_reference_executor(trips):
     s = recurrent(trips, 32)
     executable = second_order(read({"blocks": s.blocks}), inputs=("w", "u", "x"))
     both(executable.interpreter.block, arguments(s, executable))
@@ -95,7 +95,7 @@ def ahead(block: Block) -> list[Ahead]:
 
 
 @pytest.mark.parametrize("batch", [1, 32, DEPTH // 2])
-def test_the_product_of_the_next_row_is_made_for_some_rows_ahead(batch):
+def test_the_product_of_the_next_row_is_computed_for_several_rows_ahead(batch):
     (found,) = ahead(gradient(recurrent(5, batch)))
     assert found.many.c.shape[0] == found.trips * batch >= DEPTH
     assert not ahead(gradient(recurrent(5, batch, step=2)))
@@ -103,7 +103,7 @@ def test_the_product_of_the_next_row_is_made_for_some_rows_ahead(batch):
 
 @pytest.mark.parametrize("first", [-9, -8, -3, 0, 1, 6, 8, 2**62, -(2**62)])
 @pytest.mark.parametrize("trips", [0, 1, 2, 5, 7, 8])
-def test_rows_ahead_are_those_that_trips_take_and_a_row_that_is_missing_is_an_error(first, trips):
+def test_only_rows_of_trips_are_computed_ahead_and_a_missing_row_is_an_error(first, trips):
     s = recurrent(trips, DEPTH // 4, first=first, rows=8)  # four rows ahead
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
     assert ahead(executable.interpreter.block)
@@ -123,7 +123,7 @@ from core.codegen.backend import CPU
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
-from tests.core.codegen.test_hoist import DEPTH, recurrent, walled
+from tests.core.plan.test_hoist import DEPTH, recurrent, walled
 
 for first in range(9):
     s = recurrent(8 - first, DEPTH // 4, first=first, rows=8)
@@ -132,12 +132,12 @@ for first in range(9):
 """
 
 
-def test_no_row_behind_the_last_one_is_read():
+def test_no_row_after_the_last_one_is_read():
     subprocess.run([sys.executable, "-c", READS_TO_THE_END], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("trips", [0, 3, 16, 19])
-def test_operands_that_are_interpreted_are_hoisted_too(trips):
+def test_products_of_interpreted_operands_are_hoisted_too(trips):
     rng = np.random.default_rng(0)
     s = Sketch()
     x = s.param("x", rng.uniform(1.0, 3.0, (max(trips, 1), 16, 3)))
@@ -147,7 +147,7 @@ def test_operands_that_are_interpreted_are_hoisted_too(trips):
         now = s.op("gather", x, "t")
         s.op("sum", ["total", s.op("matmul", s.op("lgamma", now), s.op("tanh", now), transpose_x=True)], out="total")
         s.op("increment", "t", step=1, out="t")
-    s.total(x)  # of which the gradient is asked, so that the loop records nothing
+    s.total(x)  # the gradient of x is requested, and the loop records nothing
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["total"])
 
     assert len(hoisted(executable.interpreter.block)) == 1

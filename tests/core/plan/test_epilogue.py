@@ -1,4 +1,4 @@
-"""What is done with a product's result is done on its tiles: the same numbers, and nothing more is read or written."""
+"""Elementwise ops and sums after a product run on its tiles: equal results, and no further reads or writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def products(block) -> list[Gemm]:
 
 
 def dense(rows: int, inner: int, columns: int, dtype: str, axes: tuple[int, ...] | None = (0,)):
-    """relu(x y + b), where it is positive, and sums of it over `axes`; None: without sums."""
+    """relu(x y + b), the mask of its positive elements, and its sums over `axes`. axes: None means without sums."""
     b = BlockBuilder()
     x, y = b.param(TensorType((rows, inner), dtype)), b.param(TensorType((inner, columns), dtype))
     bias = b.param(TensorType((columns,), dtype))
@@ -59,7 +59,7 @@ def values(block) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(64, 8, 64), (70, 520, 130), (300, 40, 72), (601, 20, 64)])
-def test_a_result_and_what_follows_are_as_they_are_apart(rows, inner, columns, dtype, threads, monkeypatch):
+def test_a_product_with_an_epilogue_equals_the_separate_kernels(rows, inner, columns, dtype, threads, monkeypatch):
     block = dense(rows, inner, columns, dtype)
     args = values(block)
 
@@ -92,7 +92,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("axes", [(1,), (0, 1)])
-def test_a_sum_over_more_than_columns_is_a_pass_of_its_own(axes, threads):
+def test_a_sum_over_more_than_columns_is_a_separate_pass(axes, threads):
     block = dense(70, 9, 65, "float64", axes)
     args = values(block)
 
@@ -103,7 +103,7 @@ def test_a_sum_over_more_than_columns_is_a_pass_of_its_own(axes, threads):
         np.testing.assert_allclose(found, wanted, rtol=1e-11)
 
 
-def test_a_result_that_something_else_reads_first_is_left_alone():
+def test_a_product_whose_result_another_op_reads_first_has_no_epilogue():
     b = BlockBuilder()
     x, y = (b.param(TensorType((64, 64), "float32")) for _ in range(2))
     xy = b.emit("matmul", x, y)
@@ -116,7 +116,7 @@ def test_a_result_that_something_else_reads_first_is_left_alone():
 
 
 @pytest.mark.parametrize("strides", [(64, 3), (0, 0)])
-def test_a_product_whose_operand_cannot_be_packed_is_left_alone(strides, monkeypatch):
+def test_a_product_whose_operand_cannot_be_packed_has_no_epilogue(strides, monkeypatch):
     monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
     product, rows = plan_block(dense(64, 1, 64, "float32"), CPU_TARGET).body.instructions
     assert isinstance(product, Gemm)
@@ -129,7 +129,7 @@ def test_a_product_whose_operand_cannot_be_packed_is_left_alone(strides, monkeyp
     assert fused.then is not None
 
 
-def test_a_result_that_is_wanted_itself_is_kept():
+def test_a_requested_product_is_stored():
     b = BlockBuilder()
     x, y = (b.param(TensorType((64, 64), "float32")) for _ in range(2))
     xy = b.emit("matmul", x, y)
@@ -145,7 +145,7 @@ def test_a_result_that_is_wanted_itself_is_kept():
     np.testing.assert_array_equal(found[1], native_interpreter(b.build([b.emit("tanh", xy)]), CPU)(Run(), *args)[0])
 
 
-def test_what_waits_for_another_product_is_not_done_before_it():
+def test_an_op_that_reads_two_products_runs_after_both():
     b = BlockBuilder()
     x, y, z = (b.param(TensorType((64, 64), "float32")) for _ in range(3))
     block = b.build([b.emit("add", b.emit("matmul", x, y), b.emit("matmul", y, z))])
@@ -161,7 +161,7 @@ def test_what_waits_for_another_product_is_not_done_before_it():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop"])
 @pytest.mark.parametrize("gives_gradients", [True, False])
-def test_a_training_step_is_that_of_the_reference_executor(optimizer, gives_gradients, threads):
+def test_a_training_step_equals_that_of_the_reference_executor(optimizer, gives_gradients, threads):
     w = mlp("mlp", 70, (80, 130, 96, 10))
     executable = compile_training(
         read(w.program), GradientQuery(loss="loss"), Optimizer(optimizer, {"learning_rate": 0.01}),
@@ -179,7 +179,7 @@ def test_a_training_step_is_that_of_the_reference_executor(optimizer, gives_grad
     np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-5)
 
 
-def test_an_update_is_part_of_its_product_and_the_gradient_is_nowhere():
+def test_an_update_is_the_epilogue_of_its_product_and_the_gradient_is_not_stored():
     w = mlp("mlp", 70, (80, 130, 96, 10))
     executable = compile_training(
         read(w.program), GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 0.01}), gives_gradients=False
@@ -203,7 +203,7 @@ MADE_OF_PRODUCTS = ("matmul", "einsum", "addmm", "bmm", "scaled_dot_product_atte
 
 
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in MADE_OF_PRODUCTS])
-def test_small_products_as_if_they_were_large(name, i, all_are_large, threads):
+def test_epilogues_of_small_products_equal_the_reference_executor(name, i, all_are_large, threads):
     example = examples_of(OPS[name])[i]
     block, args = block_for(OPS[name], example), arrays(example)
     wrt = [p for p in block.params if block.types[p].is_float]
@@ -213,7 +213,7 @@ def test_small_products_as_if_they_were_large(name, i, all_are_large, threads):
 
 @settings(max_examples=EXAMPLES // 10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
-def test_a_random_program_as_if_its_products_were_large(document, seed, all_are_large):
+def test_epilogues_in_random_programs_equal_the_reference_executor(document, seed, all_are_large):
     given = leaves(seed)
     executable = compile_gradient(read(document), GradientQuery(targets=("loss",), **ALL), fetch=["loss"])
     both(

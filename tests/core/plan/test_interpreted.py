@@ -1,4 +1,4 @@
-"""Ops without machine code in the middle of loops and branches: the loop is machine code all the same."""
+"""Loops and branches with ops that have no machine code: the rest of the loop or branch is machine code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
 
 def in_a_loop(block: Block, trips: int = 3) -> Block:
-    """`block` run again and again on the same values, its results carried; then in a branch too."""
+    """`block` run `trips` times on the same values, with its results carried, and then once in a branch."""
     b = BlockBuilder()
     params = [b.param(block.types[p], p) for p in block.params]
     body = BlockBuilder()
@@ -41,7 +41,7 @@ def in_a_loop(block: Block, trips: int = 3) -> Block:
 
 
 def takes(block: Block) -> bool:
-    """Whether machine code might call for the ops of `block`: arrays of known size, none of them empty."""
+    """Whether machine code may call the ops of `block`: all arrays have known sizes and at least one element."""
     types = list(block.types.values())
     if any(isinstance(t, StackType) or not t.is_static or 0 in t.shape for t in types):
         return False
@@ -59,7 +59,7 @@ CALLED = [
 
 
 @pytest.mark.parametrize("name", CALLED)
-def test_an_op_without_machine_code_is_called_from_where_it_stands(name):
+def test_an_op_without_machine_code_is_called_back_inside_loops_and_branches(name):
     example = examples_of(OPS[name])[0]
     looped = optimize(in_a_loop(optimize(block_for(OPS[name], example))))
 
@@ -68,7 +68,7 @@ def test_an_op_without_machine_code_is_called_from_where_it_stands(name):
 
 
 def roots(trips: int, shape: tuple[int, ...] = (2, 2)) -> Block:
-    """``x = cholesky(x - c)`` in each of so many trips, c = 0, 1, 2, ...: sooner or later that is not definite."""
+    """``x = cholesky(x - c)`` in each of `trips` trips, c = 0, 1, 2, ...: after some trips x - c is not definite."""
     b, body = BlockBuilder(), BlockBuilder()
     c = body.param(TensorType((), "float64"))
     x = body.param(TensorType(shape, "float64"))
@@ -83,7 +83,7 @@ def roots(trips: int, shape: tuple[int, ...] = (2, 2)) -> Block:
     return optimize(b.build([outs[1]]))
 
 
-def test_what_an_op_raises_ends_the_step_with_its_place_and_the_next_one_runs():
+def test_an_error_of_a_called_op_ends_the_step_with_its_place_and_the_next_step_runs():
     native = native_interpreter(roots(5), CPU)
     fine = native_interpreter(roots(1), CPU)
     x = np.array([[4.0, 0.0], [0.0, 9.0]])
@@ -95,7 +95,7 @@ def test_what_an_op_raises_ends_the_step_with_its_place_and_the_next_one_runs():
     np.testing.assert_array_equal(fine(Run(), x)[0], np.sqrt(x))
 
 
-def test_a_deadline_ends_it_too():
+def test_a_deadline_ends_a_loop_that_calls_ops_back():
     with pytest.raises(ExecutionError) as caught:
         native_interpreter(roots(1), CPU)(Run(limits=RunLimits(deadline=0.0)), np.eye(2))
     assert caught.value.code == "deadline_exceeded"
@@ -103,7 +103,7 @@ def test_a_deadline_ends_it_too():
 
 @pytest.mark.parametrize("equation", ["nk,np,kpq->nq", "np,p,pq->q"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_product_without_machine_code_that_a_loop_only_adds_up_is_added_up(equation, dtype):
+def test_a_loop_adds_up_products_without_machine_code(equation, dtype):
     b = BlockBuilder()
     sizes = {"n": 2, "k": 3, "p": 4, "q": 5}
     terms, _, result = equation.replace("->", ",->").partition(",->")
