@@ -141,7 +141,7 @@ def test_functions_accept_named_slots_lists_and_numbers(tape):
     ):
         with pytest.raises(TypeError):
             wrong()
-    with pytest.raises(bp.Refused, match="no op of this name") as caught:
+    with pytest.raises(bp.Refused, match="no op has this name") as caught:
         bp.tahn(a)
     assert "tanh" in caught.value.__notes__[0]
     assert bp.norm(a, p=np.inf).item() == A.max()
@@ -149,11 +149,12 @@ def test_functions_accept_named_slots_lists_and_numbers(tape):
         bp.function("while")(a).value  # noqa: B018
 
 
-def test_every_op_of_the_catalogue_is_a_function(service):
+@pytest.mark.parametrize("part", range(4))
+def test_every_op_of_the_catalogue_is_a_function(service, part):
     """Each op, called with the inputs of its examples, returns their outputs."""
     called = 0
     with bp.Tape(service) as tape:
-        for type in service.ops():
+        for type in service.ops()[part::4]:
             spec = service.op(type)
             if spec["kind"] in ("control", "construct"):
                 continue
@@ -169,7 +170,7 @@ def test_every_op_of_the_catalogue_is_a_function(service):
                             np.asarray(x.value, "float64"), np.asarray(wanted, "float64"), rtol=1e-5, atol=1e-6
                         )
             tape.renew()
-    assert called > 300
+    assert called > 75
 
 
 def _array(shown: Any) -> Any:
