@@ -102,7 +102,7 @@ def generations(service: Served) -> list[int]:
     return [w["generation"] for w in service.client.get("/v1/workers").json()["workers"]]
 
 
-def test_800_mutated_bodies_get_valid_answers_and_kill_no_worker(service):
+def test_eight_hundred_mutated_bodies_get_valid_answers_and_kill_no_worker(service):
     before = generations(service)
     refused = 0
     for i in range(800):
