@@ -104,10 +104,10 @@ class EmbeddedPool:
         give_up = arrived + deadline
         queued = compiling = 0.0
         while True:
-            arrived = time.monotonic()
+            requested = time.monotonic()
             slot = await self._acquire(worker, give_up)
             started = time.monotonic()
-            queued += started - arrived
+            queued += started - requested
             try:
                 reply = await self._run(slot, op, args, tensors, give_up, on_part)
                 break
