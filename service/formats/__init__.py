@@ -1,1 +1,7 @@
-"""Formats of tensors and programs: JSON, safetensors, graphs."""
+"""Formats of tensors and programs: JSON, safetensors, graphs. No format converts a value silently.
+
+strict_json   JSON without repeated members, NaN, infinite numbers, lone surrogates or unlimited nesting
+json_tensors  one tensor as a JSON object
+safetensors   the tensors and the JSON part of a message in one safetensors file
+graph         a program as Graphviz or Mermaid text, and the page that draws it
+"""

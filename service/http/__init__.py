@@ -1,1 +1,12 @@
-"""The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers."""
+"""The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers.
+
+protocol         limits that uvicorn lacks: slow or large headers, pipelined requests, unread answers
+coalesced_write  the header and the first bytes of an answer in one packet
+middleware       request ids, metrics, and the end of work whose client disconnected
+fast_path        training steps of a session, around FastAPI, which takes longer than a small step
+query_params     refuses query parameters that a route does not declare
+request_body     size, pace, media type and decoding of a body
+tensor_payloads  tensors of requests and answers, in JSON or as safetensors
+ndjson_stream    answers line by line, while the step still runs
+worker_calls     every call to a worker: counted once, and with the program only if the worker lacks it
+"""

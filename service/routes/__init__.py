@@ -1,1 +1,10 @@
-"""Routes: the translation between HTTP and the engine."""
+"""Routes: the translation between HTTP and the engine. A route decides nothing else.
+
+programs, graph            register, list, read and delete programs; draw them
+gradients, insight         gradients of one call; analysis, profile, and the numeric check
+sessions, training, parameters, in_session   sessions, their computations and their parameters
+tapes, on_tape             tapes and the operations on them
+ops                        the catalogue of ops
+system                     version, limits, health, workers, metrics, documentation
+common, documented         helpers of several routes; OpenAPI entries of bodies that FastAPI does not read
+"""
