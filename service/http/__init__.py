@@ -1,6 +1,6 @@
 """The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers.
 
-protocol         limits that uvicorn lacks: slow or large headers, pipelined requests, unread answers
+protocol         limits that uvicorn lacks: slow headers, large headers, unread answers
 coalesced_write  the header and the first bytes of an answer in one packet
 middleware       request ids, metrics, and the end of work whose client disconnected
 fast_path        training steps of a session, around FastAPI, which takes longer than a small step
