@@ -9,7 +9,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from core.codegen.llvm import Function, Value, element_type, literal
+from core.codegen.llvm import Function, IRValue, element_type, literal
 from core.codegen.module import Module
 from core.plan.data import Gemm, View
 
@@ -50,7 +50,7 @@ def unit(each: Gemm) -> int:
     return 32 if each.c.shape[-2] >= 64 else each.c.shape[-2]
 
 
-def _call(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value, rows: Value) -> None:
+def _call(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue, rows: IRValue) -> None:
     """Multiply `rows` rows of the matrix at `a` by the matrix at `b`."""
     routine = ROUTINES[each.c.dtype]
     module.symbols[routine] = address_of(routine)

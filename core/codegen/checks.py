@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 
 __all__ = ["fail"]
 
 
-def fail(f: Function, error: Value, check: Value) -> None:
+def fail(f: Function, error: IRValue, check: IRValue) -> None:
     """Write the number of a failed check to the error word, unless an earlier op of the program failed as well.
 
     Checks are numbered from 1 in the order of the ops. A negative word means that the run has ended for another reason.

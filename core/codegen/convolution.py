@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.module import Module
 from core.codegen.reductions import reduce_lanes
@@ -77,7 +77,7 @@ def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
 
 def _rows(
     f: Function, counts: tuple[int, int, int], lanes: int, vectors: int,
-    body: Callable[[Value, Value, Value, list[tuple[int, VectorSlice]]], None],
+    body: Callable[[IRValue, IRValue, IRValue, list[tuple[int, VectorSlice]]], None],
 ) -> None:  # fmt: skip
     """``body(z, y, x, pieces)`` for tiles of at most `vectors` vectors of pixels.
 
@@ -118,11 +118,11 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
         result = move(f, f.param("out"), dtype, (unit, spec.out * spec.pixels))
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
 
-        def channels(first: Value, number: int) -> None:
+        def channels(first: IRValue, number: int) -> None:
             mine = move(f, filters, dtype, (first, spec.depth))
             target = move(f, result, dtype, (first, spec.pixels))
 
-            def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]]) -> None:
+            def pixels(z: IRValue, y: IRValue, x: IRValue, pieces: list[tuple[int, VectorSlice]]) -> None:
                 sums = _sums(f, dtype, lanes, number, len(pieces))
                 corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1))
                 with (
@@ -150,7 +150,7 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
         for_each_block(f, spec.out, tile.channels, channels)
 
 
-def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> list[list[Value]]:
+def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> list[list[IRValue]]:
     """Slots for sums, set to zero."""
     sums = [[f.slot(dtype, lanes) for _ in range(vectors)] for _ in range(channels)]
     for row in sums:
@@ -160,8 +160,8 @@ def _sums(f: Function, dtype: str, lanes: int, channels: int, vectors: int) -> l
 
 
 def _add_products(
-    f: Function, dtype: str, sums: list[list[Value]],
-    numbers: Sequence[Value], vectors: Sequence[Value], pieces: Sequence[VectorSlice],
+    f: Function, dtype: str, sums: list[list[IRValue]],
+    numbers: Sequence[IRValue], vectors: Sequence[IRValue], pieces: Sequence[VectorSlice],
 ) -> None:  # fmt: skip
     """``sums[m][v] += number m * vector v``; numbers and vectors are given by their addresses."""
     loaded = [f.load(at, dtype, p.lanes, mask(p.count, p.lanes)) for at, p in zip(vectors, pieces, strict=True)]
@@ -190,7 +190,7 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
         fill_zeros(f, image, spec.channels * spec.plane, dtype)
 
-        def pixels(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]], at: _Element) -> None:
+        def pixels(z: IRValue, y: IRValue, x: IRValue, pieces: list[tuple[int, VectorSlice]], at: _Element) -> None:
             place = move(f, given, dtype, (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2]), (x, 1))
             corner = move(f, image, dtype, (z, spec.moves[0]), (y, spec.moves[1]), (x, 1), *at.image)
             for_each_block(
@@ -206,7 +206,7 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
                 _rows(f, spec.counts, lanes, tile.vectors, lambda z, y, x, pieces: pixels(z, y, x, pieces, at))
         else:
 
-            def elements(z: Value, y: Value, x: Value, pieces: list[tuple[int, VectorSlice]]) -> None:
+            def elements(z: IRValue, y: IRValue, x: IRValue, pieces: list[tuple[int, VectorSlice]]) -> None:
                 with _elements(f, spec, offsets) as at:
                     pixels(z, y, x, pieces, at)
 
@@ -221,12 +221,12 @@ FEW = 8
 class _Element:
     """One element of a filter: its offset in the filters, and the offset of its element of the image."""
 
-    filters: tuple[tuple[Value, int], ...]
-    image: tuple[tuple[Value, int], ...]
+    filters: tuple[tuple[IRValue, int], ...]
+    image: tuple[tuple[IRValue, int], ...]
 
 
 @contextmanager
-def _elements(f: Function, spec: Correlation, offsets: Value) -> Iterator[_Element]:
+def _elements(f: Function, spec: Correlation, offsets: IRValue) -> Iterator[_Element]:
     """A loop over the elements of a filter."""
     depth, height, row = spec.kernel
     step = spec.channels * spec.out
@@ -237,7 +237,7 @@ def _elements(f: Function, spec: Correlation, offsets: Value) -> Iterator[_Eleme
 
 
 def _add_sums(
-    f: Function, spec: Correlation, ct: Value, filters: Value, image: Value, channels: int,
+    f: Function, spec: Correlation, ct: IRValue, filters: IRValue, image: IRValue, channels: int,
     pieces: list[tuple[int, VectorSlice]],
 ) -> None:  # fmt: skip
     """Add the products of one filter element, summed over the output channels, to some channels of the image."""
@@ -305,7 +305,7 @@ def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
 
 def _filter_row(
     f: Function, spec: Correlation, lanes: int, channels: int, begin: int, length: int,
-    given: Value, image: Value, target: Value,
+    given: IRValue, image: IRValue, target: IRValue,
 ) -> None:  # fmt: skip
     """`length` elements from `begin` of a filter row, for some channels."""
     dtype = spec.dtype
@@ -320,7 +320,7 @@ def _filter_row(
             ct_row = move(f, ct, dtype, (z, height * width), (y, width))
             x_row = move(f, x, dtype, (z, spec.moves[0]), (y, spec.moves[1]))
 
-            def piece(at: Value, count: int) -> None:
+            def piece(at: IRValue, count: int) -> None:
                 met = [
                     f.load(move(f, x_row, dtype, (at, 1), by=offset), dtype, lanes, mask(count, lanes))
                     for offset in spec.along[begin : begin + length]

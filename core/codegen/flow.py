@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.step_writer import StepWriter
 from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, State
@@ -122,7 +122,7 @@ def write_loop(step: StepWriter, each: Loop) -> None:
         copy(f, step.address(state.final), step.roots[state.now], state.nbytes)
 
 
-def _ahead(step: StepWriter, ahead: Ahead, trip: Value, there: Value) -> None:
+def _ahead(step: StepWriter, ahead: Ahead, trip: IRValue, there: IRValue) -> None:
     """Multiply rows of an array ahead: one product for several trips, while the array has that many rows left.
 
     there: slot that holds whether the products of this trip were computed ahead.
@@ -145,7 +145,7 @@ def _ahead(step: StepWriter, ahead: Ahead, trip: Value, there: Value) -> None:
     _open_buffers(step, ahead, slot)
 
 
-def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: Value, slot: Value) -> None:
+def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: IRValue, slot: IRValue) -> None:
     f = step.f
     outer = dict(step.roots)
     step.roots[ahead.row] = f.at(step.address(ahead.rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
@@ -154,19 +154,19 @@ def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: Value, sl
     step.roots = outer
 
 
-def _slot_of(f: Function, hoisted: Hoisted, trip: Value, reverse: bool) -> Value:
+def _slot_of(f: Function, hoisted: Hoisted, trip: IRValue, reverse: bool) -> IRValue:
     """The slot of a trip's operands in the buffers of a joint product, in the order of the stacks."""
     slot = f.binary("and", trip, I64(hoisted.trips - 1))
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
 
-def _open_buffers(step: StepWriter, hoisted: Hoisted | Ahead, slot: Value) -> None:
+def _open_buffers(step: StepWriter, hoisted: Hoisted | Ahead, slot: IRValue) -> None:
     f = step.f
     for element, buffer in hoisted.kept:
         step.roots[element] = f.at(step.base(buffer), f.binary("mul", slot, I64(element.nbytes)), "uint8")
 
 
-def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: Value, at: Value) -> None:
+def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: IRValue, at: IRValue) -> None:
     """After every `hoisted.trips` trips, compute their joint product."""
     f = step.f
     last = I64(hoisted.trips - 1)
@@ -178,7 +178,7 @@ def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: Value, at: Value
         step.roots = outer
 
 
-def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: Value) -> None:
+def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: IRValue) -> None:
     """After the last trip, compute the products of the trips that a joint product did not cover."""
     f = step.f
     rest = f.binary("and", trips, I64(hoisted.trips - 1))
@@ -190,7 +190,7 @@ def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: Value) -> None:
         step.sequence(Sequence((hoisted.one,)))
 
 
-def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, slot: Value) -> None:
+def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: IRValue, slot: IRValue) -> None:
     """Set the operands of a product: element `at` of a stack, or `slot` of a buffer."""
     read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
     for stack, element in (*each.over, *each.records):
@@ -199,7 +199,7 @@ def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: Value, sl
     _open_buffers(step, hoisted, slot)
 
 
-def _trips_before(f: Function, each: Loop, trip: Value, now: Mapping[State, Value]) -> Value:
+def _trips_before(f: Function, each: Loop, trip: IRValue, now: Mapping[State, IRValue]) -> IRValue:
     """The number of completed trips: of this loop, or of the longer loop that this one is a run of."""
     if each.counter is None:
         return trip
@@ -207,7 +207,7 @@ def _trips_before(f: Function, each: Loop, trip: Value, now: Mapping[State, Valu
     return f.select(f.compare("icmp sgt", counted, trip), counted, trip)
 
 
-def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
+def _limits(step: StepWriter, each: Loop, trip: IRValue) -> None:
     """Set the error word if this trip exceeds a limit or the stop word is set; the trip then does not run.
 
     trip: the number of completed trips.
@@ -226,7 +226,7 @@ def _limits(step: StepWriter, each: Loop, trip: Value) -> None:
         f.store(I64(STOPPED), step.control("error"))
 
 
-def _open_element(step: StepWriter, stack: Recording | Elements, element: Root | Recording, at: Value) -> None:
+def _open_element(step: StepWriter, stack: Recording | Elements, element: Root | Recording, at: IRValue) -> None:
     """Bind `element`, the body's name for element `at` of a stack."""
     f = step.f
     if isinstance(stack, Elements):
@@ -242,7 +242,7 @@ def _open_element(step: StepWriter, stack: Recording | Elements, element: Root |
         step.recordings[element] = (first, f.load(f.at(address, I64(8), "uint8"), "int64"))
 
 
-def _new_slot(step: StepWriter, recording: Recording, start: Value, at: Value, length: Value | None) -> Value:
+def _new_slot(step: StepWriter, recording: Recording, start: IRValue, at: IRValue, length: IRValue | None) -> IRValue:
     """The address of slot `at` of a recording in progress, after the stack has grown if it must."""
     f = step.f
     slot = f.binary("add", start, at)
@@ -256,13 +256,13 @@ def _new_slot(step: StepWriter, recording: Recording, start: Value, at: Value, l
     return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
 
-def _slot_address(step: StepWriter, stack: Stack, slot: Value) -> Value:
+def _slot_address(step: StepWriter, stack: Stack, slot: IRValue) -> IRValue:
     f = step.f
     base = f.load(step.stack_entry(stack), "ptr")
     return f.at(base, f.binary("mul", slot, I64(stack.slot_bytes)), "uint8")
 
 
-def copy(f: Function, target: Value, source: Value, nbytes: int) -> None:
+def copy(f: Function, target: IRValue, source: IRValue, nbytes: int) -> None:
     f.declarations.add("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
     f.do(f"call void @llvm.memmove.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
 
@@ -290,11 +290,11 @@ def grow_function(least: int) -> Function:
     limit = f.load(f.at(f.param("control"), I64(CONTROL.index("max_bytes")), "int64"), "int64")
     allowed = f.compare("icmp sle", f.param("needed"), limit)
     fresh = f.slot("ptr")
-    f.write(Value("null", "ptr"), fresh)
+    f.write(IRValue("null", "ptr"), fresh)
     with f.when(allowed):
         f.write(f.op(f"call ptr @aligned_alloc(i64 64, {rounded})", "ptr"), fresh)
     got = f.read(fresh, "ptr")
-    missing = f.compare("icmp eq", got, Value("null", "ptr"))
+    missing = f.compare("icmp eq", got, IRValue("null", "ptr"))
     refused, granted, out = f.label("refused"), f.label("granted"), f.label("out")
     f.branch(missing, refused, granted)
     f.begin(refused)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.codegen import vmath
-from core.codegen.llvm import Function, Value, is_number, literal
+from core.codegen.llvm import Function, IRValue, is_number, literal
 
 __all__ = ["FUNCTIONS", "INLINE", "NotTraceable"]
 
@@ -25,8 +25,8 @@ class NotTraceable(Exception):
 # --- instructions ------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(name: str) -> Callable[..., Value]:
-    def emit(f: Function, a: Value, b: Value) -> Value:
+def _arithmetic(name: str) -> Callable[..., IRValue]:
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
         _same(a, b)
         if a.dtype == "bool":
             raise NotTraceable("arithmetic of bools")
@@ -35,24 +35,24 @@ def _arithmetic(name: str) -> Callable[..., Value]:
     return emit
 
 
-def _divide(f: Function, a: Value, b: Value) -> Value:
+def _divide(f: Function, a: IRValue, b: IRValue) -> IRValue:
     _floating(a, b)
     return f.binary("fdiv", a, b)
 
 
-def _negative(f: Function, a: Value) -> Value:
+def _negative(f: Function, a: IRValue) -> IRValue:
     if a.is_float:
         return f.op(f"fneg {a}", a.dtype, a.lanes)
     return f.binary("sub", f.constant(0, a), a)
 
 
-def _abs(f: Function, a: Value) -> Value:
+def _abs(f: Function, a: IRValue) -> IRValue:
     if a.is_float:
         return f.intrinsic("fabs", a)
     return f.select(f.compare("icmp slt", a, f.constant(0, a)), _negative(f, a), a) if a.is_signed else a
 
 
-def _sign(f: Function, a: Value) -> Value:
+def _sign(f: Function, a: IRValue) -> IRValue:
     zero, one = f.constant(0, a), f.constant(1, a)
     if not a.is_float:
         below = f.constant(-1, a) if a.is_signed else one
@@ -63,8 +63,8 @@ def _sign(f: Function, a: Value) -> Value:
     return f.select(f.compare("fcmp uno", a, a), a, result)
 
 
-def _extreme(larger: bool) -> Callable[..., Value]:
-    def emit(f: Function, a: Value, b: Value) -> Value:
+def _extreme(larger: bool) -> Callable[..., IRValue]:
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
         _same(a, b)
         if not a.is_float:
             first = _less(f, b, a) if larger else _less(f, a, b)
@@ -77,8 +77,8 @@ def _extreme(larger: bool) -> Callable[..., Value]:
     return emit
 
 
-def _comparison(float_predicate: str, signed: str, unsigned: str) -> Callable[..., Value]:
-    def emit(f: Function, a: Value, b: Value) -> Value:
+def _comparison(float_predicate: str, signed: str, unsigned: str) -> Callable[..., IRValue]:
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
         _same(a, b)
         if a.is_float:
             return f.compare(f"fcmp {float_predicate}", a, b)
@@ -90,15 +90,15 @@ def _comparison(float_predicate: str, signed: str, unsigned: str) -> Callable[..
 _less = _comparison("olt", "slt", "ult")
 
 
-def _logical(opcode: str) -> Callable[..., Value]:
-    def emit(f: Function, a: Value, b: Value) -> Value:
+def _logical(opcode: str) -> Callable[..., IRValue]:
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
         return f.binary(opcode, f.convert(a, "bool"), f.convert(b, "bool"))
 
     return emit
 
 
-def _bitwise(opcode: str) -> Callable[..., Value]:
-    def emit(f: Function, a: Value, b: Value) -> Value:
+def _bitwise(opcode: str) -> Callable[..., IRValue]:
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
         _same(a, b)
         if a.is_float:
             raise NotTraceable("bits of floats")
@@ -107,44 +107,44 @@ def _bitwise(opcode: str) -> Callable[..., Value]:
     return emit
 
 
-def _not(f: Function, a: Value) -> Value:
+def _not(f: Function, a: IRValue) -> IRValue:
     if a.is_float:
         raise NotTraceable("bits of floats")
     return f.binary("xor", a, f.constant(1 if a.dtype == "bool" else -1, a))
 
 
-def _where(f: Function, condition: Value, a: Value, b: Value) -> Value:
+def _where(f: Function, condition: IRValue, a: IRValue, b: IRValue) -> IRValue:
     _same(a, b)
     return f.select(f.convert(condition, "bool"), a, b)
 
 
-def _rounding(intrinsic: str) -> Callable[..., Value]:
+def _rounding(intrinsic: str) -> Callable[..., IRValue]:
     return lambda f, a: f.intrinsic(intrinsic, a) if a.is_float else a
 
 
-def _class(float_test: Callable[[Function, Value], Value], otherwise: bool) -> Callable[..., Value]:
+def _class(float_test: Callable[[Function, IRValue], IRValue], otherwise: bool) -> Callable[..., IRValue]:
     return lambda f, a: float_test(f, a) if a.is_float else f.splat(literal(otherwise, "bool"), a.lanes)
 
 
-def _is_inf(f: Function, a: Value) -> Value:
+def _is_inf(f: Function, a: IRValue) -> IRValue:
     return f.compare("fcmp oeq", f.intrinsic("fabs", a), f.constant(np.inf, a))
 
 
-def _is_finite(f: Function, a: Value) -> Value:
+def _is_finite(f: Function, a: IRValue) -> IRValue:
     return f.compare("fcmp olt", f.intrinsic("fabs", a), f.constant(np.inf, a))
 
 
-def _sqrt(f: Function, a: Value) -> Value:
+def _sqrt(f: Function, a: IRValue) -> IRValue:
     _floating(a)
     return f.intrinsic("sqrt", a)
 
 
-def _same(a: Value, b: Value) -> None:
+def _same(a: IRValue, b: IRValue) -> None:
     if a.dtype != b.dtype:
         raise NotTraceable(f"{a.dtype} with {b.dtype}")
 
 
-def _floating(*args: Value) -> None:
+def _floating(*args: IRValue) -> None:
     for a in args:
         if not a.is_float or a.dtype != args[0].dtype:
             raise NotTraceable(f"a function of {a.dtype}")
@@ -158,8 +158,8 @@ INLINE = 8
 of the instruction cache grow with the size of the code. The results have the same bits."""
 
 
-def _special(function: Callable[..., Value]) -> Callable[..., Value]:
-    def emit(f: Function, *args: Value) -> Value:
+def _special(function: Callable[..., IRValue]) -> Callable[..., IRValue]:
+    def emit(f: Function, *args: IRValue) -> IRValue:
         _floating(*args)
         lanes = max(a.lanes for a in args)
         args = tuple(f.splat(a, lanes) for a in args)
@@ -171,10 +171,10 @@ def _special(function: Callable[..., Value]) -> Callable[..., Value]:
     return emit
 
 
-def _one_of_two(function: Callable[..., tuple[Value, Value]], which: int) -> Callable[..., Value]:
+def _one_of_two(function: Callable[..., tuple[IRValue, IRValue]], which: int) -> Callable[..., IRValue]:
     """One of the two values of `function`. Both are computed at once and kept in `Function.known`."""
 
-    def emit(f: Function, x: Value) -> Value:
+    def emit(f: Function, x: IRValue) -> IRValue:
         _floating(x)
         key = (function.__name__, x)
         if key not in f.known:
@@ -196,7 +196,7 @@ def _counts(f: Function, function: Callable[..., Any]) -> bool:
     return f.uses[function.__name__] > INLINE
 
 
-def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[Value]) -> str:
+def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[IRValue]) -> str:
     """The name of an LLVM function that computes `function`; `f` gets its text."""
     name = f"{function.__name__}_{args[0].dtype}_{args[0].lanes}"
     f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args))
@@ -206,7 +206,7 @@ def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequen
 @functools.cache
 def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int) -> frozenset[str]:
     """LLVM IR of the function and of its callees."""
-    f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], Value("", dtype, lanes).type, internal=True)
+    f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], IRValue("", dtype, lanes).type, internal=True)
     result = function(f, *f.params)
     if isinstance(result, tuple):
         f.returns = f"{{ {', '.join(each.type for each in result)} }}"
@@ -222,7 +222,7 @@ def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, coun
 # --- all of them -------------------------------------------------------------------------------------------------
 
 
-FUNCTIONS: dict[str, Callable[..., Value]] = {name: _special(each) for name, each in vmath.FUNCTIONS.items()}
+FUNCTIONS: dict[str, Callable[..., IRValue]] = {name: _special(each) for name, each in vmath.FUNCTIONS.items()}
 FUNCTIONS |= {
     "sin": _one_of_two(vmath.sine_and_cosine, 0),
     "cos": _one_of_two(vmath.sine_and_cosine, 1),

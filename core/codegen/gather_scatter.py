@@ -6,7 +6,7 @@ The code never uses an index out of range: it writes the number of the check to 
 from __future__ import annotations
 
 from core.codegen.checks import fail
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.plan.data import Gather, ScatterAdd
 
@@ -53,7 +53,7 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     return f
 
 
-def checked(f: Function, address: Value, dtype: str, size: int) -> Value:
+def checked(f: Function, address: IRValue, dtype: str, size: int) -> IRValue:
     """The index at `address`, counted from the front. Out of range it is 0, and the check fails."""
     raw = f.convert(f.load(address, dtype), "int64")
     wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
@@ -63,7 +63,7 @@ def checked(f: Function, address: Value, dtype: str, size: int) -> Value:
     return f.select(fine, wrapped, literal(0, "int64"))
 
 
-def _slab(f: Function, base: Value, outer: Value, size: int, at: Value, inner: int, dtype: str) -> Value:
+def _slab(f: Function, base: IRValue, outer: IRValue, size: int, at: IRValue, inner: int, dtype: str) -> IRValue:
     """The address of row (outer, at) of an array [., size, inner]."""
     first = f.op(f"mul nsw {outer}, {size}", "int64")
     row = f.op(f"add nsw {first}, {at.name}", "int64")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.tile import tile, tile_of
 from core.codegen.vector_slices import mask
@@ -87,7 +87,7 @@ def rows_of(p: Product) -> int:
     return tile_of(p.m, p.n, width)[0]
 
 
-def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width: int, rows: int) -> None:
+def _panel(f: Function, p: Product, k: IRValue, start: IRValue, columns: int, width: int, rows: int) -> None:
     """`columns` columns of the result from `start`, in all its rows. k: first step of the block."""
     first, end = f.param("first"), f.param("end")
     height = f.binary("sub", end, first)
@@ -100,10 +100,12 @@ def _panel(f: Function, p: Product, k: Value, start: Value, columns: int, width:
             _tile(f, p, k, middle, p.m % rows, start, columns, width)
 
 
-def _tile(f: Function, p: Product, k: Value, row: Value, rows: int, start: Value, columns: int, width: int) -> None:
+def _tile(
+    f: Function, p: Product, k: IRValue, row: IRValue, rows: int, start: IRValue, columns: int, width: int
+) -> None:
     dtype = p.dtype
     blocked = p.k > 2 * DEPTH
-    end: Value = I64(p.k)
+    end: IRValue = I64(p.k)
     if blocked:
         end = f.intrinsic("smin", f.binary("add", k, I64(DEPTH)), I64(p.k))
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)

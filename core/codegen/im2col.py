@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.product import product_function
@@ -40,8 +40,8 @@ class _Part:
 
     spec: Correlation
     channels: int
-    z: Value
-    y: Value
+    z: IRValue
+    y: IRValue
     depths: int
     rows: int
 
@@ -152,17 +152,19 @@ def scratch_bytes(spec: Correlation) -> int:
     return rows * count * np.dtype(spec.dtype).itemsize
 
 
-def _multiply(module: Module, f: Function, each: Gemm, a: Value, b: Value, c: Value) -> None:
+def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue) -> None:
     function = product_function(module, each)
     f.do(f"call void @{function.name}({a}, {b}, {c}, i64 0, i64 {function.parts})")
 
 
-def _image(f: Function, spec: Correlation, base: Value, image: Value, group: Value) -> Value:
+def _image(f: Function, spec: Correlation, base: IRValue, image: IRValue, group: IRValue) -> IRValue:
     plane = spec.channels * spec.plane
     return move(f, base, spec.dtype, (image, spec.groups * plane), (group, plane))
 
 
-def _memory(f: Function, part: _Part, pixels: Value, images: Value, group: Value) -> tuple[Value, Value, Value]:
+def _memory(
+    f: Function, part: _Part, pixels: IRValue, images: IRValue, group: IRValue
+) -> tuple[IRValue, IRValue, IRValue]:
     """Addresses of the columns, of the matrix [out, pixels], and of its first row in the array `pixels`.
 
     For one image the second and the third are the same.
@@ -185,8 +187,8 @@ def _transposed(view: View) -> View:
 
 
 def _meet(
-    module: Module, f: Function, part: _Part, image: Value, columns: Value,
-    body: Callable[[Value, Value, int], None],
+    module: Module, f: Function, part: _Part, image: IRValue, columns: IRValue,
+    body: Callable[[IRValue, IRValue, int], None],
 ) -> None:  # fmt: skip
     """``body(address in the image, address in the columns, length)`` for each row of windows of each column."""
     spec, dtype = part.spec, part.spec.dtype
@@ -214,7 +216,7 @@ def _meet(
             body(met, column, width)
 
 
-def _each_row(f: Function, part: _Part, body: Callable[[Value, Value], None], near: Value, far: Value) -> None:
+def _each_row(f: Function, part: _Part, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue) -> None:
     """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image."""
     spec, dtype, pixels = part.spec, part.spec.dtype, part.pixels
     with f.loop(I64(0), I64(spec.together)) as n, f.loop(I64(0), I64(spec.out)) as o:
@@ -224,20 +226,20 @@ def _each_row(f: Function, part: _Part, body: Callable[[Value, Value], None], ne
         )
 
 
-def _copy_row(f: Function, dtype: str, source: Value, target: Value, length: int) -> None:
+def _copy_row(f: Function, dtype: str, source: IRValue, target: IRValue, length: int) -> None:
     width = lanes(dtype)
 
-    def piece(at: Value, count: int) -> None:
+    def piece(at: IRValue, count: int) -> None:
         value = f.load(move(f, source, dtype, (at, 1)), dtype, width, mask(count, width))
         store_lanes(f, value, move(f, target, dtype, (at, 1)), count)
 
     for_each_slice(f, length, width, piece)
 
 
-def _add_row(f: Function, dtype: str, source: Value, target: Value, length: int) -> None:
+def _add_row(f: Function, dtype: str, source: IRValue, target: IRValue, length: int) -> None:
     width = lanes(dtype)
 
-    def piece(at: Value, count: int) -> None:
+    def piece(at: IRValue, count: int) -> None:
         which, place = mask(count, width), move(f, target, dtype, (at, 1))
         more = f.load(move(f, source, dtype, (at, 1)), dtype, width, which)
         store_lanes(f, f.binary("fadd", f.load(place, dtype, width, which), more), place, count)

@@ -1,6 +1,6 @@
 """A writer of LLVM IR text: values that know their dtype and lanes, functions, counted loops.
 
-A `Value` is the name of an SSA register or a literal; `Function` appends instructions and returns new values.
+An `IRValue` is the name of an SSA register or a literal; `Function` appends instructions and returns new values.
 Floating-point operations carry no fast-math flags: each is rounded as numpy rounds it, and a product and a sum become
 one fused operation only where a kernel writes `fma`.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from core.ir.errors import InternalError
 
-__all__ = ["I64", "Function", "Value", "element_type", "is_number", "literal", "storage_type"]
+__all__ = ["I64", "Function", "IRValue", "element_type", "is_number", "literal", "storage_type"]
 
 _REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"}
 _REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -34,7 +34,7 @@ def storage_type(dtype: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class IRValue:
     """A register or literal. dtype: a dtype of the core, or "ptr". lanes: elements of the vector; 1 for a scalar."""
 
     name: str
@@ -58,25 +58,25 @@ class Value:
         return f"{self.type} {self.name}"
 
 
-def I64(number: int) -> Value:
+def I64(number: int) -> IRValue:
     """An integer literal: a size, a count, an offset."""
-    return Value(str(number), "int64")
+    return IRValue(str(number), "int64")
 
 
-def literal(number: float | int | bool | np.generic, dtype: str) -> Value:
+def literal(number: float | int | bool | np.generic, dtype: str) -> IRValue:
     """A scalar literal with the exact bits of `number` in `dtype`."""
     if dtype == "bool":
-        return Value("true" if number else "false", dtype)
+        return IRValue("true" if number else "false", dtype)
     if dtype == "float64":
-        return Value(f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
+        return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
     if dtype == "float32":  # LLVM writes a float by the bits of the double of the same value
         with np.errstate(all="ignore"):
             as_double = float(np.float32(number))
-        return Value(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
-    return Value(str(int(number)), dtype)
+        return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
+    return IRValue(str(int(number)), dtype)
 
 
-def is_number(value: Value) -> bool:
+def is_number(value: IRValue) -> bool:
     """Whether a float value is a literal other than NaN, scalar or splatted."""
     bits = value.name.removeprefix("splat (").removesuffix(")").split()[-1]
     return bits.startswith("0x") and not np.isnan(struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0])
@@ -100,13 +100,13 @@ class Function:
         noalias: bool = True, internal: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
-        self.params = tuple(Value(f"%{n}", *type) for n, *type in params)
+        self.params = tuple(IRValue(f"%{n}", *type) for n, *type in params)
         self.returns = returns
         self.noalias = noalias
         self.internal = internal
         self.uses: Counter[str] = Counter()
         self.declarations: set[str] = set()
-        self.known: dict[object, tuple[Value, ...]] = {}
+        self.known: dict[object, tuple[IRValue, ...]] = {}
         self.lines: list[str] = []
         self.top: list[str] = []
         self.block = "entry"
@@ -114,83 +114,83 @@ class Function:
 
     # --- values --------------------------------------------------------------------------------------------------
 
-    def param(self, name: str) -> Value:
+    def param(self, name: str) -> IRValue:
         return next(p for p in self.params if p.name == f"%{name}")
 
     def fresh(self, hint: str = "") -> str:
         self._count += 1
         return f"%{hint}{self._count}" if hint else f"%v{self._count}"
 
-    def op(self, text: str, dtype: str, lanes: int = 1) -> Value:
+    def op(self, text: str, dtype: str, lanes: int = 1) -> IRValue:
         """Append an instruction, given as text; its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
-        return Value(name, dtype, lanes)
+        return IRValue(name, dtype, lanes)
 
     def do(self, text: str) -> None:
         """Append an instruction without a result."""
         self.lines.append(f"  {text}")
 
-    def constant(self, number: float | int | bool | np.generic, like: Value) -> Value:
+    def constant(self, number: float | int | bool | np.generic, like: IRValue) -> IRValue:
         """A literal with the dtype and the lanes of `like`."""
         return self.splat(literal(number, like.dtype), like.lanes)
 
-    def splat(self, value: Value, lanes: int) -> Value:
+    def splat(self, value: IRValue, lanes: int) -> IRValue:
         """A scalar in every lane of a vector; a vector of `lanes` lanes is returned as it is."""
         if value.lanes == lanes:
             return value
         if value.lanes != 1:
             raise InternalError(f"cannot splat {value} to {lanes} lanes: it has {value.lanes}, wanted 1")
         if not value.name.startswith("%"):
-            return Value(f"splat ({value})", value.dtype, lanes)
+            return IRValue(f"splat ({value})", value.dtype, lanes)
         vector = f"<{lanes} x {value.type}>"
         first = self.op(f"insertelement {vector} poison, {value}, i64 0", value.dtype, lanes)
         return self.op(f"shufflevector {first}, {vector} poison, <{lanes} x i32> zeroinitializer", value.dtype, lanes)
 
-    def binary(self, opcode: str, a: Value, b: Value) -> Value:
+    def binary(self, opcode: str, a: IRValue, b: IRValue) -> IRValue:
         """opcode: LLVM's name: fadd, mul, and, shl, ... A scalar operand is splatted to the lanes of the other one."""
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         return self.op(f"{opcode} {a}, {b.name}", a.dtype, lanes)
 
-    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+    def compare(self, predicate: str, a: IRValue, b: IRValue) -> IRValue:
         """predicate: with its class: "fcmp olt", "icmp eq", ..."""
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         return self.op(f"{predicate} {a}, {b.name}", "bool", lanes)
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
+    def select(self, condition: IRValue, a: IRValue, b: IRValue) -> IRValue:
         lanes = max(condition.lanes, a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         if condition.lanes != 1:
             condition = self.splat(condition, lanes)
         return self.op(f"select {condition}, {a}, {b}", a.dtype, lanes)
 
-    def intrinsic(self, name: str, *args: Value, dtype: str | None = None) -> Value:
+    def intrinsic(self, name: str, *args: IRValue, dtype: str | None = None) -> IRValue:
         """Call `llvm.<name>`, overloaded on the type of its first argument. Scalar arguments are splatted."""
         lanes = max(a.lanes for a in args)
         args = tuple(self.splat(a, lanes) for a in args)
         one = {"float32": "f32", "float64": "f64"}.get(args[0].dtype) or element_type(args[0].dtype)
         suffix = one if lanes == 1 else f"v{lanes}{one}"
         dtype = dtype or args[0].dtype
-        returned = Value("", dtype, lanes).type
+        returned = IRValue("", dtype, lanes).type
         full = f"@llvm.{name}.{suffix}"
         self.declarations.add(f"declare {returned} {full}({', '.join(a.type for a in args)})")
         return self.op(f"call {returned} {full}({', '.join(map(str, args))})", dtype, lanes)
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: IRValue, b: IRValue, c: IRValue) -> IRValue:
         """``a * b + c``, rounded once."""
         lanes = max(a.lanes, b.lanes, c.lanes)
         return self.intrinsic("fma", self.splat(a, lanes), b, c)
 
-    def convert(self, value: Value, dtype: str) -> Value:
+    def convert(self, value: IRValue, dtype: str) -> IRValue:
         """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0."""
         if value.dtype == dtype:
             return value
         if dtype == "bool":
             predicate = "fcmp une" if value.is_float else "icmp ne"
             return self.compare(predicate, value, self.constant(0, value))
-        target = Value("", dtype, value.lanes)
+        target = IRValue("", dtype, value.lanes)
         if value.is_float and target.is_float:
             return self._cast("fpext" if dtype == "float64" else "fptrunc", value, target)
         if value.is_float:
@@ -208,23 +208,23 @@ class Function:
         have = bits.get(value.dtype) or int(element_type(value.dtype)[1:])
         want = int(element_type(dtype)[1:])
         if have == want:
-            return Value(value.name, dtype, value.lanes)
+            return IRValue(value.name, dtype, value.lanes)
         return self._cast("trunc" if want < have else "sext" if value.is_signed else "zext", value, target)
 
-    def bitcast(self, value: Value, dtype: str) -> Value:
+    def bitcast(self, value: IRValue, dtype: str) -> IRValue:
         """The same bits as another dtype of the same size."""
-        return self._cast("bitcast", value, Value("", dtype, value.lanes))
+        return self._cast("bitcast", value, IRValue("", dtype, value.lanes))
 
-    def _cast(self, opcode: str, value: Value, target: Value) -> Value:
+    def _cast(self, opcode: str, value: IRValue, target: IRValue) -> IRValue:
         return self.op(f"{opcode} {value} to {target.type}", target.dtype, value.lanes)
 
     # --- memory --------------------------------------------------------------------------------------------------
 
-    def at(self, base: Value, offset: Value, dtype: str) -> Value:
+    def at(self, base: IRValue, offset: IRValue, dtype: str) -> IRValue:
         """The address of element `offset` of an array of `dtype` at `base`."""
         return self.op(f"getelementptr inbounds {storage_type(dtype)}, {base}, {offset}", "ptr")
 
-    def load(self, address: Value, dtype: str, lanes: int = 1, mask: Value | None = None) -> Value:
+    def load(self, address: IRValue, dtype: str, lanes: int = 1, mask: IRValue | None = None) -> IRValue:
         """`lanes` elements from `address`. Where the mask is false, memory is not read and the lane is zero."""
         stored = storage_type(dtype)
         one = stored if lanes == 1 else f"<{lanes} x {stored}>"
@@ -241,7 +241,7 @@ class Function:
             )
         return self.convert(value, "bool") if dtype == "bool" else value
 
-    def store(self, value: Value, address: Value, mask: Value | None = None) -> None:
+    def store(self, value: IRValue, address: IRValue, mask: IRValue | None = None) -> None:
         """Write `value` to `address`, with a mask only the lanes where it is true."""
         if value.dtype == "bool":
             value = self.convert(value, "uint8")
@@ -255,16 +255,16 @@ class Function:
         self.declarations.add(f"declare void {name}({value.type}, ptr, <{value.lanes} x i1>)")
         self.do(f"call void {name}({value}, ptr align {align} {address.name}, {mask})")
 
-    def slot(self, dtype: str, lanes: int = 1) -> Value:
+    def slot(self, dtype: str, lanes: int = 1) -> IRValue:
         """A stack slot for one value. LLVM turns slots into registers where it can."""
         name = self.fresh("slot")
-        self.top.append(f"  {name} = alloca {Value('', dtype, lanes).type}, align 64")
-        return Value(name, "ptr")
+        self.top.append(f"  {name} = alloca {IRValue('', dtype, lanes).type}, align 64")
+        return IRValue(name, "ptr")
 
-    def read(self, slot: Value, dtype: str, lanes: int = 1) -> Value:
-        return self.op(f"load {Value('', dtype, lanes).type}, {slot}", dtype, lanes)
+    def read(self, slot: IRValue, dtype: str, lanes: int = 1) -> IRValue:
+        return self.op(f"load {IRValue('', dtype, lanes).type}, {slot}", dtype, lanes)
 
-    def write(self, value: Value, slot: Value) -> None:
+    def write(self, value: IRValue, slot: IRValue) -> None:
         self.do(f"store {value}, {slot}")
 
     # --- control -------------------------------------------------------------------------------------------------
@@ -280,11 +280,11 @@ class Function:
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
 
-    def branch(self, condition: Value, yes: str, no: str) -> None:
+    def branch(self, condition: IRValue, yes: str, no: str) -> None:
         self.do(f"br {condition}, label %{yes}, label %{no}")
 
     @contextmanager
-    def loop(self, start: Value, end: Value, step: int = 1) -> Iterator[Value]:
+    def loop(self, start: IRValue, end: IRValue, step: int = 1) -> Iterator[IRValue]:
         """A loop that counts from `start` to `end` (excluded); the context's value is the counter."""
         head, body, latch, done = (self.label(h) for h in ("head", "body", "latch", "done"))
         before, counter, following = self.block, self.fresh("i"), self.fresh("n")
@@ -295,7 +295,7 @@ class Function:
         self.branch(go, body, done)
         self.begin(body)
         before_body, self.known = self.known, self.known.copy()
-        yield Value(counter, "int64")
+        yield IRValue(counter, "int64")
         self.known = before_body
         self.jump(latch)
         self.begin(latch)
@@ -304,7 +304,7 @@ class Function:
         self.begin(done)
 
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: IRValue) -> Iterator[None]:
         """The instructions written inside the context run only if `condition` holds."""
         yes, after = self.label("yes"), self.label("after")
         self.branch(condition, yes, after)
@@ -315,7 +315,7 @@ class Function:
         self.jump(after)
         self.begin(after)
 
-    def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
+    def either(self, condition: IRValue, yes: Callable[[], None], no: Callable[[], None]) -> None:
         """Run the instructions that `yes` writes if `condition` holds, else those that `no` writes."""
         then, otherwise, after = self.label("then"), self.label("else"), self.label("joined")
         self.branch(condition, then, otherwise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.machine import cpu
 
 __all__ = ["Module"]
@@ -46,12 +46,12 @@ class Module:
             self.functions.append(make(self.names[text]))
         return self.names[text]
 
-    def table(self, numbers: tuple[int, ...]) -> Value:
+    def table(self, numbers: tuple[int, ...]) -> IRValue:
         """The address of a constant array of these numbers, int64 each."""
         name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
         values = ", ".join(f"i64 {n}" for n in numbers)
         self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
-        return Value(name, "ptr")
+        return IRValue(name, "ptr")
 
     def text(self) -> str:
         return self.texts(1)[0]

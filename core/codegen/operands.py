@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.reductions import combine, identity, masked, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
 from core.ir.errors import InternalError
@@ -28,12 +28,12 @@ MOST_ADDITIONS = 240
 class RowSlice:
     """A vector of adjacent elements of a row. start: position of the first. count: lanes that hold an element."""
 
-    start: Value
+    start: IRValue
     lanes: int
     count: int
 
     @property
-    def mask(self) -> Value | None:
+    def mask(self) -> IRValue | None:
         """The lanes that hold an element; None if all do."""
         return mask(self.count, self.lanes)
 
@@ -48,9 +48,9 @@ class Operands:
     def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
         self.f, self.kernel, self.lanes = f, kernel, lanes
         self._vectors = -(-kernel.inner // lanes)
-        self._bases: list[Value] = []
-        self._totals: dict[int, Value] = {}
-        self._aside: dict[int, Value] = {}
+        self._bases: list[IRValue] = []
+        self._totals: dict[int, IRValue] = {}
+        self._aside: dict[int, IRValue] = {}
         sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not kernel.operands[i.operand].inner]
         self._whole = [n for n in sums if not any(kernel.operands[kernel.code[n].operand].outer)]
         self._of_rows = [n for n in sums if n not in self._whole and kernel.code[n].full]
@@ -65,13 +65,13 @@ class Operands:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self.f.param(f"p{instr.operand}"))
 
-    def enter(self, row: Value) -> None:
+    def enter(self, row: IRValue) -> None:
         """Go to row `row`: compute its addresses and start its sums."""
         f = self.f
         index = unravel(f, row, self.kernel.outer)
         self._bases = []
         for i, operand in enumerate(self.kernel.operands):
-            offset: Value | None = None
+            offset: IRValue | None = None
             for at, stride in zip(index, operand.outer, strict=False):
                 if stride == 0:
                     continue
@@ -81,7 +81,7 @@ class Operands:
             self._bases.append(f.at(base, offset, operand.dtype) if offset else base)
         self._begin(self._of_rows, self._vectors)
 
-    def leave(self, row: Value) -> None:
+    def leave(self, row: IRValue) -> None:
         """Finish row `row`: add its sums to their arrays."""
         for number in self._of_rows:
             instr = self.kernel.code[number]
@@ -89,7 +89,7 @@ class Operands:
         if self._vectors <= MOST_ADDITIONS:
             self._put_aside(row, 1 << ((MOST_ADDITIONS // self._vectors).bit_length() - 1), 1, self._whole)
 
-    def along(self, at: Value, stride: int, together: int) -> None:
+    def along(self, at: IRValue, stride: int, together: int) -> None:
         """Finish `together` slices of the row, in a loop over `at` that counts by `stride`."""
         if self._vectors > MOST_ADDITIONS:
             self._put_aside(at, MOST_ADDITIONS // together, stride, (*self._whole, *self._of_rows))
@@ -107,7 +107,7 @@ class Operands:
                     each[number] = f.slot(instr.dtype, self._lanes(instr))
                 f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), each[number])
 
-    def _put_aside(self, at: Value, every: int, step: int, numbers: Sequence[int]) -> None:
+    def _put_aside(self, at: IRValue, every: int, step: int, numbers: Sequence[int]) -> None:
         """After every `every` steps of a loop over `at`, add the sums to those put aside, and start them again."""
         f = self.f
         numbers = [n for n in numbers if n in self._aside]
@@ -120,7 +120,7 @@ class Operands:
                 f.write(self._in_lanes(number), self._aside[number])
                 f.write(f.splat(identity(instr.op, instr.dtype), self._lanes(instr)), self._totals[number])
 
-    def _in_lanes(self, number: int) -> Value:
+    def _in_lanes(self, number: int) -> IRValue:
         """The whole sum, still in lanes."""
         f, instr = self.f, self.kernel.code[number]
         value = f.read(self._totals[number], instr.dtype, self._lanes(instr))
@@ -128,7 +128,7 @@ class Operands:
             value = combine(f, instr.op, f.read(self._aside[number], instr.dtype, self._lanes(instr)), value)
         return value
 
-    def _total(self, number: int) -> Value:
+    def _total(self, number: int) -> IRValue:
         return reduce_lanes(self.f, self.kernel.code[number].op, self._in_lanes(number))
 
     def _lanes(self, instr: Instr) -> int:
@@ -136,11 +136,11 @@ class Operands:
 
     # --- values that are the same along the row --------------------------------------------------------------------
 
-    def get_one(self, number: int) -> Value:
+    def get_one(self, number: int) -> IRValue:
         instr = self.kernel.code[number]
         return self.f.load(self._bases[instr.operand], instr.dtype)
 
-    def put_one(self, number: int, value: Value) -> None:
+    def put_one(self, number: int, value: IRValue) -> None:
         """Store to an array that has one element for the whole row."""
         instr = self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
@@ -151,7 +151,7 @@ class Operands:
             )
         self.f.store(value, self._bases[instr.operand])
 
-    def accumulate_one(self, number: int, value: Value) -> None:
+    def accumulate_one(self, number: int, value: IRValue) -> None:
         f, instr = self.f, self.kernel.code[number]
         if number in self._totals:
             slot = self._totals[number]
@@ -161,7 +161,7 @@ class Operands:
 
     # --- a slice of the row ----------------------------------------------------------------------------------------
 
-    def get(self, number: int, piece: RowSlice) -> Value:
+    def get(self, number: int, piece: RowSlice) -> IRValue:
         instr = self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
         address = self._address(instr, piece)
@@ -169,7 +169,7 @@ class Operands:
             return self.f.load(address, operand.dtype, piece.lanes, piece.mask)
         return load_strided(self.f, address, operand.dtype, operand.inner, piece.lanes, piece.count)
 
-    def put(self, number: int, value: Value, piece: RowSlice) -> None:
+    def put(self, number: int, value: IRValue, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
         address = self._address(instr, piece)
@@ -180,7 +180,7 @@ class Operands:
             one = f.op(f"extractelement {value}, i64 {lane}", value.dtype)
             f.store(one, f.at(address, I64(lane * operand.inner), operand.dtype))
 
-    def accumulate(self, number: int, value: Value, piece: RowSlice) -> None:
+    def accumulate(self, number: int, value: IRValue, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
         if number in self._totals:
             slot = self._totals[number]
@@ -191,11 +191,11 @@ class Operands:
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
-    def _address(self, instr: Instr, piece: RowSlice) -> Value:
+    def _address(self, instr: Instr, piece: RowSlice) -> IRValue:
         operand = self.kernel.operands[instr.operand]
         at = piece.start if operand.inner == 1 else self.f.op(f"mul nsw {piece.start}, {operand.inner}", "int64")
         return self.f.at(self._bases[instr.operand], at, operand.dtype)
 
-    def _add(self, instr: Instr, value: Value, address: Value) -> None:
+    def _add(self, instr: Instr, value: IRValue, address: IRValue) -> None:
         """Combine a value with the element of an array at `address`."""
         self.f.store(combine(self.f, instr.op, self.f.load(address, instr.dtype), value), address)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.reductions import identity
@@ -152,11 +152,11 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
     return f
 
 
-def scratch_memory(f: Function, count: int, dtype: str) -> Value:
+def scratch_memory(f: Function, count: int, dtype: str) -> IRValue:
     """Scratch memory for `count` elements on the stack of the thread."""
     name = f.fresh("tile")
     f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
-    return Value(name, "ptr")
+    return IRValue(name, "ptr")
 
 
 def sums_bytes(n: int, dtype: str) -> int:
@@ -171,12 +171,12 @@ class _Panel:
     module: Module
     f: Function
     p: PackedGemm
-    packed: Value
-    result: Value | None
-    band: Value
-    first: Value
-    end: Value
-    start: Value
+    packed: IRValue
+    result: IRValue | None
+    band: IRValue
+    first: IRValue
+    end: IRValue
+    start: IRValue
     columns: int
 
     def write(self) -> None:
@@ -198,7 +198,7 @@ class _Panel:
                 with f.when(f.compare("icmp slt", whole, self.end)):
                     self._tile(k, count, whole, rest)
 
-    def _tile(self, k: Value, count: Value, row: Value, rows: int) -> None:
+    def _tile(self, k: IRValue, count: IRValue, row: IRValue, rows: int) -> None:
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         a = (self._at("a", (row, p.a[0]), (k, p.a[1])), *p.a)
         if self.result is not None:
@@ -230,9 +230,9 @@ class _Panel:
         rows = replace(kernel, outer=(p.tile[0],), inner=self.columns, operands=tuple(operands))
         return self.module.function(rows, "rows", lambda name: row_function(name, rows))
 
-    def _operands(self, row: Value, c: Value) -> list[Value]:
+    def _operands(self, row: IRValue, c: IRValue) -> list[IRValue]:
         """The address of the first element of a tile in each operand of the epilogue."""
-        found: list[Value] = []
+        found: list[IRValue] = []
         for i, operand in enumerate(self.p.then.operands if self.p.then else ()):
             if i in self.p.own:
                 found.append(c)
@@ -253,21 +253,21 @@ class _Panel:
             base = f.at(base, self.start, instr.dtype)
             self._fill(base, identity(instr.op, instr.dtype))
 
-    def _fill(self, address: Value, number: Value) -> None:
+    def _fill(self, address: IRValue, number: IRValue) -> None:
         """Write one number to all columns of a row."""
         width = lanes(number.dtype)
         for piece in slices_of(self.columns, width):
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
-    def _fetcher(self, operands: list[Value], rows: int) -> Callable[[Value], None]:
+    def _fetcher(self, operands: list[IRValue], rows: int) -> Callable[[IRValue], None]:
         """Writes prefetches of the epilogue's operands for a tile: one cache line of each array in a step along k."""
         f, p, kernel = self.f, self.p, self.p.then
         assert kernel is not None
         f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         shift = max(p.depth // (rows * LINES), 1).bit_length() - 1
 
-        def fetch(k: Value) -> None:
+        def fetch(k: IRValue) -> None:
             at = f.intrinsic("smin", f.op(f"lshr {k}, {shift}", "int64"), I64(rows * LINES - 1))
             row, line = f.op(f"lshr {at}, {LINES.bit_length() - 1}", "int64"), f.op(f"and {at}, {LINES - 1}", "int64")
             for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
@@ -278,7 +278,7 @@ class _Panel:
 
         return fetch
 
-    def _pack(self, k: Value, count: Value) -> None:
+    def _pack(self, k: IRValue, count: IRValue) -> None:
         """Pack `count` steps from `k` of the columns of b."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
@@ -297,7 +297,7 @@ class _Panel:
         if rest:
             self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
 
-    def _pack_columns(self, source: Value, count: Value, start: Value, columns: int) -> None:
+    def _pack_columns(self, source: IRValue, count: IRValue, start: IRValue, columns: int) -> None:
         """Pack up to a vector of columns from `start`, which are rows in memory."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
@@ -308,7 +308,7 @@ class _Panel:
             with f.when(f.compare("icmp slt", whole, count)):
                 self._pack_square(source, whole, p.k % width, start, columns)
 
-    def _pack_square(self, source: Value, step: Value, steps: int, start: Value, columns: int) -> None:
+    def _pack_square(self, source: IRValue, step: IRValue, steps: int, start: IRValue, columns: int) -> None:
         """Pack one square: `columns` columns for `steps` steps."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         here = f.at(source, step, p.dtype)
@@ -318,5 +318,5 @@ class _Panel:
         for i, row in enumerate(transposed_square(f, read)[:steps]):
             store_lanes(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
 
-    def _at(self, name: str, *steps: tuple[Value, int]) -> Value:
+    def _at(self, name: str, *steps: tuple[IRValue, int]) -> IRValue:
         return move(self.f, self.f.param(name), self.p.dtype, *steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.vector_slices import (
@@ -38,7 +38,7 @@ def pad(_: Module, f: Function, spec: Padding) -> None:
                 last = -(-(min(spec.size[2] + spec.before[2], spec.reach) - phase) // spec.phases)
                 start = first * spec.phases + phase - spec.before[2]
 
-                def piece(at: Value, count: int, start: int = start, to: int = phase * spec.length + first) -> None:
+                def piece(at: IRValue, count: int, start: int = start, to: int = phase * spec.length + first) -> None:
                     there = move(f, row, dtype, (at, spec.phases), by=start)
                     (value,) = load_phases(f, there, dtype, spec.phases, width, count)
                     store_lanes(f, value, move(f, place, dtype, (at, 1), by=to), count)
@@ -62,7 +62,7 @@ def unpad(_: Module, f: Function, spec: Padding) -> None:
             where = [spec.along(spec.before[2] + i) for i in range(min(stride, inside[2]))]
             whole = inside[2] // stride if stride <= WIDEST else 0
 
-            def piece(at: Value, count: int) -> None:
+            def piece(at: IRValue, count: int) -> None:
                 met = [
                     f.load(move(f, row, dtype, (at, 1), by=offset), dtype, width, mask(count, width))
                     for offset in where
@@ -88,13 +88,13 @@ def _inside(spec: Padding, axis: int) -> int:
     return max(0, min(spec.size[axis], (*spec.rows, spec.reach)[axis] - spec.before[axis]))
 
 
-def _row(f: Function, spec: Padding, room: Value, z: Value, y: Value) -> Value:
+def _row(f: Function, spec: Padding, room: IRValue, z: IRValue, y: IRValue) -> IRValue:
     """The address of the padded row for row (z, y) of the plane."""
     start = (spec.before[0] * spec.rows[1] + spec.before[1]) * spec.row
     return move(f, room, spec.dtype, (z, spec.rows[1] * spec.row), (y, spec.row), by=start)
 
 
-def _fill(f: Function, address: Value, count: int, number: float, dtype: str) -> None:
+def _fill(f: Function, address: IRValue, count: int, number: float, dtype: str) -> None:
     if number == 0:
         fill_zeros(f, address, count, dtype)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.codegen.kernels import scratch_bytes, units, work
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.packed_gemm import sums_bytes
@@ -65,7 +65,7 @@ def kernel_chunks(each: Kernel, threads: int) -> int:
     return min(units(each), 4 * threads)
 
 
-def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: int) -> None:
+def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks: int) -> None:
     """Write a call that runs all chunks of `task` on the pool. addresses: the context of the task."""
     f.declarations |= {"declare void @parallel_for(ptr, ptr, ptr, i64)"}
     module.globals["@backpass_pool"] = "@backpass_pool = external global i8"
@@ -73,7 +73,7 @@ def run(module: Module, f: Function, task: str, addresses: list[Value], chunks: 
     context = f.fresh("context")
     f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
     for i, address in enumerate(addresses):
-        f.store(address, f.at(Value(context, "ptr"), I64(i), "ptr"))
+        f.store(address, f.at(IRValue(context, "ptr"), I64(i), "ptr"))
     f.do(f"call void @parallel_for(ptr @backpass_pool, ptr @{task}, ptr {context}, i64 {chunks})")
 
 
@@ -151,7 +151,7 @@ def partial_bytes(view: View) -> int:
 
 
 def combine_partials(
-    module: Module, f: Function, view: View, op: str, target: Value, partials: Value, chunks: int
+    module: Module, f: Function, view: View, op: str, target: IRValue, partials: IRValue, chunks: int
 ) -> None:
     """Add the partial results of the chunks to `target`, in the order of the chunks."""
     size, dtype = _size(view), view.dtype
@@ -181,11 +181,11 @@ def _task(name: str) -> Function:
     return Function(name, [("context", "ptr"), ("chunk", "int64")], noalias=False)
 
 
-def _context(f: Function, number: int) -> Value:
+def _context(f: Function, number: int) -> IRValue:
     return f.load(f.at(f.param("context"), I64(number), "ptr"), "ptr")
 
 
-def _share(f: Function, chunk: Value, total: int, chunks: int) -> tuple[Value, Value]:
+def _share(f: Function, chunk: IRValue, total: int, chunks: int) -> tuple[IRValue, IRValue]:
     """The share of `total` units that belongs to a chunk: the first unit, and the one after the last."""
     following = f.binary("add", chunk, I64(1))
     first, end = (f.op(f"udiv {f.op(f'mul nuw {c}, {total}', 'int64')}, {chunks}", "int64") for c in (chunk, following))

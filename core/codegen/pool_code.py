@@ -23,7 +23,7 @@ from core.codegen.atomics import (
     store_atomic,
     subtract_atomic,
 )
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 
 __all__ = ["ALIGNMENT", "SIZE", "SPINS", "WORKERS", "has_futex", "pool_module"]
@@ -39,7 +39,7 @@ GENERATION = TICKETS + 4
 WORDS = {TICKETS: "int64", TASK: "ptr", CONTEXT: "ptr", TOTAL: "int64", SPINS: "int64"}
 """Dtypes of the words; the others are int32."""
 
-ONE, NEXT_GENERATION, CHUNKS_LEFT = Value("1", "int32"), I64(1 << 32), I64((1 << 32) - 1)
+ONE, NEXT_GENERATION, CHUNKS_LEFT = IRValue("1", "int32"), I64(1 << 32), I64((1 << 32) - 1)
 YIELD = 32
 """Spins between two calls of sched_yield, a power of two."""
 
@@ -68,27 +68,27 @@ def pool_module() -> Module:
 # --- words of the pool, and control flow -----------------------------------------------------------------------------
 
 
-def _at(f: Function, word: int) -> Value:
+def _at(f: Function, word: int) -> IRValue:
     return f.at(f.param("pool"), I64(word), "uint8")
 
 
-def _load(f: Function, word: int, ordering: str) -> Value:
+def _load(f: Function, word: int, ordering: str) -> IRValue:
     return load_atomic(f, _at(f, word), WORDS.get(word, "int32"), ordering)
 
 
-def _store(f: Function, value: Value, word: int, ordering: str) -> None:
+def _store(f: Function, value: IRValue, word: int, ordering: str) -> None:
     store_atomic(f, value, _at(f, word), ordering)
 
 
-def _is_zero(f: Function, value: Value) -> Value:
-    return f.compare("icmp eq", value, Value("0", value.dtype))
+def _is_zero(f: Function, value: IRValue) -> IRValue:
+    return f.compare("icmp eq", value, IRValue("0", value.dtype))
 
 
-def _is_set(f: Function, value: Value) -> Value:
-    return f.compare("icmp ne", value, Value("0", value.dtype))
+def _is_set(f: Function, value: IRValue) -> IRValue:
+    return f.compare("icmp ne", value, IRValue("0", value.dtype))
 
 
-def _chunks_left(f: Function, tickets: Value) -> Value:
+def _chunks_left(f: Function, tickets: IRValue) -> IRValue:
     return f.binary("and", tickets, CHUNKS_LEFT)
 
 
@@ -107,13 +107,13 @@ def _repeat(f: Function) -> Iterator[str]:
     f.begin(done)
 
 
-def _leave_if(f: Function, condition: Value, label: str) -> None:
+def _leave_if(f: Function, condition: IRValue, label: str) -> None:
     stay = f.label("stay")
     f.branch(condition, label, stay)
     f.begin(stay)
 
 
-def _increment(f: Function, slot: Value) -> None:
+def _increment(f: Function, slot: IRValue) -> None:
     f.write(f.binary("add", f.read(slot, "int64"), I64(1)), slot)
 
 
@@ -214,7 +214,7 @@ def idle() -> Function:
     limit = f.load(_at(f, SPINS), "int64")
     spun, stops = f.slot("int64"), f.slot("bool")
     f.write(I64(0), spun)
-    f.write(Value("false", "bool"), stops)
+    f.write(IRValue("false", "bool"), stops)
     with _repeat(f) as done:
         _leave_if(f, _is_set(f, _chunks_left(f, _load(f, TICKETS, "monotonic"))), done)
         stop = _is_set(f, _load(f, STOP, "monotonic"))
@@ -245,7 +245,7 @@ def worker_loop() -> Function:
 def stop_workers() -> Function:
     """``stop_workers(pool)``: ask all workers to end. Chunks that are left can still be claimed."""
     f = Function("stop_workers", [("pool", "ptr")], noalias=False)
-    _store(f, Value("0", "int32"), WORKERS, "seq_cst")
+    _store(f, IRValue("0", "int32"), WORKERS, "seq_cst")
     _store(f, ONE, STOP, "seq_cst")
     add_atomic(f, _at(f, TICKETS), NEXT_GENERATION, "seq_cst")  # a worker about to sleep finds another generation
     f.do(f"call void @futex_wake({_at(f, GENERATION)}, i64 {2**31 - 1})")
@@ -278,7 +278,7 @@ def sleep_until_done() -> Function:
         pending = _load(f, PENDING, "seq_cst")  # after CALLER_WAITS: `finish` sees the caller, or this sees 0
         _leave_if(f, _is_zero(f, pending), done)
         f.do(f"call void @futex_wait({_at(f, PENDING)}, {f.op(f'zext {pending} to i64', 'int64')})")
-    _store(f, Value("0", "int32"), CALLER_WAITS, "monotonic")
+    _store(f, IRValue("0", "int32"), CALLER_WAITS, "monotonic")
     return f
 
 
@@ -307,12 +307,12 @@ def parallel_for() -> Function:
     )
     pool, task, context, chunks = f.params
     owns = f.slot("bool")
-    f.write(Value("false", "bool"), owns)
+    f.write(IRValue("false", "bool"), owns)
     has_workers = _is_set(f, _load(f, WORKERS, "monotonic"))
     many = f.compare("icmp sgt", chunks, I64(1))
     fits = f.compare("icmp sle", chunks, I64(2**31 - 1))
     with f.when(f.binary("and", has_workers, f.binary("and", many, fits))):
-        _, owned = compare_exchange(f, _at(f, BUSY), Value("0", "int32"), ONE, "acquire", "monotonic")
+        _, owned = compare_exchange(f, _at(f, BUSY), IRValue("0", "int32"), ONE, "acquire", "monotonic")
         f.write(owned, owns)
 
     def share() -> None:
@@ -320,7 +320,7 @@ def parallel_for() -> Function:
         ran = f.op(f"call i64 @run_chunks({pool})", "int64")
         subtract_atomic(f, _at(f, PENDING), f.convert(ran, "int32"), "seq_cst")
         f.do(f"call void @wait_until_done({pool})")
-        _store(f, Value("0", "int32"), BUSY, "release")
+        _store(f, IRValue("0", "int32"), BUSY, "release")
 
     def run_alone() -> None:
         with f.loop(I64(0), chunks) as chunk:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from core.codegen.gather_scatter import checked
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
 from core.codegen.vector_slices import (
     fill_zeros,
@@ -31,7 +31,7 @@ UNROLLED = 32
 NUMBER = "int32"
 """Dtype of element numbers in registers."""
 
-Visit = Callable[[Value, Value], None]
+Visit = Callable[[IRValue, IRValue], None]
 
 
 def pool(_: Module, f: Function, spec: Pool) -> None:
@@ -47,7 +47,7 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
                      (y, spec.strides[1] * spec.steps[1]))  # fmt: skip
         place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * width), (y, width)]
 
-        def piece(x: Value, count: int) -> None:
+        def piece(x: IRValue, count: int) -> None:
             corner = move(f, image, dtype, (x, spec.strides[2]))
             at = (z, y, x)
             best = f.slot(dtype, lanes)
@@ -67,7 +67,7 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
         for_each_slice(f, width, lanes, piece, 4 if math.prod(spec.kernel) <= UNROLLED else 1)
 
 
-def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, number: Value) -> None:
+def _take(f: Function, spec: Pool, best: IRValue, found: IRValue, value: IRValue, number: IRValue) -> None:
     """Combine one element of each window with the result so far."""
     held = f.read(best, spec.dtype, value.lanes)
     if spec.kind == "sum":
@@ -82,7 +82,7 @@ def _take(f: Function, spec: Pool, best: Value, found: Value, value: Value, numb
         f.write(f.select(better, number, f.read(found, NUMBER, value.lanes)), found)
 
 
-def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, visit: Visit) -> None:
+def _elements(f: Function, spec: Pool, corner: IRValue, lanes: int, count: int, visit: Visit) -> None:
     """``visit(element of each window, its number)`` in row-major order."""
     depth, height, row = spec.kernel
     stride = spec.strides[2]
@@ -105,7 +105,7 @@ def _elements(f: Function, spec: Pool, corner: Value, lanes: int, count: int, vi
 
 
 @contextmanager
-def _each(f: Function, count: int, straight: bool) -> Iterator[list[Value]]:
+def _each(f: Function, count: int, straight: bool) -> Iterator[list[IRValue]]:
     """The numbers below `count` as literals for straight code, or the counter of a loop."""
     if straight:
         yield [I64(i) for i in range(count)]
@@ -114,7 +114,7 @@ def _each(f: Function, count: int, straight: bool) -> Iterator[list[Value]]:
             yield [i]
 
 
-def _weighted(f: Function, values: tuple[Value, ...], weights: tuple[int, ...]) -> Value:
+def _weighted(f: Function, values: tuple[IRValue, ...], weights: tuple[int, ...]) -> IRValue:
     """The sum of the values times their weights; a literal if all values are literals."""
     known = sum(int(v.name) * w for v, w in zip(values, weights, strict=True) if not v.name.startswith("%"))
     total = I64(known)
@@ -124,15 +124,15 @@ def _weighted(f: Function, values: tuple[Value, ...], weights: tuple[int, ...]) 
     return total
 
 
-def _narrow(f: Function, value: Value) -> Value:
-    return f.convert(value, NUMBER) if value.name.startswith("%") else Value(value.name, NUMBER)
+def _narrow(f: Function, value: IRValue) -> IRValue:
+    return f.convert(value, NUMBER) if value.name.startswith("%") else IRValue(value.name, NUMBER)
 
 
-def _number(f: Function, spec: Pool, element: tuple[Value, Value, Value]) -> Value:
+def _number(f: Function, spec: Pool, element: tuple[IRValue, IRValue, IRValue]) -> IRValue:
     return _narrow(f, _weighted(f, element, spec.numbers))
 
 
-def _corner(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
+def _corner(f: Function, spec: Pool, at: tuple[IRValue, IRValue, IRValue], lanes: int) -> IRValue:
     """The number of each window's corner, for the windows from `at`."""
     if not any(spec.corner):
         return f.splat(literal(spec.first, NUMBER), lanes)
@@ -140,11 +140,11 @@ def _corner(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int)
     return f.binary("add", base, _iota(lanes, spec.corner[2]))
 
 
-def _iota(lanes: int, step: int) -> Value:
-    return Value(f"<{', '.join(f'i32 {i * step}' for i in range(lanes))}>", NUMBER, lanes)
+def _iota(lanes: int, step: int) -> IRValue:
+    return IRValue(f"<{', '.join(f'i32 {i * step}' for i in range(lanes))}>", NUMBER, lanes)
 
 
-def _first(f: Function, spec: Pool, at: tuple[Value, Value, Value], lanes: int) -> Value:
+def _first(f: Function, spec: Pool, at: tuple[IRValue, IRValue, IRValue], lanes: int) -> IRValue:
     """The number of each window's first element outside the padding: the answer if no element is above -infinity."""
     total = f.splat(literal(0, NUMBER), lanes)
     for axis, (position, before, stride, weight) in enumerate(
@@ -176,7 +176,7 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
             place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2])]
             corner = move(f, plane, dtype, (z, spec.kernel[0] * height * width), (y, spec.kernel[1] * width))
 
-            def piece(x: Value, count: int) -> None:
+            def piece(x: IRValue, count: int) -> None:
                 which = mask(count, lanes)
                 ct = f.load(move(f, f.param("ct"), dtype, *place, (x, 1)), dtype, lanes, which)
                 chosen = None

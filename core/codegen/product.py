@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
 from core.codegen.packed_gemm import packed_gemm_function, packed_gemm_of
 from core.ir.errors import InternalError
@@ -49,9 +49,9 @@ def product_function(module: Module, each: Gemm) -> ProductFunction:
     return ProductFunction(name, rows, blas.unit(each))
 
 
-def batch_addresses(f: Function, each: Gemm, addresses: list[Value], number: Value) -> list[Value]:
+def batch_addresses(f: Function, each: Gemm, addresses: list[IRValue], number: IRValue) -> list[IRValue]:
     """The addresses of the matrices of product `number` of a batch."""
-    index: list[Value] = []
+    index: list[IRValue] = []
     left = number
     for size in reversed(each.c.shape[:-2]):
         index.insert(0, f.op(f"urem {left}, {size}", "int64"))
@@ -59,7 +59,7 @@ def batch_addresses(f: Function, each: Gemm, addresses: list[Value], number: Val
     return [_moved(f, view, at, index) for view, at in zip((each.a, each.b, each.c), addresses, strict=True)]
 
 
-def _moved(f: Function, view: View, at: Value, index: list[Value]) -> Value:
+def _moved(f: Function, view: View, at: IRValue, index: list[IRValue]) -> IRValue:
     for one, stride in zip(index, view.strides, strict=False):
         if stride:
             at = f.at(at, f.op(f"mul nsw {one}, {stride}", "int64"), view.dtype)

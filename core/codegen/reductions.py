@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.codegen.functions import FUNCTIONS
-from core.codegen.llvm import Function, Value, literal
+from core.codegen.llvm import Function, IRValue, literal
 from core.codegen.scalar import apply
 
 __all__ = ["combine", "identity", "masked", "reduce_lanes", "repeated"]
@@ -23,7 +23,7 @@ COMBINE: dict[str, str] = {
 }
 
 
-def identity(op: str, dtype: str) -> Value:
+def identity(op: str, dtype: str) -> IRValue:
     """The identity of `op`: the value of an empty reduction."""
     if op in ("sum", "or"):
         return literal(0, dtype)
@@ -37,11 +37,11 @@ def identity(op: str, dtype: str) -> Value:
     return literal(limits.min if op == "max" else limits.max, dtype)
 
 
-def combine(f: Function, op: str, a: Value, b: Value) -> Value:
+def combine(f: Function, op: str, a: IRValue, b: IRValue) -> IRValue:
     return FUNCTIONS[COMBINE[op]](f, a, b)
 
 
-def reduce_lanes(f: Function, op: str, value: Value) -> Value:
+def reduce_lanes(f: Function, op: str, value: IRValue) -> IRValue:
     """One value from all lanes: the upper half is combined with the lower one until one lane is left."""
     while value.lanes > 2:
         lanes = value.lanes // 2
@@ -57,14 +57,14 @@ def reduce_lanes(f: Function, op: str, value: Value) -> Value:
     return combine(f, op, *[f.op(f"extractelement {value}, i64 {i}", value.dtype) for i in (0, 1)])
 
 
-def masked(f: Function, op: str, value: Value, which: Value | None) -> Value:
+def masked(f: Function, op: str, value: IRValue, which: IRValue | None) -> IRValue:
     """`value` with the identity of `op` in the lanes where `which` is false; `which` None selects all lanes."""
     if which is None:
         return value
     return f.select(which, value, f.splat(identity(op, value.dtype), value.lanes))
 
 
-def repeated(f: Function, op: str, value: Value, count: int) -> Value:
+def repeated(f: Function, op: str, value: IRValue, count: int) -> IRValue:
     """The reduction of `count` copies of one value."""
     if op == "sum" and count > 1:
         return FUNCTIONS["multiply"](f, value, literal(count, value.dtype))
@@ -73,7 +73,7 @@ def repeated(f: Function, op: str, value: Value, count: int) -> Value:
     return value
 
 
-def _power(f: Function, value: Value, exponent: int) -> Value:
+def _power(f: Function, value: IRValue, exponent: int) -> IRValue:
     """An integer to a power of at least 1, by squaring. It wraps around as a product of as many factors does."""
     result = None
     while exponent:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from core.codegen.checks import fail
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
@@ -51,8 +51,8 @@ class _Writer:
         self.lanes = _lanes(kernel)
         self.steps, self.rest = divmod(kernel.inner, self.lanes)
         self.operands = Operands(f, kernel, self.lanes)
-        self.values: dict[int, Value] = {}
-        self.scratch: dict[int, Value] = {}
+        self.values: dict[int, IRValue] = {}
+        self.scratch: dict[int, IRValue] = {}
 
     def write(self) -> None:
         f = self.f
@@ -62,9 +62,9 @@ class _Writer:
         kept = () if straight else kept_values(self.code)
         for number in kept:
             slot = f.fresh("row")
-            one = Value("", self.code[number].dtype).type
+            one = IRValue("", self.code[number].dtype).type
             f.top.append(f"  {slot} = alloca [{vectors * self.lanes} x {one}], align 64")
-            self.scratch[number] = Value(slot, "ptr")
+            self.scratch[number] = IRValue(slot, "ptr")
         with f.loop(f.param("first"), f.param("end")) as row:
             self.values.clear()
             self.operands.enter(row)
@@ -83,7 +83,7 @@ class _Writer:
         pieces = [RowSlice(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
         if self.rest:
             pieces.append(self._tail())
-        made: list[dict[int, Value]] = [{} for _ in pieces]
+        made: list[dict[int, IRValue]] = [{} for _ in pieces]
         for number, instr in enumerate(self.code):
             if instr.kind == "reduce" and self.code[instr.args[0]].full:
                 self.values[number] = self._reduced(instr.op, [each[instr.args[0]] for each in made], pieces)
@@ -93,7 +93,7 @@ class _Writer:
             else:
                 self._row(number)
 
-    def _reduced(self, op: str, values: list[Value], pieces: list[RowSlice]) -> Value:
+    def _reduced(self, op: str, values: list[IRValue], pieces: list[RowSlice]) -> IRValue:
         kept = [masked(self.f, op, v, p.mask) for v, p in zip(values, pieces, strict=True)]
         while len(kept) > 1:  # in pairs: shorter chains, smaller errors
             pairs = [combine(self.f, op, a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
@@ -113,7 +113,7 @@ class _Writer:
         for n, slot in totals.items():
             f.write(f.splat(identity(code[n].op, code[n].dtype), self.lanes), slot)
 
-        def one(n: int, piece: RowSlice, made: dict[int, Value]) -> None:
+        def one(n: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
             instr = code[n]
             if n in totals:
                 value = masked(f, instr.op, made[instr.args[0]], piece.mask)
@@ -126,7 +126,7 @@ class _Writer:
                     f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
 
         def body(*pieces: RowSlice) -> None:
-            made: list[dict[int, Value]] = [{} for _ in pieces]
+            made: list[dict[int, IRValue]] = [{} for _ in pieces]
             for n in sweep.along:
                 uses = f.uses
                 for piece, each in zip(pieces, made, strict=True):
@@ -179,7 +179,7 @@ class _Writer:
         elif instr.kind == "check":
             self._check(number, values[instr.args[0]])
 
-    def _full(self, number: int, piece: RowSlice, made: dict[int, Value]) -> None:
+    def _full(self, number: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
         """Write an instruction for a slice of the row. made: values of the slice; the new value is added to it."""
         f, instr = self.f, self.code[number]
         args = [made[a] if a in made else self.values[a] for a in instr.args]
@@ -187,7 +187,7 @@ class _Writer:
             made[number] = self.operands.get(number, piece)
         elif instr.kind == "iota":
             lanes = ", ".join(f"i64 {i}" for i in range(piece.lanes))
-            numbers = Value(f"<{lanes}>", "int64", piece.lanes)
+            numbers = IRValue(f"<{lanes}>", "int64", piece.lanes)
             made[number] = piece.start if piece.lanes == 1 else f.binary("add", numbers, piece.start)
         elif instr.kind == "apply":
             made[number] = f.splat(apply(f, instr.op, dict(instr.attrs), args), piece.lanes)
@@ -198,7 +198,7 @@ class _Writer:
         elif instr.kind == "check":
             self._check(number, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
 
-    def _check(self, number: int, holds: Value) -> None:
+    def _check(self, number: int, holds: IRValue) -> None:
         f, instr = self.f, self.code[number]
         if holds.lanes > 1:
             holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from core.codegen.functions import FUNCTIONS, NotTraceable
-from core.codegen.llvm import Function, Value, literal
+from core.codegen.llvm import Function, IRValue, literal
 from core.ir.errors import CoreError, InternalError
 from core.ir.registry import lookup
 
@@ -27,11 +27,11 @@ __all__ = ["NATIVE", "apply", "refusal"]
 NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"})
 """Dtypes that machine code computes in; the half-precision ones are left to the reference executor."""
 
-BY_OP: dict[str, Callable[..., Value]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
+BY_OP: dict[str, Callable[..., IRValue]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
 """Ops, by name, whose kernel calls a library other than numpy or takes more steps than machine code needs."""
 
 
-def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[Value]) -> Value:
+def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRValue]) -> IRValue:
     """The output of elementwise op `op`, appended to `f`.
 
     Raises NotTraceable if the kernel uses something that has no translation, InternalError if the kernel fails.
@@ -81,7 +81,7 @@ class Element:
 
     __slots__ = ("f", "value")
 
-    def __init__(self, f: Function, value: Value) -> None:
+    def __init__(self, f: Function, value: IRValue) -> None:
         self.f, self.value = f, value
 
     ndim = 1  # a kernel may ask whether it needs to broadcast; elements never do
@@ -216,13 +216,13 @@ class Elements:
             raise NotTraceable(f"numpy.{name} with {', '.join(options)}")
         return Element(self.f, FUNCTIONS[name](self.f, *self._alike(name, args)))
 
-    def _alike(self, name: str, args: Sequence[Any]) -> list[Value]:
+    def _alike(self, name: str, args: Sequence[Any]) -> list[IRValue]:
         """The arguments as values: numbers become literals of the dtype of the elements next to them, as in numpy."""
         dtypes = [a.value.dtype for a in args if isinstance(a, Element)]
         dtype = next((d for d in dtypes if d != "bool"), "bool")
         return [a.value if isinstance(a, Element) else self._literal(name, a, dtype) for a in args]
 
-    def _literal(self, name: str, number: Any, dtype: str) -> Value:
+    def _literal(self, name: str, number: Any, dtype: str) -> IRValue:
         if isinstance(number, np.ndarray) and number.ndim:
             raise NotTraceable(f"numpy.{name} of an array that the kernel makes")
         if isinstance(number, np.ndarray):

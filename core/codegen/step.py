@@ -11,7 +11,7 @@ import numpy as np
 from core.codegen import kernels, parallel
 from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, scatter_function
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
@@ -199,7 +199,7 @@ class _Step(StepWriter):
     def row_function(self, kernel: RowKernel) -> str:
         return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
 
-    def fill(self, view: View, number: Value) -> None:
+    def fill(self, view: View, number: IRValue) -> None:
         """Set all elements of a dense array to one number."""
         f = self.f
         size = int(np.prod(view.shape, dtype=np.int64))
@@ -233,12 +233,14 @@ class _Step(StepWriter):
         for view, op, target, partials in sums:
             parallel.combine_partials(self.module, f, view, op, target, partials, function.bands)
 
-    def sums_of_bands(self, each: Gemm, bands: int, addresses: list[Value]) -> list[tuple[View, str, Value, Value]]:
+    def sums_of_bands(
+        self, each: Gemm, bands: int, addresses: list[IRValue]
+    ) -> list[tuple[View, str, IRValue, IRValue]]:
         """The sums over rows in a product's epilogue: (array, op, address of the result, address of the bands' sums).
 
         The address of the bands' sums replaces that of the array in `addresses`; the caller combines them afterwards.
         """
-        found: list[tuple[View, str, Value, Value]] = []
+        found: list[tuple[View, str, IRValue, IRValue]] = []
         if each.then is None or bands == 1:
             return found
         offset = self.arena.size
@@ -274,7 +276,7 @@ class _Step(StepWriter):
         addresses = f.fresh("addresses")
         f.top.append(f"  {addresses} = alloca [{len(each.views)} x ptr], align 16")
         for i, view in enumerate(each.views):
-            f.store(self.address(view), f.at(Value(addresses, "ptr"), I64(i), "ptr"))
+            f.store(self.address(view), f.at(IRValue(addresses, "ptr"), I64(i), "ptr"))
         callback = f.load(self.control("callback"), "ptr")
         f.do(f"call void {callback.name}(i64 {each.number}, ptr {addresses})")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
@@ -33,16 +33,16 @@ class StepWriter(ABC):
     ) -> None:
         self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
         self.timer = timer
-        self.roots: dict[Root, Value] = {plan.error.root: f.param("control")}
-        self.recordings: dict[Recording, tuple[Value, Value]] = {}
-        self.cursors: dict[Stack, Value] = {}
+        self.roots: dict[Root, IRValue] = {plan.error.root: f.param("control")}
+        self.recordings: dict[Recording, tuple[IRValue, IRValue]] = {}
+        self.cursors: dict[Stack, IRValue] = {}
         self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
 
     @abstractmethod
     def sequence(self, body: Sequence) -> None:
         """Append all instructions of `body`."""
 
-    def base(self, root: Root) -> Value:
+    def base(self, root: Root) -> IRValue:
         """The address of a root."""
         f = self.f
         if root in self.roots:
@@ -52,20 +52,20 @@ class StepWriter(ABC):
             return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")
         return f.at(f.param("arena"), I64(self.arena.offsets[root]), "uint8")
 
-    def address(self, view: View) -> Value:
+    def address(self, view: View) -> IRValue:
         """The address of the first element of a view."""
         base = self.base(view.root)
         return self.f.at(base, I64(view.offset), view.dtype) if view.offset else base
 
-    def control(self, word: str) -> Value:
+    def control(self, word: str) -> IRValue:
         """The address of a word of `control`."""
         return self.f.at(self.f.param("control"), I64(CONTROL.index(word)), "int64")
 
-    def stack_entry(self, stack: Stack) -> Value:
+    def stack_entry(self, stack: Stack) -> IRValue:
         """The address of a stack's (address, bytes) in the table."""
         return self.f.at(self.f.param("stacks"), I64(16 * self.plan.stacks.index(stack)), "uint8")
 
-    def cursor(self, stack: Stack) -> Value:
+    def cursor(self, stack: Stack) -> IRValue:
         """The variable with the number of the first free slot of a stack."""
         if stack not in self.cursors:
             self.cursors[stack] = slot = self.f.slot("int64")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.vector_slices import mask
 
@@ -27,10 +27,10 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
 
 
 def tile(
-    f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[Value, Value],
-    a: tuple[Value, int, int], b: tuple[Value, int], c: tuple[Value, int],
-    each_step: Callable[[Value], None] | None = None,
-) -> list[tuple[Value, Value, Value | None]]:  # fmt: skip
+    f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
+    a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int],
+    each_step: Callable[[IRValue], None] | None = None,
+) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
     size:      rows and columns of the tile.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.vector_slices import mask
@@ -30,7 +30,7 @@ def transpose(_: Module, f: Function, spec: Transposition) -> None:
                 _strip(f, spec, start, rest)
 
 
-def _strip(f: Function, spec: Transposition, start: Value, columns: int) -> None:
+def _strip(f: Function, spec: Transposition, start: IRValue, columns: int) -> None:
     """`columns` columns of x from `start`, in all rows."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.rows, width)
@@ -41,7 +41,7 @@ def _strip(f: Function, spec: Transposition, start: Value, columns: int) -> None
         _block(f, spec, I64(whole * width), rest, start, columns)
 
 
-def _block(f: Function, spec: Transposition, row: Value, rows: int, start: Value, columns: int) -> None:
+def _block(f: Function, spec: Transposition, row: IRValue, rows: int, start: IRValue, columns: int) -> None:
     width, dtype = lanes(spec.dtype), spec.dtype
     x = f.at(f.at(f.param("x"), f.op(f"mul nsw {row}, {spec.step}", "int64"), dtype), start, dtype)
     vectors = [f.load(f.at(x, I64(i * spec.step), dtype), dtype, width, mask(columns, width)) for i in range(rows)]
@@ -51,10 +51,10 @@ def _block(f: Function, spec: Transposition, row: Value, rows: int, start: Value
         f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
 
 
-def transposed_square(f: Function, rows: list[Value]) -> list[Value]:
+def transposed_square(f: Function, rows: list[IRValue]) -> list[IRValue]:
     """The columns of a square whose rows are vectors. Elements of missing rows are undefined in the result."""
     width = rows[0].lanes
-    vectors = [*rows, *[Value("poison", rows[0].dtype, width)] * (width - len(rows))]
+    vectors = [*rows, *[IRValue("poison", rows[0].dtype, width)] * (width - len(rows))]
     step = width // 2
     while step:  # exchange the off-diagonal quarters of ever smaller squares
         for i in range(width):
@@ -64,13 +64,13 @@ def transposed_square(f: Function, rows: list[Value]) -> list[Value]:
     return vectors
 
 
-def _exchanged(f: Function, a: Value, b: Value, step: int) -> tuple[Value, Value]:
+def _exchanged(f: Function, a: IRValue, b: IRValue, step: int) -> tuple[IRValue, IRValue]:
     width = a.lanes
     upper = [lane if not lane & step else width + lane - step for lane in range(width)]
     lower = [lane + step if not lane & step else width + lane for lane in range(width)]
     return _shuffled(f, a, b, upper), _shuffled(f, a, b, lower)
 
 
-def _shuffled(f: Function, a: Value, b: Value, lanes: list[int]) -> Value:
+def _shuffled(f: Function, a: IRValue, b: IRValue, lanes: list[int]) -> IRValue:
     order = ", ".join(f"i32 {lane}" for lane in lanes)
     return f.op(f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>", a.dtype, a.lanes)

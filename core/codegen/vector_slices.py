@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.codegen.llvm import I64, Function, Value, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.ir.errors import InternalError
 
@@ -59,11 +59,11 @@ def slices_of(length: int, lanes: int) -> list[VectorSlice]:
     return [VectorSlice(at, lanes, min(lanes, length - at)) for at in range(0, length, lanes)]
 
 
-def mask(count: int, lanes: int) -> Value | None:
+def mask(count: int, lanes: int) -> IRValue | None:
     """A mask of the first `count` lanes; None if that is all of them."""
     if count >= lanes:
         return None
-    return Value(f"<{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>", "bool", lanes)
+    return IRValue(f"<{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>", "bool", lanes)
 
 
 def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
@@ -75,7 +75,7 @@ def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
     return [each for each in found if each[2]]
 
 
-def for_each_block(f: Function, total: int, most: int, body: Callable[[Value, int], None]) -> None:
+def for_each_block(f: Function, total: int, most: int, body: Callable[[IRValue, int], None]) -> None:
     """``body(start, size)`` for each block of `even_blocks`."""
     for start, size, number in even_blocks(total, most):
         if number == 1:
@@ -85,7 +85,9 @@ def for_each_block(f: Function, total: int, most: int, body: Callable[[Value, in
                 body(at, size)
 
 
-def for_each_slice(f: Function, length: int, lanes: int, body: Callable[[Value, int], None], unrolled: int = 4) -> None:
+def for_each_slice(
+    f: Function, length: int, lanes: int, body: Callable[[IRValue, int], None], unrolled: int = 4
+) -> None:
     """``body(start, count)`` for the slices of a row: up to `unrolled` as straight code, more as a loop and a tail."""
     pieces = slices_of(length, lanes)
     if len(pieces) <= unrolled:
@@ -99,7 +101,7 @@ def for_each_slice(f: Function, length: int, lanes: int, body: Callable[[Value, 
         body(I64(whole), length - whole)
 
 
-def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by: int = 0) -> Value:
+def move(f: Function, address: IRValue, dtype: str, *steps: tuple[IRValue, int], by: int = 0) -> IRValue:
     """`address` plus each number times its stride, plus `by` elements."""
     for number, distance in steps:
         if distance and number.name != "0":
@@ -107,30 +109,30 @@ def move(f: Function, address: Value, dtype: str, *steps: tuple[Value, int], by:
     return f.at(address, I64(by), dtype) if by else address
 
 
-def unravel(f: Function, number: Value, sizes: tuple[int, ...]) -> list[Value]:
+def unravel(f: Function, number: IRValue, sizes: tuple[int, ...]) -> list[IRValue]:
     """A position in row-major order as one index for each axis."""
-    found: list[Value] = []
+    found: list[IRValue] = []
     for size in reversed(sizes[1:]):
         found.insert(0, f.op(f"urem {number}, {size}", "int64"))
         number = f.op(f"udiv {number}, {size}", "int64")
     return [number, *found]
 
 
-def fill_zeros(f: Function, address: Value, count: int, dtype: str) -> None:
+def fill_zeros(f: Function, address: IRValue, count: int, dtype: str) -> None:
     """Set `count` elements to 0."""
     f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     nbytes = count * np.dtype(dtype).itemsize
     f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
 
 
-def store_lanes(f: Function, value: Value, address: Value, count: int) -> None:
+def store_lanes(f: Function, value: IRValue, address: IRValue, count: int) -> None:
     """Store the first `count` lanes of `value`."""
     f.store(value, address, mask(count, value.lanes) if value.lanes > 1 else None)
 
 
 def load_phases(
-    f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int, wanted: int = 1
-) -> list[Value]:
+    f: Function, address: IRValue, dtype: str, stride: int, lanes: int, count: int, wanted: int = 1
+) -> list[IRValue]:
     """One vector for each of the `wanted` positions from `address`: `count` elements `stride` apart, in `lanes` lanes.
 
     Nothing after the last of these elements is read.
@@ -150,7 +152,7 @@ def load_phases(
     return [_every(f, block, stride, i, lanes) for i in range(wanted)]
 
 
-def load_strided(f: Function, address: Value, dtype: str, stride: int, lanes: int, count: int) -> Value:
+def load_strided(f: Function, address: IRValue, dtype: str, stride: int, lanes: int, count: int) -> IRValue:
     """A vector of `count` elements `stride` apart, loaded one by one."""
     result = f.splat(literal(0, dtype), lanes)
     for lane in range(count):
@@ -159,12 +161,12 @@ def load_strided(f: Function, address: Value, dtype: str, stride: int, lanes: in
     return result
 
 
-def _every(f: Function, block: Value, stride: int, first: int, lanes: int) -> Value:
+def _every(f: Function, block: IRValue, stride: int, first: int, lanes: int) -> IRValue:
     places = ", ".join(f"i32 {first + stride * i}" for i in range(lanes))
     return f.op(f"shufflevector {block}, {block.type} poison, <{lanes} x i32> <{places}>", block.dtype, lanes)
 
 
-def interleaved(f: Function, vectors: list[Value]) -> Value:
+def interleaved(f: Function, vectors: list[IRValue]) -> IRValue:
     """One vector with element 0 of each of the vectors, then element 1 of each, and so on."""
     lanes, number = vectors[0].lanes, len(vectors)
     if number == 1:
@@ -179,6 +181,6 @@ def interleaved(f: Function, vectors: list[Value]) -> Value:
     return _shuffled(f, whole, whole, [which * lanes + i for i in range(lanes) for which in range(number)])
 
 
-def _shuffled(f: Function, a: Value, b: Value, places: list[int]) -> Value:
+def _shuffled(f: Function, a: IRValue, b: IRValue, places: list[int]) -> IRValue:
     text = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in places)
     return f.op(f"shufflevector {a}, {b}, <{len(places)} x i32> <{text}>", a.dtype, len(places))

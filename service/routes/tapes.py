@@ -13,7 +13,7 @@ from service.routes.documented import accepts
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
 from service.schemas import tapes as schemas
-from service.sessions.tape import Tape
+from service.sessions.tape import OpenTape
 
 __all__ = ["router"]
 
@@ -121,7 +121,7 @@ async def delete_tape(request: Request, tape_id: TapeId) -> Response:
 
 
 def _view(tape: Any) -> dict[str, Any]:
-    assert isinstance(tape, Tape)
+    assert isinstance(tape, OpenTape)
     return {
         "id": tape.id,
         "state": tape.state,

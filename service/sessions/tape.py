@@ -8,11 +8,11 @@ from typing import Any
 
 from service.sessions.session import Kind, Session
 
-__all__ = ["TAPES", "Tape"]
+__all__ = ["TAPES", "OpenTape"]
 
 
 @dataclass(slots=True)
-class Tape(Session):
+class OpenTape(Session):
     """One tape. ops: number of its ops; bytes: size of their values; step: number of renewals."""
 
     ops: int = 0
@@ -29,4 +29,4 @@ class Tape(Session):
         self.ops, self.bytes = result["ops"], result["bytes"]
 
 
-TAPES = Kind("tape", "tap_", "tapes", Tape)
+TAPES = Kind("tape", "tap_", "tapes", OpenTape)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import core
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 from core.codegen.operands import Operands
 from core.codegen.product import product_function
@@ -46,7 +46,7 @@ def test_an_internal_error_names_its_place_and_keeps_the_closest():
 
 def test_a_vector_is_not_splatted_to_other_lanes():
     with pytest.raises(InternalError, match=r"cannot splat <4 x float> %v to 8 lanes"):
-        Function("f", []).splat(Value("%v", "float32", 4), 8)
+        Function("f", []).splat(IRValue("%v", "float32", 4), 8)
 
 
 def test_neighbors_beyond_the_stride_are_not_read():

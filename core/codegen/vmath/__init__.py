@@ -8,7 +8,7 @@ docstring states the largest error in units of the last place (ulp), which the t
 
 from collections.abc import Callable
 
-from core.codegen.llvm import Value
+from core.codegen.llvm import IRValue
 from core.codegen.vmath.arcs import arccos, arcsin, arctan, arctan2
 from core.codegen.vmath.error import erf, erfc
 from core.codegen.vmath.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
@@ -73,4 +73,4 @@ _ALL = (
     tan,
     tanh,
 )
-FUNCTIONS: dict[str, Callable[..., Value]] = {each.__name__: each for each in _ALL}
+FUNCTIONS: dict[str, Callable[..., IRValue]] = {each.__name__: each for each in _ALL}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.expression import Number, fma, polynomial, sqrt, where
 from core.codegen.vmath.trigonometric import PI_2
 
@@ -67,7 +67,7 @@ ASIN = {
 }
 
 
-def arcsin(f: Function, x: Value) -> Value:
+def arcsin(f: Function, x: IRValue) -> IRValue:
     """The inverse sine; NaN outside [-1, 1]. Within 2 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
@@ -75,7 +75,7 @@ def arcsin(f: Function, x: Value) -> Value:
     return where(large, fma(-2.0, y, high) + low, y).copysign(a).value
 
 
-def arccos(f: Function, x: Value) -> Value:
+def arccos(f: Function, x: IRValue) -> IRValue:
     """The inverse cosine; NaN outside [-1, 1]. Within 1.3 ulp."""
     a = Number(f, x)
     large, y = _small_arc(a)
@@ -93,7 +93,7 @@ def _small_arc(x: Number) -> tuple[Number, Number]:
     return large, fma(s * z, polynomial(z, ASIN[x.dtype]), s)
 
 
-def arctan(f: Function, x: Value) -> Value:
+def arctan(f: Function, x: IRValue) -> IRValue:
     """The inverse tangent. Within 1.5 ulp."""
     a = Number(f, x)
     size = a.abs()
@@ -101,7 +101,7 @@ def arctan(f: Function, x: Value) -> Value:
     return _arc(where(steep, 1.0, size) / where(steep, size, 1.0), steep).copysign(a).value
 
 
-def arctan2(f: Function, y: Value, x: Value) -> Value:
+def arctan2(f: Function, y: IRValue, x: IRValue) -> IRValue:
     """The angle of the point (x, y) from the x axis, -pi to pi; the signs of zeros count. Within 1.6 ulp."""
     b, a = Number(f, y), Number(f, x)
     height, width = b.abs(), a.abs()

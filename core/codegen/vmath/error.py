@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.exponential import EXP2, EXPM1, reduce, whole_and_rest
 from core.codegen.vmath.expression import Number, fma, minimum, polynomial, power_of_two, scale_by_power, where
 
@@ -82,7 +82,7 @@ ERFC_BELOW = (
 VANISHED = {"float32": 10.1, "float64": 27.3}  # from here on, erfc is below half the smallest denormal
 
 
-def erf(f: Function, x: Value) -> Value:
+def erf(f: Function, x: IRValue) -> IRValue:
     """The error function. Within 1.4 ulp."""
     a = Number(f, x)
     size = minimum(a.abs(), 3.93 if x.dtype == "float32" else 6.0)
@@ -91,7 +91,7 @@ def erf(f: Function, x: Value) -> Value:
     return where(size < MIDDLE[x.dtype], near, far).copysign(a).value
 
 
-def erfc(f: Function, x: Value) -> Value:
+def erfc(f: Function, x: IRValue) -> IRValue:
     """The complementary error function, 1 - erf(x), accurate for large x too. Within 4.6 ulp; float64 6.5."""
     a = Number(f, x)
     y = _erfc(minimum(a.abs(), VANISHED[x.dtype]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.expression import (
     Number,
     by_pairs,
@@ -147,13 +147,13 @@ def exponential(x: Number, low: Number | None = None) -> Number:
     return scale_by_power(fma(r, fma(r, by_pairs(r, square, EXP[x.dtype]), 1.0), 1.0), n, k)
 
 
-def exp(f: Function, x: Value) -> Value:
+def exp(f: Function, x: IRValue) -> IRValue:
     """e^x. Within 0.9 ulp."""
     a = Number(f, x)
     return exponential(maximum(minimum(a, OVERFLOW[x.dtype]), UNDERFLOW[x.dtype])).value
 
 
-def exp2(f: Function, x: Value) -> Value:
+def exp2(f: Function, x: IRValue) -> IRValue:
     """2^x, exact for integers. Within 0.9 ulp."""
     least, most = (-151.0, 129.0) if x.dtype == "float32" else (-1076.0, 1025.0)
     a = maximum(minimum(Number(f, x), most), least)
@@ -169,7 +169,7 @@ def whole_and_rest(x: Number) -> tuple[Number, Number, Number]:
     return n, shifted.bits() - x.const(magic).bits(), x - n
 
 
-def expm1(f: Function, x: Value) -> Value:
+def expm1(f: Function, x: IRValue) -> IRValue:
     """e^x - 1, accurate for small x too. Within 1.8 ulp."""
     a = Number(f, x)
     _, k, r = reduce(maximum(minimum(a, OVERFLOW[x.dtype]), -45.0))
@@ -182,7 +182,7 @@ def _expm1_of_rest(r: Number) -> Number:
     return fma(r * r, polynomial(r, EXPM1[r.dtype]), r)
 
 
-def sinh(f: Function, x: Value) -> Value:
+def sinh(f: Function, x: IRValue) -> IRValue:
     """The hyperbolic sine. Within 2.1 ulp."""
     a = Number(f, x)
     total, difference, s, c = _halves(a.abs())
@@ -190,7 +190,7 @@ def sinh(f: Function, x: Value) -> Value:
     return where(a.abs() < TINY[x.dtype], a, y.copysign(a)).value
 
 
-def cosh(f: Function, x: Value) -> Value:
+def cosh(f: Function, x: IRValue) -> IRValue:
     """The hyperbolic cosine. Within 1.8 ulp."""
     total, difference, s, c = _halves(Number(f, x).abs())
     return (2.0 * (total + fma(total, c, difference * s))).value
@@ -208,7 +208,7 @@ def _halves(x: Number) -> tuple[Number, Number, Number, Number]:
     return up + down, up - down, s, z * polynomial(z, COSH[x.dtype])
 
 
-def sigmoid(f: Function, x: Value) -> Value:
+def sigmoid(f: Function, x: IRValue) -> IRValue:
     """1 / (1 + e^-x), accurate at both ends. Within 2.5 ulp."""
     # -x = n ln 2 + r, and e^r = (a + r b) / (a - r b) with tanh(r / 2) = r b / a: one division is enough
     bounded = maximum(minimum(Number(f, x), 20.0 if x.dtype == "float32" else 44.0), UNDERFLOW[x.dtype])
@@ -225,7 +225,7 @@ def sigmoid(f: Function, x: Value) -> Value:
     return (scale * below / fma(scale, below, fma(r, b, a))).value
 
 
-def tanh(f: Function, x: Value) -> Value:
+def tanh(f: Function, x: IRValue) -> IRValue:
     """The hyperbolic tangent. Within 2.6 ulp."""
     # x = (n ln 2 + r) / 2, and the result is e / (e + 2) with e = 2^n e^r - 1, which never exceeds 1
     a = Number(f, x)

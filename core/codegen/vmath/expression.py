@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.codegen import machine
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 
 __all__ = [
     "Number",
@@ -38,7 +38,7 @@ class Number:
     __slots__ = ("function", "value")
     __hash__ = None  # type: ignore[assignment]  # == writes a comparison
 
-    def __init__(self, function: Function, value: Value) -> None:
+    def __init__(self, function: Function, value: IRValue) -> None:
         self.function = function
         self.value = value
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential
 from core.codegen.vmath.expression import (
     Number,
@@ -62,7 +62,7 @@ LOG10_2 = {
 }
 
 
-def log(f: Function, x: Value) -> Value:
+def log(f: Function, x: IRValue) -> IRValue:
     """The natural logarithm; -inf at 0, NaN below. Within 1 ulp."""
     a = Number(f, x)
     e, m = split(a)
@@ -75,14 +75,14 @@ def logarithm(e: Number, rest: Number) -> Number:
     return fma(e, high, rest + fma(e, low, log_of_one_plus(rest)))
 
 
-def log2(f: Function, x: Value) -> Value:
+def log2(f: Function, x: IRValue) -> IRValue:
     """The logarithm to base 2, exact for powers of 2. Within 1.1 ulp."""
     a = Number(f, x)
     e, m = split(a)
     return edges(a, e + _times(m - 1.0, LOG2_E[x.dtype])).value
 
 
-def log10(f: Function, x: Value) -> Value:
+def log10(f: Function, x: IRValue) -> IRValue:
     """The logarithm to base 10, exact for powers of 10. Within 1.1 ulp."""
     a = Number(f, x)
     e, m = split(a)
@@ -96,7 +96,7 @@ def _times(rest: Number, factor: tuple[float, float]) -> Number:
     return fma(rest, high, fma(rest, low, log_of_one_plus(rest) * high))
 
 
-def log1p(f: Function, x: Value) -> Value:
+def log1p(f: Function, x: IRValue) -> IRValue:
     """log(1 + x), accurate for small x too. Within 1.6 ulp."""
     return one_plus(Number(f, x)).value
 
@@ -111,7 +111,7 @@ def one_plus(x: Number) -> Number:
     return where(x.abs() < TINY[x.dtype], x, edges(total, y))
 
 
-def logaddexp(f: Function, x: Value, y: Value) -> Value:
+def logaddexp(f: Function, x: IRValue, y: IRValue) -> IRValue:
     """log(e^x + e^y), without overflow. Within 2 ulp of the larger of the result and the greater operand."""
     a, b = Number(f, x), Number(f, y)
     first = a > b
@@ -130,7 +130,7 @@ def logaddexp(f: Function, x: Value, y: Value) -> Value:
 LARGE = {"float32": 2.0**28, "float64": 2.0**56}  # above, x^2 + 1 rounds to x^2, and log(1 + x) is log(x)
 
 
-def arcsinh(f: Function, x: Value) -> Value:
+def arcsinh(f: Function, x: IRValue) -> IRValue:
     """The inverse hyperbolic sine. Within 2 ulp."""
     a = Number(f, x)
     size = a.abs()
@@ -139,7 +139,7 @@ def arcsinh(f: Function, x: Value) -> Value:
     return _of_large(size, beyond_one).copysign(a).value
 
 
-def arccosh(f: Function, x: Value) -> Value:
+def arccosh(f: Function, x: IRValue) -> IRValue:
     """The inverse hyperbolic cosine; NaN below 1. Within 2 ulp."""
     a = Number(f, x)
     above = a - 1.0
@@ -153,7 +153,7 @@ def _of_large(x: Number, beyond_one: Number) -> Number:
     return one_plus(where(large, x, beyond_one)) + where(large, x.const(math.log(2.0)), 0.0)
 
 
-def arctanh(f: Function, x: Value) -> Value:
+def arctanh(f: Function, x: IRValue) -> IRValue:
     """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond. Within 2.2 ulp."""
     a = Number(f, x)
     size = a.abs()

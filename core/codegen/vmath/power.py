@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from core.codegen.llvm import Function, Value
+from core.codegen.llvm import Function, IRValue
 from core.codegen.vmath.exponential import OVERFLOW, UNDERFLOW, exponential
 from core.codegen.vmath.expression import Number, fma, maximum, minimum, polynomial, two_sum, where
 from core.codegen.vmath.logarithm import edges, logarithm, split
@@ -25,7 +25,7 @@ THIRDS = (0.6666666666666666, 3.700743415417188e-17)  # 2/3 in two parts
 LN2 = (0.693147180559663, 2.8235290563031577e-13)  # the first has 41 bits, so its products with exponents are exact
 
 
-def power(f: Function, x: Value, y: Value) -> Value:
+def power(f: Function, x: IRValue, y: IRValue) -> IRValue:
     """x^y as C's pow: 1 for y = 0 and for x = 1, NaN for x < 0 unless y is an integer. Within 0.6 ulp; float64 1.5."""
     base, exponent = Number(f, x), Number(f, y)
     size = base.abs()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from core.codegen.llvm import I64, Function, Value
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.vmath.expression import Number, by_pairs, fma, mantissa_bits, where
 
 __all__ = ["cos", "sin", "sine_and_cosine", "tan"]
@@ -48,17 +48,17 @@ COS = {
 }
 
 
-def sin(f: Function, x: Value) -> Value:
+def sin(f: Function, x: IRValue) -> IRValue:
     """The sine of x radians, for every finite x. Within 1.6 ulp."""
     return sine_and_cosine(f, x)[0]
 
 
-def cos(f: Function, x: Value) -> Value:
+def cos(f: Function, x: IRValue) -> IRValue:
     """The cosine of x radians, for every finite x. Within 1.6 ulp."""
     return sine_and_cosine(f, x)[1]
 
 
-def sine_and_cosine(f: Function, x: Value) -> tuple[Value, Value]:
+def sine_and_cosine(f: Function, x: IRValue) -> tuple[IRValue, IRValue]:
     """The sine and the cosine, in little more time than one of them."""
     a = Number(f, x)
     n, s, c = _sine_and_cosine_of_rest(a.abs())
@@ -66,7 +66,7 @@ def sine_and_cosine(f: Function, x: Value) -> tuple[Value, Value]:
     return _signed(where(even, s, c), n, a).value, _signed(where(even, c, s), n + 1).value
 
 
-def tan(f: Function, x: Value) -> Value:
+def tan(f: Function, x: IRValue) -> IRValue:
     """The tangent of x radians, for every finite x. Within 3.7 ulp; float64 3."""
     a = Number(f, x)
     n, s, c = _sine_and_cosine_of_rest(a.abs())
@@ -120,14 +120,14 @@ def reduce(x: Number) -> tuple[Number, Number, Number]:
     f.jump(after)
     f.begin(after)
 
-    def joined(near: Number, far: Value) -> Number:
+    def joined(near: Number, far: IRValue) -> Number:
         text = f"phi {far.type} [ {near.value.name}, %{before} ], [ {far.name}, %{end} ]"
         return Number(f, f.op(text, far.dtype, far.lanes))
 
     return joined(r, far_r), joined(nearly, far_r), joined(k, far_k)
 
 
-def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
+def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[IRValue, IRValue]:
     """r and n, with the lanes above the limit reduced one after the other. A call, because it rarely runs."""
     f, lanes = x.function, x.value.lanes
     name = f"reduce_far_{x.dtype}_{lanes}"
@@ -141,7 +141,7 @@ def _reduce_lanes(x: Number, r: Number, k: Number) -> tuple[Value, Value]:
 @cache
 def _lane_by_lane(name: str, dtype: str, quadrants: str, lanes: int) -> str:
     """The text of a function that reduces the lanes of its first argument that are above the limit."""
-    pair = f"{{ {Value('', dtype, lanes).type}, {Value('', quadrants, lanes).type} }}"
+    pair = f"{{ {IRValue('', dtype, lanes).type}, {IRValue('', quadrants, lanes).type} }}"
     f = Function(name, [("x", dtype, lanes), ("r", dtype, lanes), ("k", quadrants, lanes)], pair, internal=True)
     slots = [f.slot(v.dtype, lanes) for v in f.params]
     for v, slot in zip(f.params, slots, strict=True):
