@@ -33,7 +33,7 @@ def other_sizes(values: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_what_an_op_gives_for_a_size_that_was_unknown_has_the_type_that_was_inferred(name):
+def test_results_for_open_sizes_have_the_inferred_types(name):
     spec = OPS[name]
     for example in examples_of(spec):
         values = arrays(example)

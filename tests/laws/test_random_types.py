@@ -58,7 +58,7 @@ def checked():
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(max_examples=-(-EXAMPLES // (4 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
-def test_every_value_of_a_random_program_has_the_type_that_was_inferred(checked, part, document, seed):
+def test_every_value_of_a_random_program_has_its_inferred_type(checked, part, document, seed):
     values, draw = leaves(seed), random.Random(seed)
     memory = [draw.choice(POLICIES) for _ in range(draw.randint(1, 2))]
     shapes = {name: np.shape(value) for name, value in values.items()} if draw.random() < 0.5 else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-import threading
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from core.ir import Block, Op, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.derived import REMEMBERED
 from core.ir.exact import exact, exact_attrs
-from core.ir.lru import LRU
 from core.passes.cse import share_common
 from core.wire import read, write
 from tests.programs import Sketch, grads
@@ -110,50 +108,6 @@ def test_a_value_without_an_exact_key_is_refused(value):
 def test_exact_keys_of_attributes_contain_their_names():
     assert exact_attrs({}) == ()
     assert exact_attrs({"a": 1, "b": 2}) != exact_attrs({"b": 1, "a": 2})
-
-
-def test_a_full_cache_evicts_the_least_recently_used_values():
-    cache: LRU[str] = LRU(10, len)
-    for key in "abc":
-        cache.put(key, key * 3)
-    assert cache.get("a") == "aaa"
-
-    cache.put("d", "dddd")
-
-    assert [cache.get(key) for key in "abcd"] == ["aaa", None, "ccc", "dddd"]
-    cache.put("a", "a" * 11)
-    assert len(cache) == 0
-
-
-def test_a_value_put_twice_counts_once():
-    cache: LRU[str] = LRU(10, len)
-    for _ in range(4):
-        cache.put("a", "aaaaa")
-    cache.put("b", "bbbbb")
-
-    assert cache.get("a") == "aaaaa"
-    assert cache.get("b") == "bbbbb"
-
-
-def test_a_cache_used_by_several_threads_stays_within_its_limit():
-    cache: LRU[int] = LRU(50)
-    wrong: list[int] = []
-
-    def use(start: int) -> None:
-        for i in range(start, start + 3000):
-            cache.put(i % 97, i % 97)
-            found = cache.get((i * 7) % 97)
-            if found not in (None, (i * 7) % 97) or len(cache) > 51:
-                wrong.append(i)
-
-    threads = [threading.Thread(target=use, args=(start,)) for start in (0, 31, 62)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-
-    assert not wrong
-    assert len(cache) == 50
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0])
