@@ -30,7 +30,7 @@ from tests.rewriting import inlined, renamed, wrapped
 from tests.strategies import LEAVES, TABLE, programs, written
 
 EXAMPLES = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "120"))
-PARTS = 6
+PARTS = 12
 COUNTS = {"two": 2, "none": 0}
 FIXED = {
     "yes": np.asarray(True),

@@ -82,7 +82,7 @@ def test_the_vector_of_a_simple_eigenvalue_has_a_gradient_if_other_eigenvalues_a
         ("svd", 2, [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]),
     ],
 )
-def test_vectors_that_are_not_unique_have_no_gradient(type, slot, value):
+def test_non_unique_vectors_have_no_gradient(type, slot, value):
     weights = np.sin(np.arange(1.0, 10.0))
 
     def loss(emit, x):

@@ -41,7 +41,7 @@ def test_a_ready_service_passes() -> None:
         assert failure("127.0.0.1", port) is None
 
 
-def test_a_service_that_is_not_ready_fails_with_the_reason() -> None:
+def test_an_unready_service_fails_with_the_reason() -> None:
     with answering(503, b'{"status": "starting"}') as port:
         assert failure("127.0.0.1", port) == f'127.0.0.1:{port} answers 503: {{"status": "starting"}}'
 
