@@ -11,13 +11,13 @@ from pathlib import Path
 
 from core.codegen.llvm import I64, Function, IRValue, element_type, literal
 from core.codegen.module import Module
-from core.codegen.polling import POLL_WORK, STOP_PARAM, product_polls
+from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.vector_slices import move
 from core.plan.data import Gemm, View
 
 __all__ = ["address_of", "function", "unit"]
 
-PIECE = 4 * POLL_WORK
+PIECE = 1_000_000_000
 """Operations of one call of the BLAS in a long product."""
 
 COLUMNS = 256

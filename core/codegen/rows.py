@@ -15,7 +15,7 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
-from core.codegen.polling import POLL_WORK, STOP_PARAM
+from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
@@ -42,7 +42,7 @@ def row_function(name: str, kernel: RowKernel) -> Function:
 
 def rows_poll(kernel: RowKernel) -> bool:
     """Whether the function of a kernel polls: all its rows together are much work."""
-    return kernel.rows * kernel.inner * row_cost(kernel) > POLL_WORK
+    return is_long(kernel.rows * kernel.inner * row_cost(kernel))
 
 
 def row_cost(kernel: RowKernel) -> int:

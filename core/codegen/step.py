@@ -16,7 +16,7 @@ from core.codegen.flow import grow_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
-from core.codegen.polling import POLL_WORK, stop_of
+from core.codegen.polling import is_long, stop_of
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
@@ -86,7 +86,7 @@ class _Step(StepWriter):
     _exit: str | None = None
 
     def sequence(self, body: Sequence) -> None:
-        """Write all instructions of `body`. The code reads the stop word after every `POLL_WORK` of straight code."""
+        """Write all instructions of `body`. The code reads the stop word after every stretch of long work."""
         spent = 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
@@ -95,7 +95,7 @@ class _Step(StepWriter):
                 self.straight(waiting)
                 self.instruction(each)
                 continue
-            if spent > POLL_WORK:
+            if is_long(spent):
                 self.straight(waiting)
                 self.poll()
                 spent = 0
@@ -156,7 +156,7 @@ class _Step(StepWriter):
     def long(self, each: Instruction) -> Iterator[None]:
         """Inside the context, loops of the step itself may poll if the work of `each` is long."""
         work = work_of(each)
-        if work.flops + work.nbytes > POLL_WORK:
+        if is_long(work.flops + work.nbytes):
             self.f.stop = self.stop_word()
         yield
         self.f.stop = None
@@ -294,7 +294,7 @@ class _Step(StepWriter):
         self._indexed(name, each)
 
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
-        self.module.polls |= gather_work(each) > POLL_WORK
+        self.module.polls |= is_long(gather_work(each))
         views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
         self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
 
@@ -315,7 +315,7 @@ class _Step(StepWriter):
         )
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
         total, room = kernels.units(each), kernels.scratch_bytes(each)
-        self.module.polls |= kernels.work(each) > POLL_WORK
+        self.module.polls |= is_long(kernels.work(each))
         chunks = parallel.kernel_chunks(each, self.threads)
         if room:
             addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8"))

@@ -19,6 +19,7 @@ import select
 import signal
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from errno import ENOMEM, ENOSPC
@@ -48,7 +49,11 @@ PR_SET_PDEATHSIG, MADV_DONTNEED = 1, 4
 BUILTIN = {each.__name__: each for each in (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError)}
 """Errors of kernels that the executor explains; they are raised again as they are."""
 
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def call_in_child(run: Run, function: Callable[..., Any], *args: Any) -> Any:
@@ -115,16 +120,21 @@ def _outcome(report: bytes, status: int, memory: int) -> Any:
     said = json.loads(report)
     if "error" in said:
         raise _error(said)
-    mapped = memoryview(_map(memory, said["size"]))
-    arrays = tuple(_mapped(mapped, each) for each in said["arrays"])
+    mapped = _map(memory, said["size"])
+    arrays = tuple(_array(mapped, each) for each in said["arrays"])
     return arrays if said["is_tuple"] else arrays[0]
 
 
-def _map(memory: int, size: int) -> mmap.mmap | bytes:
-    try:
-        return mmap.mmap(memory, size) if size else b""
-    except OSError as error:
-        raise MemoryError("the results of an op cannot be mapped") from error
+def _map(memory: int, size: int) -> Any:
+    """The file `memory` as a buffer. It is unmapped with its last array; `mmap.mmap` would keep a descriptor too."""
+    if not size:
+        return b""
+    address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, memory, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError("the results of an op cannot be mapped")
+    buffer = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(buffer, _LIBC.munmap, address, size).atexit = False  # arrays may live until the process ends
+    return buffer
 
 
 def _error(said: dict[str, Any]) -> BaseException:
@@ -138,7 +148,7 @@ def _error(said: dict[str, Any]) -> BaseException:
     return InternalError(f"{name}: {message}\n{said['traceback']}")
 
 
-def _mapped(memory: memoryview, said: dict[str, Any]) -> np.ndarray:
+def _array(memory: Any, said: dict[str, Any]) -> np.ndarray:
     """One result: its elements lie in the order of `axes`, and those with `repeats` are one element repeated."""
     dtype, shape, axes, offset = as_dtype(said["dtype"]), said["shape"], said["axes"], said["offset"]
     stored = [1 if i in said["repeats"] else n for i, n in enumerate(shape)]
@@ -213,7 +223,7 @@ def _write(memory: int, data: np.ndarray, offset: int, frees: bool) -> None:
             begin, page = piece.ctypes.data, mmap.PAGESIZE
             first, last = -(-begin // page) * page, (begin + piece.size) // page * page
             if last > first:
-                _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_DONTNEED)
+                _LIBC.madvise(first, last - first, MADV_DONTNEED)
 
 
 def _told(error: BaseException) -> dict[str, Any]:
