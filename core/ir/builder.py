@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +58,12 @@ class Value:
         return self._binary("mul", other) if isinstance(other, Value) else self._affine(other, 0.0)
 
     def __truediv__(self, other: Value | float) -> Value:
-        return self._binary("div", other) if isinstance(other, Value) else self._affine(1.0 / other, 0.0)
+        if isinstance(other, Value):
+            return self._binary("div", other)
+        inverse = 1.0 / other if other else math.inf
+        if math.isinf(inverse):  # a product with it would be infinite where the quotient is not
+            return self._binary("div", self.builder.constant(other, self.dtype))
+        return self._affine(inverse, 0.0)
 
     def __radd__(self, other: float) -> Value:
         return self._affine(1.0, other)

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import NotNegative
 from core.ops.common.types import product
 from core.ops.elementwise.arithmetic import stop_gradient
 from core.ops.elementwise.logic import where
@@ -25,7 +26,7 @@ LIST = np.arange(1.0, 7.0) / 4
 
 
 @composite
-def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: float = 1e-5):
+def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: NotNegative = 1e-5):
     """Layer normalisation: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
     `begin_norm_axis` on.
 
@@ -80,7 +81,7 @@ def batch_norm(
     variance,
     *,
     momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    epsilon: NotNegative = 1e-5,
     is_test: bool = False,
     use_global_stats: bool = False,
     data_layout: Literal["NCHW", "NHWC"] = "NCHW",

@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Count, OpenSize, Size
 from core.ops.common.types import axis_of, matches, same_size
 from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
 from core.ops.indexing.gather import gather, slice_
@@ -39,7 +40,7 @@ def _static_size(value: Any, axis: int) -> int:
 
 
 @op
-def tile(xp, x, *, repeats: tuple[int, ...]):
+def tile(xp, x, *, repeats: tuple[Size, ...]):
     """x repeated `repeats[i]` times along axis i.
 
     If `repeats` and the axes of x differ in number, the shorter list is padded with 1 in front.
@@ -49,8 +50,6 @@ def tile(xp, x, *, repeats: tuple[int, ...]):
 
 @tile.infer
 def tile_infer(x, *, repeats):
-    if any(n < 0 for n in repeats):
-        raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
     rank = max(x.rank, len(repeats))
     shape, counts = _padded_in_front(x.shape, rank), _padded_in_front(repeats, rank)
     return TensorType(tuple(-1 if n == -1 else n * r for n, r in zip(shape, counts, strict=True)), x.dtype)
@@ -79,7 +78,7 @@ tile.example(
 
 
 @op
-def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
+def sum_tiles_like(xp, x, like, *, repeats: tuple[Size, ...]):
     """Sum of the tiles of x, each shaped like `like`: the transpose of `tile` with these `repeats`. `like` gives only
     its shape.
     """
@@ -112,7 +111,7 @@ sum_tiles_like.example(
 
 
 @composite
-def broadcast_to(x, *, shape: tuple[int, ...]):
+def broadcast_to(x, *, shape: tuple[OpenSize, ...]):
     """x broadcast to `shape`. Another name for `expand`."""
     return expand(x, shape=shape)
 
@@ -168,13 +167,11 @@ repeat_positions.example(
 
 
 @composite
-def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
+def repeat(x, counts=None, *, repeats: Size = 1, axis: int = 0):
     """Each slice of x along `axis`, `repeats` times in a row. With `counts`, slice i occurs `counts[i]` times."""
     at = axis_of(axis, x.rank)
     if counts is not None:
         return gather(x, repeat_positions(counts, x, axis=at), axis=at)
-    if repeats < 0:
-        raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
     if x.shape.count(-1) > 1:
         raise ProgramError(f"repeat allows at most one unknown size, not {x.type}", "shape_mismatch")
     copies = tile(unsqueeze(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
@@ -257,12 +254,11 @@ strided_slice.example(
 
 
 @composite
-def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
+def crop(x, *, offsets: tuple[Size, ...], shape: tuple[OpenSize, ...]):
     """The part of x of size `shape` that begins at `offsets`. A size of -1 reaches to the end of the axis."""
-    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0 or min((*shape, 0)) < -1:
+    if len(offsets) != x.rank or len(shape) != x.rank:
         raise ProgramError(
-            f"crop needs {x.rank} offsets of at least 0 and {x.rank} sizes, not {list(offsets)} and {list(shape)}",
-            "bad_attr",
+            f"crop needs {x.rank} offsets and {x.rank} sizes, not {list(offsets)} and {list(shape)}", "bad_attr"
         )
     for n, start, size in zip(x.shape, offsets, shape, strict=True):
         if n >= 0 and (start > n or size > n - start):
@@ -315,16 +311,13 @@ meshgrid.example(
 
 
 @composite(no_gradient=_INTEGER)
-def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1):
+def shard_index(x, *, index_num: Count, nshards: Count, shard_id: Size, ignore_value: int = -1):
     """Indices local to shard `shard_id`. `index_num` indices are divided into `nshards` equal shards.
 
     An index outside the shard becomes `ignore_value`.
     """
-    if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
-        raise ProgramError(
-            f"shard_id must be within 0 to nshards - 1 and index_num positive, not {shard_id}, {nshards}, {index_num}",
-            "bad_attr",
-        )
+    if shard_id >= nshards:
+        raise ProgramError(f"shard_id must be below the {nshards} shards, not {shard_id}", "bad_attr")
     size = -(-index_num // nshards)
     at = x - full_like(x, value=shard_id * size)
     inside = logical_and(greater_equal(at, fill_zeros_like(x)), less_than(at, full_like(x, value=size)))

@@ -27,7 +27,8 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 @op
 def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
     """Diagonal of two axes of x: ``out[..., i] = x[i, i + offset]``. The diagonal becomes the last axis."""
-    return xp.diagonal(x, offset, axis1, axis2)
+    # NumPy keeps the offset in a C int: one beyond the array may wrap around
+    return xp.diagonal(x, min(max(offset, -x.shape[axis1]), x.shape[axis2]), axis1, axis2)
 
 
 @diagonal.infer

@@ -7,6 +7,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import OpenSize
 from core.ops.common.types import axes_of, axis_of, product
 
 __all__: list[str] = []
@@ -17,7 +18,7 @@ EMPTY = X[:0]
 
 
 @op
-def reshape(xp, x, *, shape: tuple[int, ...]):
+def reshape(xp, x, *, shape: tuple[OpenSize, ...]):
     """x with another shape; the elements keep their row-major order. One size may be -1 and is computed from the
     others.
     """
@@ -26,10 +27,8 @@ def reshape(xp, x, *, shape: tuple[int, ...]):
 
 @reshape.infer
 def reshape_infer(x, *, shape):
-    if shape.count(-1) > 1 or any(n < -1 for n in shape):
-        raise ProgramError(
-            f"at most one size of {list(shape)} may be -1, and the others must be at least 0", "bad_attr"
-        )
+    if shape.count(-1) > 1:
+        raise ProgramError(f"at most one size of {list(shape)} may be -1", "bad_attr")
     total, rest = product(x.shape), product(n for n in shape if n != -1)
     if total == -1:
         return TensorType(shape, x.dtype)

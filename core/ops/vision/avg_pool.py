@@ -12,6 +12,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Positive, Reach, Span
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes, wide
 from core.ops.elementwise.arithmetic import abs_, pow_
@@ -39,9 +40,9 @@ def window_sum(
     xp,
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Sum over each window of x [n, c, *spatial]: ``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]``.
@@ -67,9 +68,9 @@ def window_sum_adjoint(
     ct,
     like,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Cotangent of the input of `window_sum`. `like` gives the shape of the input."""
@@ -110,9 +111,9 @@ def _average(x, n, exclusive, **attrs):
 def avg_pool1d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -125,9 +126,9 @@ def avg_pool1d(
 def avg_pool2d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0, 0),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0, 0),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -147,9 +148,9 @@ def avg_pool2d(
 def avg_pool3d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -162,15 +163,13 @@ def avg_pool3d(
 def lp_pool(
     x,
     *,
-    p: float = 2.0,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    p: Positive = 2.0,
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """p-norm of each window of x [n, c, *spatial]: ``sum(|x| ** p) ** (1 / p)``. A window of zeros has gradient 0."""
-    if not 0 < p < math.inf:
-        raise ProgramError(f"p must be positive and finite, not {p}", "bad_attr")
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
 
     def safe_power(base, exponent):

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Reach
 from core.ops.common.windows import PLANE, Convolution, Window, pads_of, sizes
 from core.ops.shape.creation import fill_constant_batch_size_like
 from core.ops.shape.reshape import transpose, unsqueeze
@@ -180,7 +181,7 @@ def conv1d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
@@ -199,7 +200,7 @@ def conv2d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
@@ -223,7 +224,7 @@ def conv3d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):

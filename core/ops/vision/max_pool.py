@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Reach, Size, Span
 from core.ops.common.types import same_size
 from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
 from core.ops.indexing.gather import check_index, in_range
@@ -65,9 +66,9 @@ def max_pool(
     xp,
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
@@ -183,9 +184,9 @@ def check_rank(x, n: int) -> None:
 def max_pool1d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of one spatial axis, x [n, c, length]: see `max_pool2d`."""
@@ -197,9 +198,9 @@ def max_pool1d(
 def max_pool2d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0, 0),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0, 0),
     ceil_mode: bool = False,
 ):
     """Maximum over each window of x [n, c, h, w]: ``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``.
@@ -217,9 +218,9 @@ def max_pool2d(
 def max_pool3d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of three spatial axes, x [n, c, depth, h, w]: see `max_pool2d`."""
@@ -228,12 +229,12 @@ def max_pool3d(
 
 
 @composite
-def max_unpool(x, index, *, output_size: tuple[int, ...]):
+def max_unpool(x, index, *, output_size: tuple[Size, ...]):
     """Zeros [n, c, *output_size] with x at the positions in `index`, which come from a maximum pooling.
 
     Elements with the same position are added.
     """
-    if any(n < 0 for n in output_size) or len(output_size) != x.rank - 2:
+    if len(output_size) != x.rank - 2:
         raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
     if x.shape[1] == -1:
         raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
