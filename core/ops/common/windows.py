@@ -121,6 +121,8 @@ def _overlap(size: int, count: int, step: int, start: int) -> tuple[slice, slice
 
 def blocks(shape: tuple[int, ...], room: int) -> Iterator[tuple[slice, ...]]:
     """Blocks of at most `room` elements (at least one) that cover an array, with whole last axes where they fit."""
+    if 0 in shape:
+        return
     steps: list[int] = []
     for n in reversed(shape):
         step = max(1, min(n, room))

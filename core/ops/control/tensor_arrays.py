@@ -237,6 +237,8 @@ def array_join(xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtyp
         sizes = like.shape[1:]
     if like is not None or count < 0:
         count = len(array) if like is None else like.shape[0]
+    if len(array) > count:
+        raise ExecutionError(f"an array of {len(array)} elements does not fit into {count}", "shape_mismatch")
     out = xp.zeros((count, *sizes), dtype=as_dtype(dtype))
     for i, each in enumerate(array):
         if each is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import check_count, fill_zeros_like, full_like
-from core.ops.shape.reshape import reshape, unsqueeze
+from core.ops.shape.reshape import merged, unsqueeze
 
 __all__: list[str] = []
 
@@ -26,14 +25,6 @@ X = np.arange(6.0).reshape(2, 3) + 1
 CUBE = np.arange(12.0).reshape(2, 3, 2) - 4
 EMPTY = X[:0]
 _INTEGER = "its result is an integer"
-
-
-def _static_size(value: Any, axis: int) -> int:
-    """The size of an axis. Raises ProgramError (shape_mismatch) if it is unknown before the run."""
-    n = value.shape[axis]
-    if n == -1:
-        raise ProgramError(f"the size of axis {axis} must be known, not {value.type}", "shape_mismatch")
-    return n
 
 
 # --- repeating -------------------------------------------------------------------------------------------------
@@ -172,11 +163,8 @@ def repeat(x, counts=None, *, repeats: Size = 1, axis: int = 0):
     at = axis_of(axis, x.rank)
     if counts is not None:
         return gather(x, repeat_positions(counts, x, axis=at), axis=at)
-    if x.shape.count(-1) > 1:
-        raise ProgramError(f"repeat allows at most one unknown size, not {x.type}", "shape_mismatch")
     copies = tile(unsqueeze(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
-    n = x.shape[at]
-    return reshape(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
+    return merged(copies, at, at + 2)
 
 
 repeat.example(
@@ -210,6 +198,27 @@ flip.example(
 )
 
 
+@op(no_gradient=_INTEGER)
+def roll_positions(xp, x, *, shift: int, axis: int = 0):
+    """The position along `axis` of x from which `roll` takes each slice, as int64."""
+    n = x.shape[axis]
+    return (xp.arange(n, dtype="int64") - shift % max(n, 1)) % max(n, 1)
+
+
+@roll_positions.infer
+def roll_positions_infer(x, *, shift, axis):
+    return TensorType((x.shape[axis_of(axis, x.rank)],), "int64")
+
+
+roll_positions.example(
+    lambda: [
+        Example((X,), (np.array([2, 0, 1]),), {"shift": 1, "axis": 1}),
+        Example((X,), (np.array([1, 0]),), {"shift": -7}),
+        Example((EMPTY,), (np.zeros(0, int),), {"shift": 3}),
+    ]
+)
+
+
 @composite
 def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
     """x moved cyclically by `shifts[i]` along `axes[i]`: ``out[i] = x[(i - shift) mod n]``."""
@@ -217,7 +226,10 @@ def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
         raise ProgramError(f"shifts and axes differ in number: {len(shifts)} and {len(axes)}", "bad_attr")
     for shift, axis in zip(shifts, axes, strict=True):
         at = axis_of(axis, x.rank)
-        n = _static_size(x, at)
+        n = x.shape[at]
+        if n == -1:
+            x = gather(x, roll_positions(x, shift=shift, axis=at), axis=at)
+            continue
         by = shift % n if n else 0
         if by:
             tail = slice_(x, axes=(at,), starts=(n - by,), ends=(n,))

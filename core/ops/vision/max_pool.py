@@ -25,6 +25,7 @@ __all__ = [
     "by_window_elements",
     "cases",
     "check_rank",
+    "geometry",
     "pool_shape",
     "window_elements",
     "windows",
@@ -35,7 +36,7 @@ def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> Tens
     n = x.rank - 2
     if not 1 <= n <= 3 or not x.is_float:
         raise ProgramError(f"pooling needs floats with 3 to 5 axes, not {x}", "shape_mismatch")
-    kernel, stride, pads = _geometry(n, kernel_size, strides, paddings)
+    kernel, stride, pads = geometry(n, kernel_size, strides, paddings)
     if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
         raise ProgramError(f"paddings {list(paddings)} must be smaller than the window {list(kernel)}", "bad_attr")
     if 0 in x.shape[2:]:
@@ -44,14 +45,15 @@ def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> Tens
     return TensorType((*x.shape[:2], *(reach(m, k, s, p, 1, ceil_mode) for m, k, s, p in axes)), x.dtype)
 
 
-def _geometry(n: int, kernel_size, strides, paddings):
+def geometry(n: int, kernel_size, strides, paddings):
+    """Kernel, strides and paddings (before, after), one of each for each of n axes."""
     kernel = sizes(kernel_size, n, "kernel_size", 1)
     return kernel, sizes(strides or kernel, n, "strides", 1), pads_of(paddings, n)
 
 
 def windows(size, counts, kernel_size, strides, paddings):
     """The overlaps of the windows with x, as `meetings` yields them, for spatial axes of `size`."""
-    kernel, stride, pads = _geometry(len(size), kernel_size, strides, paddings)
+    kernel, stride, pads = geometry(len(size), kernel_size, strides, paddings)
     starts = tuple(-before for before, _ in pads)
     return meetings(size, kernel, counts, stride, (1,) * len(size), starts)
 
@@ -73,9 +75,9 @@ def max_pool(
 ):
     """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
     shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
-    geometry = _geometry(x.ndim - 2, kernel_size, strides, paddings)
-    by = _by_window if few_windows(geometry[0], shape[2:]) else _by_element
-    return by(xp, x, shape, geometry, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
+    how = geometry(x.ndim - 2, kernel_size, strides, paddings)
+    by = _by_window if few_windows(how[0], shape[2:]) else _by_element
+    return by(xp, x, shape, how, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
 
 
 def _by_window(xp, x, shape, geometry, overlaps):
