@@ -15,7 +15,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
 from core.ops import control
 from core.ops.common.types import joined_type
-from core.ops.control.inner_blocks import BranchMemory, LoopMemory
+from core.ops.control.inner_blocks import BranchMemory, LoopMemory, empty
 from core.wire.reader import Reader
 from core.wire.site import KEY, AlreadyReported, Site
 
@@ -215,13 +215,30 @@ def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | N
     """Run branch number `index` (int64). An index out of range selects the last branch."""
     merged = _merge(r, at, branches)
     _check_listed(at, merged.read, None)
+    if len(merged.blocks) == 1:
+        (only,) = merged.blocks
+        unreachable = _unreachable(only, [merged.read.index(n) if n in merged.read else None for n in merged.visible])
+        always = at.b.constant(True, "bool")
+        op = at.b.make("if_else", always, *at.current(merged.read), true_block=only, false_block=unreachable)
+        r.define(at, at.b.typed(op), merged.visible)
+        return
     last = at.b.constant(len(branches) - 1, "int64")
     zero = at.b.constant(0, "int64")
     inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
     index = at.b.emit("where", inside, index, last)
-    blocks = merged.blocks if len(merged.blocks) > 1 else merged.blocks * 2
-    op = _bisect(at.b, index, at.current(merged.read), blocks, 0)
+    op = _bisect(at.b, index, at.current(merged.read), merged.blocks, 0)
     r.define(at, at.b.typed(op), merged.visible)
+
+
+def _unreachable(like: Block, passed: Sequence[int | None]) -> Block:
+    """A block with the signature of `like` that never runs. Using `like` twice would double nested blocks per level.
+
+    passed: for each result the number of the parameter to return, or None for a value without a parameter.
+    """
+    b = BlockBuilder()
+    params = [b.param(t, n) for n, t in zip(like.params, like.param_types, strict=True)]
+    results = zip(passed, like.result_types, strict=True)
+    return b.build([empty(b, t) if i is None else params[i] for i, t in results])
 
 
 def _bisect(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Sequence[Block], first: int) -> Op:

@@ -28,7 +28,8 @@ class Reader:
         self.scopes = scopes
         self.problems = problems
         self.limits = limits
-        # A loop whose carried sizes change is read again with unknown sizes. Nested loops multiply the readings.
+        # A loop whose carried sizes change is read again with unknown sizes, and a function is read once for each call.
+        # Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops
 
     def program(self) -> Program:
@@ -62,7 +63,9 @@ class Reader:
             self.ops_left -= 1
             if self.ops_left < 0:
                 raise ProgramError(
-                    "the program takes too long to read: nested loops change the sizes of carried variables", "too_deep"
+                    "the program takes too long to read: nested loops change the sizes of carried variables, or large "
+                    "functions are called many times",
+                    "too_deep",
                 )
             if "axis" in raw.attrs and raw.type in ALIGNED:
                 raw = replace(raw, type=ALIGNED[raw.type])
@@ -112,7 +115,10 @@ class Reader:
         raw = at.raw
         spec = lookup(raw.type)
         inner = block_attrs(spec)
-        attrs = {k: self.closed_block(at, k, v) if k in inner and v is not None else v for k, v in raw.attrs.items()}
+        given = self.param_types(spec, at) if inner else None
+        attrs = {
+            k: self.closed_block(at, k, v, given) if k in inner and v is not None else v for k, v in raw.attrs.items()
+        }
         if spec.takes_key and not self.raw.closed:
             attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
         try:
@@ -282,8 +288,21 @@ class Reader:
 
     # --- inner blocks ------------------------------------------------------------------------------------------
 
-    def closed_block(self, at: Site, attr: str, index: Any) -> Block:
-        """The closed block that attribute `attr` of a closed control-flow op refers to."""
+    def param_types(self, spec: OpSpec, at: Site) -> list[Type] | None:
+        """The types that a closed loop or branch passes to the parameters of its blocks. None if the op is wrong."""
+        names = [n for slot in spec.inputs for n in at.raw.inputs.get(slot.name, ())]
+        values = [at.env.get(n) for n in names]
+        counts = [at.raw.attrs.get(a.name) for a in spec.attrs if a.required and a.type is int]
+        if spec.roles_rule is None or None in values or not all(isinstance(n, int) and n >= 0 for n in counts):
+            return None
+        roles = spec.roles_rule(Op(spec.name, tuple(names), (), at.raw.attrs))
+        return roles.param_types([v.type for v in values if v is not None])
+
+    def closed_block(self, at: Site, attr: str, index: Any, given: Sequence[Type] | None) -> Block:
+        """The closed block that attribute `attr` of a closed control-flow op refers to.
+
+        given: types of the parameters that the block does not declare.
+        """
         raw = at.raw
         block = self.raw.blocks[index] if isinstance(index, int) and 0 < index < len(self.raw.blocks) else None
         if block is None or block.params is None or block.results is None:
@@ -292,11 +311,14 @@ class Reader:
             )
         c = Versions(block.idx)
         env: Env = {}
-        for name in block.params:
+        for i, name in enumerate(block.params):
             var = block.vars.get(name)
-            if var is None or var.dtype is None or var.shape is None:
+            if var is not None and var.dtype is not None and var.shape is not None:
+                env[name] = c.param(name, _full_type(var), var.stop_gradient)
+            elif var is None and given is not None and len(given) == len(block.params):
+                env[name] = c.param(name, given[i], False)
+            else:
                 raise ProgramError(f"parameter {name!r} of block {block.idx} needs a declared type", "bad_var")
-            env[name] = c.param(name, _full_type(var), var.stop_gradient)
         self.ops(c, env, block)
         inside = Site(c, env, block, raw)
         results = [self.resolve(inside, n, f"results/{i}", "results") for i, n in enumerate(block.results)]

@@ -11,6 +11,9 @@ from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
 
+CLOSED_DEPTH = 2
+"""Factor on the limit of nesting for programs in the closed form: a `switch_case` becomes nested branches."""
+
 __all__ = ["Scopes", "Touched", "inner_indices", "local_names"]
 
 
@@ -42,6 +45,7 @@ class Scopes:
         blocks = self.program.blocks
         if blocks[0].parent_idx != -1:
             problems.add("bad_program", "block 0 is the root: its parent_idx must be -1", "/blocks/0/parent_idx")
+        deepest = (CLOSED_DEPTH if self.program.closed else 1) * limits.max_depth
         owner: dict[int, RawOp] = {}
         order = [(0, 1)]
         for index, depth in order:  # the loop appends to the list it iterates
@@ -55,10 +59,8 @@ class Scopes:
                     elif inner in owner:
                         code = "block_cycle" if self._encloses(inner, index, owner) else "block_shared"
                         problems.add(code, f"block {inner} already belongs to another op", pointer, op.location)
-                    elif depth >= limits.max_depth:
-                        problems.add(
-                            "too_deep", f"blocks are nested more than {limits.max_depth} deep", pointer, op.location
-                        )
+                    elif depth >= deepest:
+                        problems.add("too_deep", f"blocks are nested more than {deepest} deep", pointer, op.location)
                     else:
                         owner[inner] = op
                         order.append((inner, depth + 1))
