@@ -24,7 +24,7 @@ from core.ir.generated import prefixed, tagged
 from core.ir.names import block_index, unversioned
 from core.ir.registry import lookup
 
-__all__ = ["Cotangents", "Densified", "gradient_name"]
+__all__ = ["Cotangents", "Densified"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,22 @@ def test_backward_programs_with_hooks_can_be_sent_back(action):
     assert list(orders(read(nest("while", 2).document), 1, hooks=hooks))
 
 
+def test_each_order_has_its_seed_and_the_final_gradient_of_each_variable_in_its_tables():
+    program, targets = read(nest("net", 1).document), ["loss"]
+    for order in range(3):
+        backward = gradients(program, targets, ["w"])
+        seeds = [
+            op.outputs[0] for op, role in zip(backward.program.block.ops, backward.roles, strict=True) if role == 257
+        ]
+        assert [backward.grad_to_var[name] for name in seeds] == targets
+        for name, grad in backward.gradients.items():
+            assert backward.grad_info_map[name] == (grad, 0)
+        renamed = [v for v in backward.grad_to_var.values() if "@RENAME@" in v]
+        assert set(renamed) <= backward.grad_info_map.keys()
+        assert renamed or order == 0
+        program, targets = backward.program, list(backward.gradients.values())
+
+
 # --- deep nests ------------------------------------------------------------------------------------------------
 
 
