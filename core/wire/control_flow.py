@@ -6,7 +6,7 @@ a closed `loop` or `if_else`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import INTEGERS, Block, Op, TensorType, Type
@@ -85,22 +85,26 @@ def overwritten(r: Reader, at: Site, writes: Iterable[str]) -> list[str]:
     """
     found = [n for n in writes if n in at.env]
     for name in found:
-        if (root := r.raw.blocks[0].vars.get(name)) is not None and root.role == "feed":
-            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed")
+        r.check_no_feed(at, name)
     return found
 
 
 def read_loop_body(
-    r: Reader, index: int, types: dict[str, Type], carried: Sequence[str], results: Sequence[str]
+    r: Reader,
+    index: int,
+    types: dict[str, Type],
+    carried: Sequence[str],
+    results: Sequence[str],
+    local: Collection[str] = (),
 ) -> Block:
     """The body of a loop, read with types of the carried values that hold before and after every trip.
 
     A size that a trip changes becomes unknown, and the body is read again. `results` begins with the new values of the
-    carried names.
+    carried names. local: see `Reader.open_block`.
     """
     types = dict(types)
     while True:
-        inner, names = r.open_block(r.raw.blocks[index], types, results)
+        inner, names = r.open_block(r.raw.blocks[index], types, results, local=local)
         inner = replace(inner, results=tuple(names[n] for n in results))
         joined = {
             n: joined_type(types[n], t, "carry_dtype_changed", f"{n!r} changes its type in the body of the loop")

@@ -35,10 +35,20 @@ class Scopes:
     def __init__(self, program: RawProgram, problems: Problems, limits: Limits) -> None:
         self.program = program
         self._touched: dict[int, Touched] = {}
+        self._owner: dict[int, RawOp] = {}
         self._check_tree(problems, limits)
 
     def touched(self, index: int) -> Touched:
         return self._touched[index]
+
+    def home(self, block: RawBlock, name: str) -> RawBlock:
+        """The block whose variable `name` means inside `block`: the nearest one, from `block` outwards, that declares
+        it in its `vars` or gets it from its op, as a state of a `scan`. Block 0 if there is none.
+        """
+        at = block
+        while at.idx and name not in at.vars and at.params is None and name not in local_names(self._owner[at.idx]):
+            at = self.program.blocks[at.parent_idx]
+        return at
 
     def _check_tree(self, problems: Problems, limits: Limits) -> None:
         """Walk from block 0 to the leaves and report all violations of the tree; then collect names on the way back."""
@@ -46,7 +56,7 @@ class Scopes:
         if blocks[0].parent_idx != -1:
             problems.add("bad_program", "block 0 is the root: its parent_idx must be -1", "/blocks/0/parent_idx")
         deepest = (CLOSED_DEPTH if self.program.closed else 1) * limits.max_depth
-        owner: dict[int, RawOp] = {}
+        owner = self._owner
         order = [(0, 1)]
         for index, depth in order:  # the loop appends to the list it iterates
             for op in blocks[index].ops:
