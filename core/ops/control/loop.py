@@ -334,7 +334,7 @@ def _record(a: Adjoint, index: int, op: Op, body: Block, kept: list[str]) -> tup
     n = op.attrs["carried"]
     recorded = list(body.results[n:])
     new = [name for name in kept if name not in recorded]
-    outputs = (*op.outputs, *free_names(a, [f"{name}@STACK" for name in new]))
+    outputs = (*op.outputs, *free_names(a, new, "STACK"))
     results = (*body.results, *new)
     op = replace(op, outputs=outputs, attrs={**op.attrs, "sub_block": replace(body, results=results)})
     a.rewrite(index, a.b.typed(op))
