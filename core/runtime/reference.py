@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from core.cost.duration import seconds_of, seconds_of_call
 from core.ir import HOLE, Block, Op
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
 from core.ops.common.types import byte_size
 from core.runtime.backend import Region
+from core.runtime.forked import call_in_child
 from core.runtime.run import Run, RunLimits
 
 __all__ = ["NATIVE", "Interpreter", "OpCall", "execute", "interpreter_of"]
@@ -34,6 +36,7 @@ class OpCall:
     dead:      variables that no later op reads.
     takes_run: whether `call` gets the run as its first argument, instead of the array module.
     grows:     whether the size of a result is known only after the call.
+    seconds:   the time that it takes at most (`core.cost.duration`); None if the types leave a size open.
     """
 
     op: Op
@@ -42,6 +45,7 @@ class OpCall:
     dead: tuple[str, ...]
     takes_run: bool
     grows: bool
+    seconds: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,11 @@ class Interpreter:
             raise ExecutionError(f"the run executed more than {run.limits.max_ops} ops", "too_many_ops")
         if watch is not None:
             _notify(watch, self.block.params, env)
+        most = run.limits.most_inside if run.xp is np else None
         for each in self.calls:
             call = each.call
+            if most is not None and (each.seconds is None or each.seconds > most) and _seconds(each, env) > most:
+                call = partial(call_in_child, run, call)
             if run.times is not None and not each.takes_run:
                 call = partial(run.times.call, each.op, self.block, call)
             try:
@@ -111,6 +118,11 @@ class Interpreter:
                 )
 
 
+def _seconds(each: OpCall, env: Mapping[str, Any]) -> float:
+    """The time that an op takes at most, on the arrays of the run if its types leave a size open."""
+    return seconds_of_call(each.op, [env[name] for name in each.inputs]) if each.seconds is None else each.seconds
+
+
 def _reporting(op: Op, call: Callable[..., Any], run: Run, *inputs: Any) -> Any:
     run.report(op, inputs[0])
     return call(run.xp, *inputs)
@@ -141,7 +153,9 @@ def interpreter_of(block: Block) -> Interpreter:
         if spec.reports:
             call = partial(_reporting, op, call)
         takes_run = spec.kind == "control" or spec.reports
-        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows))
+        ins = [block.types.get(name) for name in op.inputs]
+        seconds = 0.0 if takes_run else seconds_of(op, ins, [block.types[name] for name in op.outputs])
+        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds))
     largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
     return Interpreter(block, tuple(reversed(calls)), largest)
 

@@ -16,7 +16,7 @@ from core.plan.data import Instruction
 from core.plan.plan import Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback
-from core.runtime.control_words import CALLBACK, CONTROL, OPS_LEFT
+from core.runtime.control_words import CALLBACK, CONTROL, OPS_LEFT, STOP, STOPPED
 from core.runtime.memory import Arenas, ResultPools, Stacks
 from core.runtime.reference import Interpreter, interpreter_of
 from core.runtime.run import Run
@@ -96,8 +96,10 @@ class NativeRegion:
 
     def _failure(self, failed: int, run: Run) -> ExecutionError:
         """The error that the error word stands for."""
-        if failed < 0:
+        if failed == STOPPED:
             run.poll()
+            return ExecutionError("the run was canceled", "canceled")
+        if failed < 0:
             return ExecutionError("a loop recorded more bytes than an array may have", "too_large")
         check = self.plan.checks[failed]
         return ExecutionError(check.message, check.code, location=check.location)
@@ -119,7 +121,7 @@ class NativeRegion:
         run.ops_left = control[OPS_LEFT]
         if self._callback is not None:
             self._callback.check()
-        return failed
+        return failed or (STOPPED if control[STOP] else 0)  # kernels were cut short, so the results are wrong
 
     @property
     def stack_bytes(self) -> int:

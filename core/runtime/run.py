@@ -27,6 +27,9 @@ class RunLimits:
     deadline:    a time of time.monotonic(), in seconds; None for no deadline.
     should_stop: called between ops; the run ends when it returns True.
     messages:    messages of reporting ops in total; further messages are only counted.
+    most_inside: seconds that one op may be predicted to take in this process. A longer op runs in a forked child, so
+                 that it can be stopped; None runs all ops in this process, where the limits are read between ops. Ops
+                 on a GPU never run in a child.
     """
 
     max_trips: int = 10_000
@@ -35,6 +38,7 @@ class RunLimits:
     deadline: float | None = None
     should_stop: Callable[[], bool] | None = None
     messages: int = 100
+    most_inside: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

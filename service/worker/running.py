@@ -22,6 +22,12 @@ __all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
 
+MOST_INSIDE = 0.5
+"""Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
+
+The prediction is for slow cases, so ops that take longer than this on a slow machine still end within `cancel_grace`.
+"""
+
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
 ReturnedGradients = str | list[str]
@@ -42,6 +48,7 @@ def limits_of(state: WorkerState) -> RunLimits:
         max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
+        most_inside=MOST_INSIDE if state.device == "cpu" else None,
     )
 
 
