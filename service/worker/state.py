@@ -14,6 +14,7 @@ from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
+from service.worker.memory import HostMemory, Memory
 
 __all__ = ["Handler", "StopSignal", "WorkerState"]
 
@@ -63,6 +64,8 @@ class WorkerState:
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
     compile_seconds: seconds spent on compiling programs for the current call.
+    memory:       limits the arrays of runs, on the device that they run on; None for no limit.
+    host_memory:  limits requests and answers; on a CPU worker it is `memory`.
     """
 
     worker: str
@@ -77,6 +80,8 @@ class WorkerState:
     steps: Any = None
     compilations: Compilations | None = None
     compile_seconds: float = 0.0
+    memory: Memory | None = None
+    host_memory: HostMemory | None = None
 
     @property
     def residents(self) -> int:
