@@ -22,6 +22,7 @@ from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import Location
 from core.ir.names import block_index, unversioned
 from core.ir.registry import lookup
+from core.ir.stop import poll
 
 __all__ = ["Cotangents", "Densified", "gradient_name"]
 
@@ -133,6 +134,7 @@ class Cotangents:
         """The adjoint ops in order, with final names."""
         merged: list[Op] = []
         for position, op in enumerate(self.b.ops):
+            poll()
             merged.extend(self._late.get(position, ()))
             merged.append(op)
         merged.extend(self._late.get(len(self.b.ops), ()))

@@ -18,6 +18,7 @@ from core.codegen.reductions import identity
 from core.codegen.rows import row_function
 from core.codegen.step_writer import StepWriter
 from core.codegen.timer import Timer
+from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
     Gather,
@@ -87,6 +88,7 @@ class _Step(StepWriter):
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
+            poll()
             if isinstance(each, Loop | Branch):
                 self.straight(waiting)
                 self.instruction(each)
@@ -151,6 +153,7 @@ class _Step(StepWriter):
             self.f.begin(self._exit)
 
     def instruction(self, each: Instruction) -> None:
+        poll()
         if isinstance(each, Rows):
             self.rows(each)
         elif isinstance(each, Gemm):

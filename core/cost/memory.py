@@ -14,6 +14,7 @@ from types import MappingProxyType
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import Place
 from core.ir.registry import is_loop, roles_of
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
@@ -139,6 +140,7 @@ def lives(
     inside: list[int] = []
     types = block.types
     for i, op in enumerate(block.ops):
+        poll()
         inputs = op.inputs
         if i in unread:
             inputs = tuple(name for name in inputs if name not in unread[i])

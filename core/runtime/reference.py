@@ -17,6 +17,7 @@ import numpy as np
 from core.ir import HOLE, Block, Op
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 from core.runtime.backend import Region
 from core.runtime.run import Run, RunLimits
@@ -128,6 +129,7 @@ def interpreter_of(block: Block) -> Interpreter:
     inner: list[int] = []
     needed = {*block.results, HOLE}
     for op in reversed(block.ops):
+        poll()
         dead = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name not in needed]
         needed.update(dead)
         grows = not all(block.types[n].is_static for n in op.outputs)
