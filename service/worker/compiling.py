@@ -90,7 +90,7 @@ class Compilations:
         self._queue: deque[Compilation] = deque()
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
-        self._turns = _Turns()
+        self._turns = _Turns(self._grown_old)
         self._running: set[Compilation] = set()
         self._threads = 0
         self._free = 0
@@ -154,6 +154,11 @@ class Compilations:
         if self._may_begin() and self._free < len(self._queue):
             self._start_thread()
 
+    def _grown_old(self) -> None:
+        """A compilation has run for YOUNG_S, so another one may begin."""
+        with self._lock:
+            self._begin_more()
+
     def _may_begin(self) -> bool:
         young = sum(each.seconds < YOUNG_S for each in self._running)
         return young < YOUNG and len(self._running) < MOST
@@ -181,8 +186,7 @@ class Compilations:
                 left = end - time.monotonic()
                 if left <= 0 and not self._queue:
                     return None
-                # a running compilation that grows old wakes nobody, so a thread with a queue looks by itself
-                self._came.wait(YOUNG_S / 4 if self._queue else left)
+                self._came.wait(max(left, 0.1))
         finally:
             self._free -= 1
 
@@ -241,7 +245,9 @@ class _Turns:
     current: the compilation whose turn it is. ready: those that wait for their turn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grown_old: Callable[[], None]) -> None:
+        """grown_old: called when a compilation has run for YOUNG_S."""
+        self.grown_old = grown_old
         self.serving = False
         self.changed = threading.Condition()
         self.current: _TurnOf | None = None
@@ -304,7 +310,10 @@ class _TurnOf:
                 self._take()
 
     def _count(self, ran: float) -> None:
+        before = self.compilation.seconds
         self.compilation.seconds += ran
+        if before < YOUNG_S <= self.compilation.seconds:
+            self._turns.grown_old()
         self._may_pause = min(PAUSE_S, self._may_pause + PAUSE_SHARE * ran)
         self._began = time.perf_counter()
 
