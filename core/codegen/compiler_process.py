@@ -124,9 +124,7 @@ class CompilerProcess:
         arguments = [sys.executable, "-m", "core.codegen.compiler_main", *limits]
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # the same `core` as here
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
-        )
+        process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0)
         assert process.stdin is not None and process.stdout is not None, "both are pipes"
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
