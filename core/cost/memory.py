@@ -16,6 +16,7 @@ from core.cost.views import VIEWS
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import Place
 from core.ir.registry import is_loop, roles_of
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
@@ -115,6 +116,7 @@ def lives(
     inside: list[int] = []
     types = block.types
     for i, op in enumerate(block.ops):
+        poll()
         inputs = op.inputs
         if i in unread:
             inputs = tuple(name for name in inputs if name not in unread[i])

@@ -19,6 +19,7 @@ from core.cost.scratch import needed_bytes, sizes_of_run
 from core.ir import HOLE, Block, Op, StackType
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 from core.runtime.backend import Region
 from core.runtime.forked import call_in_child
@@ -171,6 +172,7 @@ def interpreter_of(block: Block) -> Interpreter:
     inner: list[int] = []
     needed = {*block.results, HOLE}
     for op in reversed(block.ops):
+        poll()
         dead = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name not in needed]
         needed.update(dead)
         grows = not all(block.types[n].is_static for n in op.outputs)

@@ -10,6 +10,7 @@ from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
 from core.ir.errors import InternalError, ProgramError
 from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
+from core.ir.stop import poll
 from core.ops.common.types import byte_size, element_of, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
@@ -60,6 +61,7 @@ class Reader:
     def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. Problems are reported, and reading goes on."""
         for raw in block.ops:
+            poll()
             self.ops_left -= 1
             if self.ops_left < 0:
                 raise ProgramError(

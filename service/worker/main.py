@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from core.ir.errors import CoreError, OutOfMemory, ProgramError
+from core.ir.stop import watched_by
 from service import logs
 from service.ipc import messages
 from service.ipc.messages import (
@@ -51,7 +52,7 @@ log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
-SWITCH_S = 0.0005  # the most time for which the compilation thread can delay a call before the interpreter switches
+SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
 
 
 class ProtocolError(Exception):
@@ -195,6 +196,9 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
         state.send_part = partial(_send_part, send, call.number, state, answers)
+        compilations = state.compilations
+        assert compilations is not None
+        compilations.serving = True
         try:
             answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
             requests.trim()
@@ -202,10 +206,11 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         except CompilationPending as pending:
             requests.trim()
             send(messages.encode(messages.Parked(call.number)))
-            assert state.compilations is not None  # only its compilations raise CompilationPending
-            state.compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
+            compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
         except OSError:
             return 0
+        finally:
+            compilations.serving = False
 
 
 def _answer(
@@ -256,7 +261,8 @@ def _returned(
         require(state.host_memory, extent(call.tensors), "the request")
     tensors = requests.read(call.tensors, call.data)
     read = time.perf_counter()
-    result, computed = handlers[call.op](state, call.args, tensors)
+    with watched_by(state.stop):
+        result, computed = handlers[call.op](state, call.args, tensors)
     done = time.perf_counter()
 
     def returned(described: tuple[Tensor, ...], data: bytearray) -> Returned:

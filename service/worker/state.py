@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
@@ -23,7 +24,10 @@ PROGRAM_ROOM = 400_000
 
 
 class StopSignal:
-    """Whether the current call must stop. A check takes less than a microsecond, so handlers check between ops."""
+    """Whether the current call must stop. A check takes less than a microsecond, so handlers check between ops.
+
+    It is a `core.ir.stop.Watch` of the call's own transformations.
+    """
 
     __slots__ = ("_call", "_page", "deadline")
 
@@ -40,6 +44,12 @@ class StopSignal:
 
     def should_stop(self) -> bool:
         return self.reason() is not None
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def poll(self) -> None:
+        self.check()
 
     def check(self) -> None:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
