@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from service import __version__, problems
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.http import middleware
+from service.http.admission import Admission
 from service.http.fast_path import Direct
 from service.http.query_params import known_parameters
 from service.http.worker_calls import Calls
@@ -84,6 +85,9 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
     app.state.calls = Calls(engine, app.state.metrics)
+    app.state.admission = Admission(
+        settings, lambda method, route, status: app.state.metrics.request(method, route, status, 0.0, 0)
+    )
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)

@@ -46,6 +46,11 @@ class Settings(BaseSettings):
     # Where and how it listens
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    allowed_hosts: str = Field(
+        "",
+        description="Names that a Host header may have, separated by commas, in addition to loopback names and the "
+        "address to listen on. `*.example.org` allows all names below example.org, `*` allows all names.",
+    )
     data_dir: Path = Field(Path("data"), description="Directory of stored data; created when first needed.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to show."
@@ -103,6 +108,9 @@ class Settings(BaseSettings):
     # Requests
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
     binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors body.")
+    body_bytes_in_flight: int = Field(
+        2 * GIB, gt=0, description="Limit of the sum of all bodies above 64 KiB that are received or used at a time."
+    )
     json_depth: int = Field(64, ge=4, le=500, description="Deepest nesting of arrays and objects in JSON.")
     header_bytes: int = Field(32 * KIB, ge=1024, description="Largest request header block, request line included.")
     header_fields: int = Field(100, ge=8, description="Largest number of header fields in a request.")

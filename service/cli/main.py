@@ -128,12 +128,13 @@ def _serve(chosen: argparse.Namespace) -> int:
     from service.app import create_app  # imported here, because `version` and an invalid option need no application
 
     logs.configure(settings.log_level)
+    app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
-            http=guarded(settings),
+            http=guarded(settings, app.state.admission),
             ws="none",
             lifespan="on",
             log_config=None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import deque
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from contextvars import ContextVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.direct_answers import REQUEST_ID, SECURITY_HEADERS
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
 
@@ -23,22 +23,12 @@ __all__ = ["Around", "install", "request_id"]
 
 log = logging.getLogger("backpass.http")
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 READ_AHEAD_BYTES = 256 * 2**10
 PATIENCE_S = 0.02
 CLIENT_GONE = 499  # not a status that is ever sent; names the case in the metrics
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-
-SECURITY_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cache-control", b"no-store"),
-]
-"""They restrict a browser to showing an answer. A route's own headers take precedence."""
 
 
 def install(app: FastAPI, metrics: Metrics) -> None:
