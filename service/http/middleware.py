@@ -54,7 +54,8 @@ class Around:
         answer = _Answer(_id_of(scope), send)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         request_id.set(answer.request_id)
-        watch = _Watch(receive, answer)
+        watch = _Watch(receive, answer, "on_disconnect" not in scope)
+        scope["on_disconnect"] = watch.disconnected
         self.metrics.active += 1
         try:
             await self.app(scope, watch.receive, answer.send)
@@ -111,13 +112,14 @@ class _Watch:
     """Receives messages for the handler in the current task, and cancels it when the client disconnects, so that no
     worker computes an unread answer.
 
-    Detecting this takes a task that always receives; messages wait in a bounded buffer. The task starts after
-    PATIENCE_S, because most requests end earlier.
+    The protocol of this service reports the end of the connection. Under another server, detecting it takes a task that
+    always receives; messages wait in a bounded buffer. The task starts after PATIENCE_S, because most requests end
+    earlier.
 
     gone: whether the client disconnected before its answer was complete. taken: bytes of the body.
     """
 
-    def __init__(self, receive: Receive, answer: _Answer) -> None:
+    def __init__(self, receive: Receive, answer: _Answer, pumps: bool) -> None:
         self.gone = False
         self.taken = 0
         self._receive, self._answer = receive, answer
@@ -126,7 +128,13 @@ class _Watch:
         self._buffer: _Buffer | None = None
         self._pump: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(PATIENCE_S, self._start)
+        self._timer = self._loop.call_later(PATIENCE_S, self._start) if pumps else None
+
+    def disconnected(self) -> None:
+        """Cancel the handler: no client will read its answer."""
+        if not self._answer.complete and not self.gone and self._handler is not None:
+            self.gone = True
+            self._handler.cancel()
 
     async def receive(self) -> Message:
         """The next message. Raises CancelledError when the client has disconnected."""
@@ -157,13 +165,12 @@ class _Watch:
     async def _pumping(self, buffer: _Buffer) -> None:
         while await buffer.put(await self._take()):
             pass
-        if not self._answer.complete and self._handler is not None:
-            self.gone = True
-            self._handler.cancel()
+        self.disconnected()
 
     def end(self) -> None:
         """Stop watching: the handler has ended."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pump is not None:
             self._pump.cancel()
         if self.gone and self._handler is not None:

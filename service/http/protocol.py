@@ -84,6 +84,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._collecting = None
         self._leave_room()
         super().connection_lost(exc)
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                scope: Any = cycle.scope
+                scope["on_disconnect"]()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():  # after a refusal the rest of the bytes is ignored
@@ -202,7 +206,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
         if not self._knows(hosts[0]):
             self._refuse(HttpProblem("wrong-host", "the Host header names another host than this service"))
-        self.scope["declared_bytes"] = None if declared < 0 else declared  # type: ignore[typeddict-unknown-key]
+        scope: Any = self.scope
+        scope["declared_bytes"] = None if declared < 0 else declared
+        scope["on_disconnect"] = lambda: None  # the middleware replaces it
         self._body_left = max(0, declared)
         super().on_headers_complete()
 
@@ -297,10 +303,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._drained += size
-        if self._drained > DRAIN_BYTES:
+        self._body_left -= size
+        if self._drained > DRAIN_BYTES or (size and self._body_left == 0):
             self.transport.close()
             return
         self.flow.hold()
+        self.flow.resume_reading()  # takes effect when the flow is free
         self._admission.pacer.add(self.flow.free)
 
     def _answer(self, cycle: RequestResponseCycle, content: bytes) -> None:
