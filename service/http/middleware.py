@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.codec import CODEC, Codec
 from service.http.direct_answers import REQUEST_ID, SECURITY_HEADERS
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
@@ -31,9 +32,9 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
-def install(app: FastAPI, metrics: Metrics) -> None:
-    """Add the middleware to `app`. Call once, before the application starts."""
-    app.add_middleware(Around, metrics=metrics)
+def install(app: FastAPI, metrics: Metrics, codec: Codec | None = None) -> None:
+    """Add the middleware to `app`. Call once, before the application starts. codec: for large bodies and answers."""
+    app.add_middleware(Around, metrics=metrics, codec=codec)
 
 
 class Around:
@@ -42,8 +43,9 @@ class Around:
     The answer repeats a valid request id of the client. All requests that match no route share one label.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, codec: Codec | None = None) -> None:
         self.app = app
+        self.codec = codec
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,6 +56,7 @@ class Around:
         answer = _Answer(_id_of(scope), send)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         request_id.set(answer.request_id)
+        CODEC.set(self.codec)
         watch = _Watch(receive, answer, "on_disconnect" not in scope)
         scope["on_disconnect"] = watch.disconnected
         self.metrics.active += 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 
 from core.compiler.compile import (
     Clip,
@@ -235,7 +236,12 @@ def machine_for(state: WorkerState) -> Machine:
 
 
 def read_program(state: WorkerState, document: Any) -> Program:
-    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes."""
+    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes.
+
+    document: plain data, or its JSON text.
+    """
+    if isinstance(document, bytes):
+        document = orjson.loads(document)
     return read(document, wire_limits(state.settings))
 
 
