@@ -13,7 +13,7 @@ __all__ = ["zero_warnings"]
 LISTED = 100  # names in a warning
 
 
-def zero_warnings(out: Outputs, norms: Mapping[str, float], is_first: bool) -> list[dict[str, Any]]:
+def zero_warnings(out: Outputs, norms: Mapping[str, float | None], is_first: bool) -> list[dict[str, Any]]:
     """The member `warnings` of an answer.
 
     In the first step of a session each gradient is checked. Later it costs nothing only where norms are known: then
@@ -24,7 +24,7 @@ def zero_warnings(out: Outputs, norms: Mapping[str, float], is_first: bool) -> l
     if is_first:
         zeros = [name for name, gradient in out.gradients.items() if not _any(gradient)]
     else:
-        zeros = list(norms) if norms and not any(norms.values()) else []
+        zeros = list(out.gradients) if norms and all(norm == 0 for norm in norms.values()) else []
     if not zeros:
         return []
     count, total = len(zeros), len(out.gradients)

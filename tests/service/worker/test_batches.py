@@ -27,14 +27,14 @@ GROUPS = {
     "attrs": {"learning_rate": 0.05, "groups": [{"match": "b", "type": "sgd", "learning_rate": COSINE}]},
 }
 X = RNG.standard_normal((K, 4, 3)).astype("float32")
-I = RNG.integers(0, 6, (K, 4))
+IDS = RNG.integers(0, 6, (K, 4))
 
 
 def model(sparse: bool = False, dtype: str = "float32") -> Sketch:
     """A regression with dropout, a table, a bias and a state that counts."""
     s = Sketch()
     s.feed("x", X[0], dtype=dtype)
-    s.feed("i", I[0], dtype="int64")
+    s.feed("i", IDS[0], dtype="int64")
     s.param("w", RNG.standard_normal((3, 2)), dtype=dtype)
     s.param("b", np.zeros(2), dtype=dtype)
     s.param("table", RNG.standard_normal((6, 2)), dtype=dtype)
@@ -82,7 +82,7 @@ class Side:
 
 
 def feeds(i: Any = slice(None), dtype: str = "float32") -> dict[str, Any]:
-    return {"x": X[i].astype(dtype), "i": I[i]}
+    return {"x": X[i].astype(dtype), "i": IDS[i]}
 
 
 def equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -119,10 +119,10 @@ def test_a_feed_of_the_declared_rank_is_the_same_in_all_batches():
     sketch = model()
     one, each = Side(sketch, "never"), Side(sketch, "never")
 
-    one.step({"x": X, "i": I[2]}, batches=K)
+    one.step({"x": X, "i": IDS[2]}, batches=K)
 
     for i in range(K):
-        each.step({"x": X[i], "i": I[2]})
+        each.step({"x": X[i], "i": IDS[2]})
     equal(one.held(), each.held())
 
 
@@ -132,7 +132,7 @@ def test_a_feed_of_the_declared_rank_is_the_same_in_all_batches():
 def test_a_batch_that_fails_leaves_the_earlier_ones_applied(compile, wrong, code, at):
     sketch = model()
     one, each = Side(sketch, compile), Side(sketch, compile)
-    given = {"x": X.copy(), "i": I.copy()}
+    given = {"x": X.copy(), "i": IDS.copy()}
     if wrong == "index":
         given["i"][at, 0] = 99
     else:
@@ -156,7 +156,7 @@ def test_a_first_batch_that_fails_changes_nothing():
     before = one.held()
 
     with pytest.raises(CoreError):
-        one.step({"x": X, "i": I + 99}, batches=K)
+        one.step({"x": X, "i": IDS + 99}, batches=K)
 
     equal(one.held(), before)
     assert one.session.seq == 0
@@ -240,7 +240,7 @@ def test_the_mean_over_batches_is_the_gradient_of_one_large_batch():
 def test_batches_of_accumulated_batches_equal_accumulating_steps():
     sketch = model()
     one, each = Side(sketch, "never"), Side(sketch, "never")
-    given = {"x": X[:4].reshape(2, 2, 4, 3), "i": I[:4].reshape(2, 2, 4)}
+    given = {"x": X[:4].reshape(2, 2, 4, 3), "i": IDS[:4].reshape(2, 2, 4)}
 
     _, arrays = one.step(given, batches=2, accumulate=2)
 
