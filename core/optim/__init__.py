@@ -8,4 +8,5 @@ Updates are ops (core/ops/optimizers). This package holds a client's choices as 
     clipping      bounds on gradients before the optimiser reads them
     loss_scaling  a factor on the loss, so that float16 gradients do not underflow
     initializers  initial values of parameters
+    parameter_roles  the roles of parameters, which choose their initial values
 """

@@ -17,6 +17,7 @@ from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
+from core.optim.parameter_roles import parameter_roles
 from core.optim.rates import Rates
 from service.worker.programs import CachedProgram, cached_program, check_type
 from service.worker.running import query_from
@@ -52,8 +53,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
                 f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
             )
     given = _placed(state, variables, tensors)
-    defaults = {v.name: {"type": "zeros"} for v in cached.program.states}
-    first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
+    first = initial_parameters(variables, args["initializers"], args["seed"], parameter_roles(cached.program))
     values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
     session = WorkerSession(
         cached=cached,
