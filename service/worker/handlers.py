@@ -15,7 +15,7 @@ from core.compiler.compile import Backward, GradientQuery, append_backward, grad
 from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
-from service.worker import insight, sessions, tapes
+from service.worker import insight, sessions, tapes, training
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
@@ -124,10 +124,12 @@ HANDLERS: dict[str, Handler] = {
     "check": insight.check,
     "session.create": sessions.create,
     "session.describe": sessions.describe,
-    "session.step": sessions.step,
-    "session.gradients": sessions.gradients,
-    "session.update": sessions.update,
-    "session.evaluate": sessions.evaluate,
+    "session.step": training.step,
+    "session.gradients": training.gradients,
+    "session.update": training.update,
+    "session.discard": training.discard,
+    "session.configure": sessions.configure,
+    "session.evaluate": training.evaluate,
     "session.get_parameters": sessions.get_parameters,
     "session.put_parameters": sessions.put_parameters,
     "session.delete": sessions.delete,
