@@ -39,6 +39,7 @@ class Leaf(Protocol):
 class Batch:
     """Recorded ops and leaves, and, after their request, the answer about them.
 
+    owner:      the tape that records them; `generation`: how often it had been renewed.
     leaves:    ``parameter/<name>`` or ``constant/<name>`` -> array.
     variables: whose values the leaves hold.
     first:     place of the first op on the tape; None before the request.
@@ -47,9 +48,11 @@ class Batch:
     lost:      whether the request failed, so that the service does not have these ops.
     """
 
-    __slots__ = ("appended", "first", "leaves", "lost", "ops", "values", "variables")
+    __slots__ = ("appended", "first", "generation", "leaves", "lost", "ops", "owner", "values", "variables")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Any, generation: int) -> None:
+        self.owner = owner
+        self.generation = generation
         self.ops: list[RecordedOp] = []
         self.leaves: dict[str, np.ndarray] = {}
         self.variables: list[Leaf] = []

@@ -78,13 +78,10 @@ class Expression(Arithmetic["Expression"]):
 
     grad: np.ndarray | None = None
     _value: np.ndarray | None = None
-    _tape: Recorder | None
 
-    def __init__(self, tape: Recorder, name: Name, batch: Batch, number: int, output: int = 0) -> None:
+    def __init__(self, name: Name, batch: Batch, number: int, output: int = 0) -> None:
         """The output `output` of op `number` of `batch`."""
-        self._tape = tape
         self.named = name
-        self.generation = tape.generation
         self._batch = batch
         self._number = number
         self._output = output
@@ -111,14 +108,24 @@ class Expression(Arithmetic["Expression"]):
         return self._batch.values.get(self.named.text) if self._value is None else self._value
 
     @property
+    def batch(self) -> Batch | None:
+        """The batch of its op; None for a variable."""
+        return self._batch
+
+    @property
     def tape(self) -> Recorder:
-        assert self._tape is not None
-        return self._tape
+        tape: Recorder = self._batch.owner
+        return tape
 
     @property
     def owner(self) -> Recorder | None:
         """The only tape that can use it; None for a variable, which any tape can use."""
-        return self._tape
+        return self.tape
+
+    @property
+    def generation(self) -> int:
+        """How often the tape had been renewed when it was recorded."""
+        return self._batch.generation
 
     @property
     def value(self) -> np.ndarray:
@@ -182,7 +189,7 @@ class Expression(Arithmetic["Expression"]):
         """Raises BackpassError unless `tape`, in its present generation, can use this expression."""
         if self._batch.lost:
             raise BackpassError(f"{self.name} was never computed: the request with its op failed or was refused")
-        if self._tape is not tape:
+        if self.tape is not tape:
             raise BackpassError("an expression of another tape cannot be used here; its value can")
         if self.generation != tape.generation:
             raise BackpassError("the tape was renewed after this expression was computed; its value can still be used")
@@ -212,7 +219,9 @@ def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
     The first expression among the inputs decides the tape; if there are only variables and arrays, the current tape
     takes the op. Raises TypeError for arguments that the op does not have.
     """
-    return _tape_of([*inputs, *named.values()]).call(type, inputs, named)
+    first = inputs[0] if inputs else None
+    tape = first.tape if first.__class__ is Expression else _tape_of([*inputs, *named.values()])
+    return tape.call(type, inputs, named)
 
 
 def _tape_of(values: Iterable[Any]) -> Recorder:

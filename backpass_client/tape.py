@@ -51,7 +51,7 @@ class Tape:
         self._structures = Structures()
         self._names = Names()
         self._renew = False
-        self._batch = Batch()
+        self._batch = Batch(self, self.generation)
         self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
         self._retained: weakref.WeakSet[Expression] = weakref.WeakSet()
         self._tokens: list[Token[Recorder | None]] = []
@@ -79,10 +79,10 @@ class Tape:
 
     def renew(self) -> None:
         """Forget everything but the parameters, as DyNet's ``renew_cg`` does. Earlier expressions become unusable."""
+        self.generation += 1
         self._forget_batch()
         self._names.renew()
         self._renew = True
-        self.generation += 1
 
     def view(self) -> dict[str, Any]:
         """The state of the tape: ops, bytes, lease, next sequence number."""
@@ -109,7 +109,7 @@ class Tape:
             batch, number, parents = found
             outputs = batch.appended[number]["outputs"]
             names = [self._names.existing(output["name"], parents) for output in outputs]
-            return tuple([Expression(self, name, batch, number, i) for i, name in enumerate(names)])
+            return tuple([Expression(name, batch, number, i) for i, name in enumerate(names)])
         return found
 
     def _signature(self, type: str) -> Signature:
@@ -119,9 +119,16 @@ class Tape:
     def _record(self, signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Add one op to the batch. Its output, or a tuple of them; of a variadic op (batch, number, parents)."""
         slots: Inputs
-        attrs = ""
-        if not named and signature.is_plain and len(inputs) <= len(signature.slots) and all(map(_is_array, inputs)):
-            parents = tuple([self.name_of(x) for x in inputs])
+        attrs, batch = "", self._batch
+        if (
+            not named
+            and signature.is_plain
+            and len(inputs) <= len(signature.slots)
+            and _ARRAYS.issuperset(map(type, inputs))
+        ):
+            parents = tuple(
+                [x.named if x.__class__ is Expression and x._batch is batch else self.name_of(x) for x in inputs]
+            )
             slots = tuple([name.text for name in parents])
         else:
             given, attributes = signature.arguments(inputs, named)
@@ -130,7 +137,6 @@ class Tape:
             slots = tuple([_each(lambda name: name.text, each) for each in names])
             parents = tuple([name for each in names if each for name in (each if isinstance(each, tuple) else (each,))])
             attrs = attributes_as_json(attributes)
-        batch = self._batch
         number = len(batch.ops)
         if signature.is_variadic:
             batch.ops.append((signature.type, slots, attrs, ()))
@@ -138,10 +144,10 @@ class Tape:
         if len(signature.outputs) == 1:
             name = self._names.new(parents)
             batch.ops.append((signature.type, slots, attrs, (name.text,)))
-            return Expression(self, name, batch, number)
+            return Expression(name, batch, number)
         written = [self._names.new(parents) for _ in signature.outputs]
         batch.ops.append((signature.type, slots, attrs, tuple([name.text for name in written])))
-        return tuple([Expression(self, name, batch, number, i) for i, name in enumerate(written)])
+        return tuple([Expression(name, batch, number, i) for i, name in enumerate(written)])
 
     def _full_like(self, like: Expression, value: int | float) -> Any:
         signature = self._signatures.get("full_like") or self._signature("full_like")
@@ -149,10 +155,6 @@ class Tape:
 
     def name_of(self, value: Any) -> Name:
         """The name on the tape of an expression; an array becomes a constant leaf and gets a new name."""
-        if value.__class__ is Expression:
-            value.check_on(self)
-            named: Name = value.named
-            return named
         if isinstance(value, Variable):
             return value.bind(self)
         if isinstance(value, Expression):
@@ -216,7 +218,7 @@ class Tape:
         elif "structure" in said:
             self._structures.put(ops, said["structure"], appended)
         batch.answered(said.get("first", 0), appended, group(found, "value"))
-        self._batch, self._renew = Batch(), False
+        self._batch, self._renew = Batch(self, self.generation), False
         self._names.sent()
         return said, found
 
@@ -225,7 +227,7 @@ class Tape:
         return document(op, signature.slots, signature.outputs)
 
     def _forget_batch(self) -> None:
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, Batch(self, self.generation)
         batch.lost = True
         for variable in batch.variables:
             self._parameters.discard(variable.named)
@@ -290,13 +292,13 @@ class Tape:
             asked["target_gradient"] = parents[-1].text
         self.flush()
         said, tensors = self._calls.send("backward", asked, {})
-        batch = Batch()
+        batch = Batch(self, self.generation)
         batch.answered(0, said["appended"], group(tensors, "value"))
         written = {o["name"]: (n, i) for n, op in enumerate(said["appended"]) for i, o in enumerate(op["outputs"])}
         if said["appended"]:
             batch.first = said["appended"][0]["op"]
         found = {
-            variable: Expression(self, self._names.existing(name, parents), batch, *written[name])
+            variable: Expression(self._names.existing(name, parents), batch, *written[name])
             for variable, name in said["recorded"].items()
         }
         return [found.get(name.text) for name in names]
@@ -337,5 +339,5 @@ def _each(f: Callable[[Any], Any], given: Any) -> Any:
     return tuple([f(x) for x in given]) if isinstance(given, list | tuple) else None if given is None else f(given)
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, Expression | np.ndarray)
+_ARRAYS = frozenset({Expression, Variable, np.ndarray})
+"""The classes of inputs that need no conversion."""

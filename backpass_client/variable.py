@@ -35,14 +35,23 @@ class Variable(Expression):
         if requires_grad and self._data.dtype.kind in "iub":
             self._data = self._data.astype(np.float64)
         self.label = name
-        self._tape = None
+        self._tape: Recorder | None = None
         self._sent: tuple[np.dtype, tuple[int, ...], bytes] | None = None
-        self.generation = -1
+        self._generation = -1
+
+    @property
+    def batch(self) -> None:
+        return None
 
     @property
     def place(self) -> None:
         """No op computes a variable."""
         return None
+
+    @property
+    def generation(self) -> int:
+        """How often its tape had been renewed when its array was sent last."""
+        return self._generation
 
     @property
     def taken(self) -> np.ndarray:
@@ -92,7 +101,7 @@ class Variable(Expression):
         if not there or sent != self._sent:
             self.named = tape.put(self, data.copy())
             self._sent = sent
-            self._tape, self.generation = tape, tape.generation
+            self._tape, self._generation = tape, tape.generation
         self.named.used = tape.generation
         return self.named
 
