@@ -202,7 +202,7 @@ class Tape:
                 try:
                     said, found = self._calls.send("ops", {"structure": known[0], **asked}, given)
                 except Refused as error:
-                    if not any(each.get("code") == "unknown_structure" for each in error.errors):
+                    if not any(each.get("code") == "unknown-structure" for each in error.errors):
                         raise
                     self._structures.forget(ops)
                     known = None
