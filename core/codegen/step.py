@@ -22,6 +22,7 @@ from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.step_writer import StepWriter
 from core.codegen.timer import Timer
+from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
     Gather,
@@ -91,6 +92,7 @@ class _Step(StepWriter):
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
+            poll()
             if isinstance(each, Loop | Branch):
                 self.straight(waiting)
                 self.instruction(each)
@@ -167,6 +169,7 @@ class _Step(StepWriter):
             self.f.begin(self._exit)
 
     def instruction(self, each: Instruction) -> None:
+        poll()
         if isinstance(each, Rows):
             self.rows(each)
         elif isinstance(each, Gemm):

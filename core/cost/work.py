@@ -12,6 +12,7 @@ from typing import Any
 from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
 from core.ir.registry import lookup, roles_of
+from core.ir.stop import poll
 from core.ops.common.types import REMEMBERED
 
 __all__ = ["RULES", "count_work", "elements_of"]
@@ -95,6 +96,7 @@ def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) ->
     """
     total: Counter[str] = Counter()
     for op in block.ops:
+        poll()
         roles = roles_of(op)
         if roles is not None:
             runs, below = runs_of(op, trips, outer) if roles.repeats else (1, outer)
