@@ -11,6 +11,7 @@ import numpy as np
 from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.stop import poll
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
@@ -34,6 +35,9 @@ __all__ = [
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MANY = 2**8 * CHUNK
+"""Elements of a gradient that are summed between two checks whether the call must stop."""
 
 MOST_INSIDE = 0.5
 """Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
@@ -224,14 +228,18 @@ def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]
 
 def _square_sum(array: np.ndarray) -> float:
     """The sum of squares, in chunks whose float64 copies stay in the cache."""
-    flat = array.reshape(-1)
-    chunks = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
-    return sum(float(np.square(chunk).sum()) for chunk in chunks)
+    flat, total = array.reshape(-1), 0.0
+    for i in range(0, flat.size, CHUNK):
+        if i % MANY == 0:
+            poll()
+        total += float(np.square(flat[i : i + CHUNK].astype("float64")).sum())
+    return total
 
 
 def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
     """Whether all elements are finite. A finite sum of squares proves it faster than a test of each element."""
     for array in arrays:
+        poll()
         if array.dtype in SUMMED and math.isfinite(np.vdot(array, array)):
             continue  # an infinite sum proves nothing: it may have overflowed
         if not np.isfinite(array).all():
