@@ -203,6 +203,13 @@ def joined(value: Any) -> list[Part]:
                 add(each)
                 start = b","
             parts.append(b"}")
+        elif isinstance(value, list) and any(isinstance(each, dict | memoryview) for each in value):
+            start = b"["
+            for each in value:
+                parts.append(start)
+                add(each)
+                start = b","
+            parts.append(b"]")
         else:
             parts.append(tensors.dumps(value))
 
