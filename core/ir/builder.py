@@ -13,6 +13,7 @@ from core.ir.errors import CoreError, Location, ProgramError
 from core.ir.precision import can_widen, is_half, rounds_often
 from core.ir.program import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import OpSpec, as_tuple, lookup
+from core.ir.stop import poll
 
 __all__ = [
     "BlockBuilder",
@@ -159,6 +160,7 @@ class BlockBuilder:
 
     def typed(self, op: Op) -> Op:
         """`op` with named outputs. Record their types in the builder, but do not add the op."""
+        poll()
         types = self.types
         with_holes = tuple([None if name == HOLE else types[name] for name in op.inputs])
         try:
