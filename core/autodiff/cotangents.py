@@ -23,6 +23,7 @@ from core.ir.errors import Location
 from core.ir.generated import prefixed, tagged
 from core.ir.names import block_index, unversioned
 from core.ir.registry import lookup
+from core.ir.stop import poll
 
 __all__ = ["Cotangents", "Densified"]
 
@@ -135,6 +136,7 @@ class Cotangents:
         """The adjoint ops in order, with final names."""
         merged: list[Op] = []
         for position, op in enumerate(self.b.ops):
+            poll()
             merged.extend(self._late.get(position, ()))
             merged.append(op)
         merged.extend(self._late.get(len(self.b.ops), ()))

@@ -16,6 +16,7 @@ from core.cost.budget import Choice
 from core.ir import Block, Program
 from core.ir.errors import Location
 from core.ir.recursion import headroom
+from core.ir.stop import poll
 from core.passes.recompute import Recomputed
 from core.wire.write import write
 
@@ -134,6 +135,7 @@ def rewrites(before: Block, after: Block, again: Recomputed | None) -> tuple[str
     if again is not None:
         sentences.append(f"{again.again} ops of the forward part run again in the backward pass")
     for old, new in zip(before.ops, after.ops, strict=False):
+        poll()
         extra = new.outputs[len(old.outputs) :]
         if extra:
             place = f"block {old.location.block}, op {old.location.op}" if old.location else old.type

@@ -14,6 +14,7 @@ from typing import Any
 from core.ir import DTYPES, unknown_dtype
 from core.ir.errors import InvalidProgram, Location, Problem, escaped
 from core.ir.generated import GENERATED, PREFIX, generated_length
+from core.ir.stop import poll
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
@@ -308,6 +309,7 @@ class _Reader:
         return tuple(sizes)
 
     def op(self, raw: Any, block: int, index: int, pointer: str) -> RawOp | None:
+        poll()
         optional = {"inputs", "outputs", "attrs", "is_target", *(ORIGINS if self.closed else ())}
         members = self.members(raw, pointer, {"type"}, optional)
         type = members.get("type")

@@ -10,7 +10,8 @@ from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
 from core.ir.errors import InternalError, ProgramError
 from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
-from core.ops.common.types import byte_size, matches
+from core.ir.stop import poll
+from core.ops.common.types import byte_size, element_of, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
@@ -60,6 +61,7 @@ class Reader:
     def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. Problems are reported, and reading goes on."""
         for raw in block.ops:
+            poll()
             self.ops_left -= 1
             if self.ops_left < 0:
                 raise ProgramError(
@@ -237,12 +239,8 @@ class Reader:
         types = [
             at.b.types[n] for n in op.outputs
         ]  # read all types first: the loop below may reuse the name of a temporary
+        self.check_limits(op, types)
         for temporary, type, name in zip(op.outputs, types, names, strict=True):
-            if byte_size(type) > self.limits.max_bytes:
-                raise ProgramError(
-                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
-                    "limit_exceeded",
-                )
             if name is None:
                 finals.append(temporary)
                 continue
@@ -253,6 +251,20 @@ class Reader:
                 raise ProgramError(f"{name!r} is written twice in a closed block", "not_single_assignment")
         at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
         at.env.update((n, at.b.value(f)) for n, f in zip(names, finals, strict=True) if n is not None)
+
+    def check_limits(self, op: Op, types: Iterable[Type]) -> None:
+        """Raises ProgramError (limit_exceeded) if a result of `op` has too many bytes or too many axes."""
+        for type in types:
+            if byte_size(type) > self.limits.max_bytes:
+                raise ProgramError(
+                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
+                    "limit_exceeded",
+                )
+            if (axes := element_of(type).rank) > self.limits.max_rank:
+                raise ProgramError(
+                    f"the result {type} of {op.type} has rank {axes}, above the limit of {self.limits.max_rank}",
+                    "limit_exceeded",
+                )
 
     def check_write(self, at: Site, name: str, type: Type) -> None:
         self.check_no_feed(at, name)

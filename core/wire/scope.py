@@ -9,6 +9,7 @@ from typing import get_args
 
 from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
+from core.ir.stop import poll
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
 
 CLOSED_DEPTH = 2
@@ -60,6 +61,7 @@ class Scopes:
         order = [(0, 1)]
         for index, depth in order:  # the loop appends to the list it iterates
             for op in blocks[index].ops:
+                poll()
                 for attr, inner in inner_indices(op):
                     pointer = f"{op.pointer}/attrs/{attr}"
                     if not isinstance(inner, int) or isinstance(inner, bool) or not 0 < inner < len(blocks):

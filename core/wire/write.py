@@ -11,6 +11,7 @@ from core.ir.exact import exact
 from core.ir.names import block_index
 from core.ir.recursion import headroom
 from core.ir.registry import OpSpec, json_value, lookup, roles_of
+from core.ir.stop import poll
 
 __all__ = ["write"]
 
@@ -167,6 +168,7 @@ def _var(name: str, type: Type, stopped: bool) -> dict[str, Any]:
 
 
 def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place]) -> dict[str, Any]:
+    poll()
     spec = lookup(op.type)
     out: dict[str, Any] = {"type": op.type}
     if op.inputs:

@@ -11,7 +11,7 @@ import numpy as np
 from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError
 from core.tape import Appended, Steps, Tape, TapeLimits
-from service.worker.programs import wire_limits
+from service.worker.documents import wire_limits
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
 

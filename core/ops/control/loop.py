@@ -72,6 +72,8 @@ def loop(
         state = results[:carried]
         for stack, value in zip(recorded, results[carried:], strict=True):
             stack.append(value)
+            if not isinstance(value, list):  # an inner loop has counted the elements of its stack
+                run.keep(value.nbytes, "the record of the loop")
         done += 1
     if reverse:
         recorded = [stack[::-1] for stack in recorded]
