@@ -11,10 +11,11 @@ from fastapi import APIRouter, Path, Request, Response
 
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
+from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
-from service.http.tensor_payloads import Answer, given_tensors, render
+from service.http.tensor_payloads import Answer, given_tensors, joined, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import LOSS, json_answer, settings, tapes
+from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
@@ -162,7 +163,8 @@ async def get_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = tapes(request).get(tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
-    return json_answer({"program": reply.result["program"]})
+    text = reply.tensors["program"].data
+    return PiecedResponse(joined({"program": text}), media_type=JSON)
 
 
 async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dict[str, np.ndarray]:

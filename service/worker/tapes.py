@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError
@@ -133,9 +134,9 @@ def record(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 
 def program(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """The tape as a program document."""
+    """The tape as a program document: JSON text in the tensor `program`."""
     held = _held(state, args)
-    return {"program": held.tape.write()} | held.about(), {}
+    return held.about(), {"program": np.frombuffer(orjson.dumps(held.tape.write()), np.uint8)}
 
 
 def renew(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
