@@ -124,8 +124,7 @@ def roles(block: Block, forward: int, targets: Collection[str], seeds: Collectio
     """
     found = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
     found += [
-        257 if op.type in ("fill_constant", "full_like") and op.outputs[0] in seeds else 1
-        for op in block.ops[forward:]
+        257 if op.type in ("fill_constant", "full_like") and op.outputs[0] in seeds else 1 for op in block.ops[forward:]
     ]
     return tuple(found)
 
