@@ -114,15 +114,20 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
     fan_in, fan_out = _fans(type.shape)
     if kind in ("zeros", "ones", "constant"):
         value = {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0))
-        return np.full(type.shape, np.asarray(value).astype(as_dtype(type.dtype)))
+        with np.errstate(over="ignore"):
+            one = np.asarray(value).astype(as_dtype(type.dtype))
+        _check_finite(name, type, one)
+        return np.full(type.shape, one)
     if kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
             raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
+        if math.isinf(attrs["max"] - attrs["min"]):
+            raise ProgramError(f"the range of the initialiser of {name!r} is too wide", "bad_initializer")
         numbers = partial(draw.uniform, attrs["min"], attrs["max"])
     elif kind == "normal":
         if attrs["std"] < 0:
             raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
-        numbers = partial(draw.normal, attrs["mean"], attrs["std"])
+        numbers = partial(draw.normal, attrs["mean"], abs(attrs["std"]))  # NumPy refuses -0.0
     elif kind == "unit_rows":  # rows whose squares add up to about 1
         numbers = partial(draw.normal, 0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)))
     else:
@@ -133,17 +138,30 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
             numbers = partial(draw.uniform, -std * math.sqrt(3.0), std * math.sqrt(3.0))
         else:
             numbers = partial(draw.normal, 0.0, std)
-    return _drawn(numbers, type)
+    return _drawn(name, type, numbers)
 
 
-def _drawn(numbers: Callable[[int], np.ndarray], type: TensorType) -> np.ndarray:
-    """An array of random numbers, drawn in pieces: the same numbers as in one piece, and a stop between two pieces."""
+def _drawn(name: str, type: TensorType, numbers: Callable[[int], np.ndarray]) -> np.ndarray:
+    """An array of random numbers, drawn in pieces: the same numbers as in one piece, and a stop between two pieces.
+
+    Raises ProgramError (bad_initializer) for numbers that are not finite in the dtype.
+    """
     found = np.empty(math.prod(type.shape), as_dtype(type.dtype))
     for start in range(0, found.size, PIECE):
         poll()
         piece = found[start : start + PIECE]
-        piece[...] = numbers(piece.size)
+        with np.errstate(over="ignore"):
+            piece[...] = numbers(piece.size)
+        _check_finite(name, type, piece)
     return found.reshape(type.shape)
+
+
+def _check_finite(name: str, type: TensorType, values: np.ndarray) -> None:
+    """Raises ProgramError (bad_initializer) unless all values are finite."""
+    if not np.isfinite(values).all():
+        raise ProgramError(
+            f"the initialiser of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
+        )
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
