@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.cost.memory import VIEWS
+from core.cost.views import VIEWS
 from core.ir import HOLE, Block, Op, Program, TensorType, inner_blocks
 from core.ir.builder import expansion
 from core.ir.registry import lookup, roles_of

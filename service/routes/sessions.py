@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
+from service.formats.packed import as_text
 from service.http.request_body import JSON, read_body
 from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
@@ -19,7 +20,6 @@ from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID
 from service.sessions.merge_patch import merged
 from service.sessions.session import Session
-from service.store.programs import program_id as id_of
 
 __all__ = ["router"]
 
@@ -74,10 +74,9 @@ async def create_session(request: Request) -> Response:
     optimizer = _optimizer(asked.optimizer)
     given = await given_tensors(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:
-        id, document = id_of(asked.program), asked.program
+        given_program = as_text(asked.program)
     else:
-        stored = await program(request, asked.program_id or "")
-        id, document = stored.id, stored.document
+        given_program = (await program(request, asked.program_id or "")).program
     session = await sessions(request).open(
         {
             "query": asked.query(),
@@ -88,7 +87,7 @@ async def create_session(request: Request) -> Response:
             "initializers": asked.init.initializers,
         },
         given,
-        program=(id, document),
+        program=(given_program.id, given_program.text),
         lease_s=lease_of(asked.lease_s, settings(request)),
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},

@@ -110,14 +110,14 @@ class SessionRegistry:
         args: dict[str, Any],
         tensors: Tensors,
         *,
-        program: tuple[str, dict[str, Any]] | None = None,
+        program: tuple[str, bytes] | None = None,
         lease_s: float,
         deadline: float,
         about: dict[str, Any],
     ) -> Session:
         """Open a session in any idle worker.
 
-        program: (id, document) of the program to train; None for a tape.
+        program: (id, JSON text) of the program to train; None for a tape.
         Raises HttpProblem 429 at the limit of open sessions, or EngineError.
         """
         await self._sweep()
@@ -147,7 +147,7 @@ class SessionRegistry:
         return await self._kept_running(opened())
 
     async def _create(
-        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, dict[str, Any]] | None, deadline: float
+        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, bytes] | None, deadline: float
     ) -> Reply:
         op = f"{self._kind.name}.create"
         if program is None:

@@ -14,6 +14,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
@@ -33,6 +34,12 @@ __all__ = [
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MOST_INSIDE = 0.5
+"""Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
+
+The prediction is for slow cases, so ops that take longer than this on a slow machine still end within `cancel_grace`.
+"""
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
@@ -54,6 +61,8 @@ def limits_of(state: WorkerState) -> RunLimits:
         max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
+        most_inside=MOST_INSIDE if state.device == "cpu" else None,
+        memory=state.memory,
     )
 
 
@@ -101,8 +110,8 @@ def answer_of(
     For a sparse gradient, ``grad/<name>`` holds the values of some rows of the table, ``rows/<name>`` their numbers,
     and the member `sparse` the table's shape.
     A norm that is not finite becomes null, because JSON has no number for it. `times` become the member `profile`.
-    Raises ExecutionError (not_finite) if `require_finite` and a value is not finite, ProgramError (bad_query) for
-    returned gradients that were not computed.
+    Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
+    is not finite, ProgramError (bad_query) for returned gradients that were not computed.
     """
     finite, norms = judged(state, out, returned, require_finite)
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
@@ -118,6 +127,7 @@ def answer_of(
     for name in returning:
         if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
+    require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
     result["messages"] = [message_of(each) for each in out.messages]
