@@ -21,6 +21,7 @@ from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from service.worker.computed import AccumulatedStep, Computed, one_step, step_for
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.running import judged, limits_of, message_of, wanted, with_global
 from service.worker.session import Arrays, WorkerSession
@@ -217,6 +218,7 @@ class _Answers:
             if self._count * value.nbytes > most:
                 text = f"{name} of {self._count} batches has {self._count * value.nbytes} bytes, more than {most}"
                 raise ExecutionError(text, "too_large")
+            require(self._state.host_memory, self._count * value.nbytes, f"{name} of {self._count} batches")
             stack = self._arrays[name] = np.empty((self._count, *value.shape), value.dtype)
         elif stack.shape[1:] != value.shape:
             raise ExecutionError(
