@@ -144,19 +144,26 @@ def answer_of(
 
 
 def judged(
-    state: WorkerState, out: Outputs, returned: ReturnedGradients, require_finite: bool
+    state: WorkerState,
+    out: Outputs,
+    returned: ReturnedGradients,
+    require_finite: bool,
+    has_finite_gradients: bool | None = None,
 ) -> tuple[bool, dict[str, float]]:
     """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
 
     There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
+    has_finite_gradients: if the caller knows it and needs no norms.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
-    gradients = {name: grad.values if isinstance(grad, RowArray) else grad for name, grad in out.gradients.items()}
     norms: dict[str, float] = {}
     finite = all(_finite(state, v) for v in values)
-    if returned == "none" and state.xp is np:
-        finite = finite and _all_finite(gradients.values())
+    if has_finite_gradients is not None:
+        finite = finite and has_finite_gradients
+    elif returned == "none" and state.xp is np:
+        finite = finite and _all_finite(_values(gradient) for gradient in out.gradients.values())
     else:
+        gradients = {name: _values(gradient) for name, gradient in out.gradients.items()}
         norms = _norms(state, gradients)
         finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
     refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
@@ -186,6 +193,10 @@ def message_of(message: Message) -> dict[str, Any]:
         "shape": list(message.shape),
         "data": [v if isinstance(v, int) or math.isfinite(v) else str(v) for v in message.data],
     }
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, RowArray) else gradient
 
 
 def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:
