@@ -1,5 +1,6 @@
 """The engine runs calls in worker processes: the interface for the routes, and a pool that implements it.
 
+answer_room   a bound on the bytes of large answers
 protocol      the interface `Engine`, its results and its errors
 devices       the workers to start, and their devices
 child         one worker as an operating-system process
@@ -9,6 +10,7 @@ dispatch      the queue of calls and the choice of a worker
 embedded      the pool: supervision and replacement of workers
 """
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.embedded import EmbeddedPool
 from service.engine.protocol import (
     DeadlineExceeded,
@@ -23,6 +25,7 @@ from service.engine.protocol import (
 )
 
 __all__ = [
+    "AnswerRoom",
     "DeadlineExceeded",
     "EmbeddedPool",
     "Engine",

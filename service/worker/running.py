@@ -17,7 +17,16 @@ from core.runtime.times import Times
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
-__all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "streamed_gradients", "times_of"]
+__all__ = [
+    "ReturnedGradients",
+    "answer_of",
+    "check_answer_size",
+    "limits_of",
+    "query_from",
+    "run",
+    "streamed_gradients",
+    "times_of",
+]
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
@@ -128,7 +137,22 @@ def answer_of(
         result["memory"] = compiled.executable.choice.as_document()
     if times is not None:
         result["profile"] = profile_of(times, on_cpu=state.device == "cpu")
+    check_answer_size(state, tensors)
     return result, tensors
+
+
+def check_answer_size(state: WorkerState, tensors: Mapping[str, Any]) -> None:
+    """Raises ExecutionError (answer_too_large) above the limit of this call. Call it before a session changes."""
+    limit = state.answer_bytes
+    if limit is None:
+        return
+    size = sum([value.nbytes for value in tensors.values()])
+    if size > limit:
+        raise ExecutionError(
+            f"the tensors of the answer have {size} bytes, and the limit is {limit}; accept application/x-safetensors, "
+            "whose limit is higher, or ask for fewer values",
+            "answer_too_large",
+        )
 
 
 def times_of(args: Mapping[str, Any]) -> Times | None:

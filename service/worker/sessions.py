@@ -18,7 +18,7 @@ from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
 from service.worker.last_step import last_step
 from service.worker.programs import CachedProgram, cached_program, check_type
-from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
+from service.worker.running import answer_of, check_answer_size, query_from, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 
@@ -195,7 +195,9 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
         if name not in held:
             raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
     states = [name for name in names if name in session.states]
-    return {**session.about(), "states": states}, {name: held[name] for name in names}
+    values = {name: held[name] for name in names}
+    check_answer_size(state, values)
+    return {**session.about(), "states": states}, values
 
 
 def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

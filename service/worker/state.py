@@ -62,6 +62,7 @@ class WorkerState:
     programs, sessions, tapes: the cached programs, the sessions and the tapes by id.
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
+    answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
     compile_seconds: seconds spent on compiling programs for the current call.
     """
 
@@ -76,6 +77,7 @@ class WorkerState:
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
     compilations: Compilations | None = None
+    answer_bytes: int | None = None
     compile_seconds: float = 0.0
 
     @property

@@ -13,7 +13,7 @@ from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError
 from core.tape import Appended, Steps, Tape, TapeLimits
 from service.worker.programs import wire_limits
-from service.worker.running import limits_of
+from service.worker.running import check_answer_size, limits_of
 from service.worker.state import WorkerState
 
 __all__ = ["append", "create", "delete", "describe", "gradients", "program", "record", "renew", "values"]
@@ -91,7 +91,9 @@ def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     held, compiled = _held(state, args), state.steps.compiled
     found = held.tape.evaluate([args["name"]], limits_of(state))
     result = {"ran": list(found.ran), "compiled": state.steps.compiled > compiled}
-    return result | held.about(), {"value": found.values[args["name"]]}
+    value = {"value": found.values[args["name"]]}
+    check_answer_size(state, value)
+    return result | held.about(), value
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -113,6 +115,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
         "compiled": state.steps.compiled > compiled,
     }
     arrays = {f"grad/{name}": value for name, value in found.gradients.items()}
+    check_answer_size(state, arrays)
     return result | held.about(), arrays | {"value": found.value}
 
 
