@@ -128,7 +128,14 @@ def _serve(chosen: argparse.Namespace) -> int:
     if settings is None:
         return 2
     from service.app import create_app  # imported here, because `version` and an invalid option need no application
+    from service.engine import UnusableSettings, worker_memory
 
+    try:
+        if settings.device != "cuda":
+            worker_memory(settings)
+    except UnusableSettings as error:
+        print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
+        return 2
     logs.configure(settings.log_level)
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings)

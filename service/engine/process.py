@@ -58,8 +58,8 @@ class WorkerConfig:
 
     handlers: str
     heartbeat: float
-    memory_limit: int | None
     settings: dict[str, Any]
+    memory_limit: int | None = None
     room: AnswerRoom | None = None
 
 

@@ -36,6 +36,7 @@ JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 NDJSON = "application/x-ndjson"
 Asked = TypeVar("Asked", bound=BaseModel)
+JSON_ALIASES = (JSON, "application/merge-patch+json")  # a merge patch is the body of every PATCH
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 
 INLINE_BYTES = 64 * 2**10
@@ -155,7 +156,7 @@ def _known(header: str) -> str | None:
     if media_type in BINARY_ALIASES:
         return SAFETENSORS
     charset = parameters.strip().lower().replace('"', "")
-    return JSON if media_type == JSON and charset in ("", "charset=utf-8") else None
+    return JSON if media_type in JSON_ALIASES and charset in ("", "charset=utf-8") else None
 
 
 def _header(request: Request, name: bytes, otherwise: str = "") -> str:

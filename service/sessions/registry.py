@@ -241,17 +241,28 @@ class SessionRegistry:
 
         return await self._kept_running(self._in_turn(session, deadline, running))
 
-    async def replace(
-        self, session: Session, tensors: Tensors, allowed: Callable[[str], bool], deadline: float
+    async def change(
+        self,
+        session: Session,
+        op: str,
+        args: Callable[[], dict[str, Any]],
+        tensors: Tensors,
+        allowed: Callable[[str], bool],
+        deadline: float,
     ) -> Reply:
-        """Replace parameters if `allowed` accepts the present ETag. Raises HttpProblem 412 if it does not."""
+        """Run a call that changes the session without a number, if `allowed` accepts the present ETag.
+
+        args: makes the arguments from the session as it is when earlier calls have ended.
+        Raises HttpProblem 412 if the ETag is not accepted.
+        """
 
         async def running(give_up: float) -> Reply:
             if not allowed(session.etag):
-                detail = "the parameters have changed since the version in If-Match"
+                detail = "the session has changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
+            found = args()
             session.unsure = (0, "")
-            reply = await self._call(session, "session.put_parameters", {}, tensors, give_up)
+            reply = await self._call(session, op, found, tensors, give_up)
             session.adopt(reply.result)
             return reply
 

@@ -14,6 +14,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
@@ -21,15 +22,25 @@ __all__ = [
     "ReturnedGradients",
     "answer_of",
     "check_answer_size",
+    "judged",
     "limits_of",
+    "message_of",
     "query_from",
     "run",
     "streamed_gradients",
     "times_of",
+    "wanted",
+    "with_global",
 ]
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MOST_INSIDE = 0.5
+"""Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
+
+The prediction is for slow cases, so ops that take longer than this on a slow machine still end within `cancel_grace`.
+"""
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
@@ -51,6 +62,8 @@ def limits_of(state: WorkerState) -> RunLimits:
         max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
+        most_inside=MOST_INSIDE if state.device == "cpu" else None,
+        memory=state.memory,
     )
 
 
@@ -98,12 +111,45 @@ def answer_of(
     For a sparse gradient, ``grad/<name>`` holds the values of some rows of the table, ``rows/<name>`` their numbers,
     and the member `sparse` the table's shape.
     A norm that is not finite becomes null, because JSON has no number for it. `times` become the member `profile`.
-    Raises ExecutionError (not_finite) if `require_finite` and a value is not finite, ProgramError (bad_query) for
-    returned gradients that were not computed.
+    Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
+    is not finite, ProgramError (bad_query) for returned gradients that were not computed.
+    """
+    finite, norms = judged(state, out, returned, require_finite)
+    tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
+    scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
+    result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
+    if returned != "none" and norms:
+        result["gradient_norms"] = with_global(norms)
+    tensors = {f"fetch/{name}": value for name, value in out.fetched.items()}
+    tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
+    if out.loss is not None:
+        tensors["loss"] = out.loss
+    returning = wanted(returned, out.gradients, out.missing)
+    for name in returning:
+        if name not in streamed:
+            tensors |= _as_tensors(name, out.gradients[name])
+    check_answer_size(state, tensors)
+    require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
+    result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
+    result["densified"] = [each.as_document() for each in out.densified]
+    result["messages"] = [message_of(each) for each in out.messages]
+    result["messages_left_out"] = out.unsaid
+    if compiled.executable.choice is not None:
+        result["memory"] = compiled.executable.choice.as_document()
+    if times is not None:
+        result["profile"] = profile_of(times, on_cpu=state.device == "cpu")
+    return result, tensors
+
+
+def judged(
+    state: WorkerState, out: Outputs, returned: ReturnedGradients, require_finite: bool
+) -> tuple[bool, dict[str, float]]:
+    """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
+
+    There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
-    tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
-    gradients = out.gradients | {name: table.values for name, table in tables.items()}
+    gradients = {name: grad.values if isinstance(grad, RowArray) else grad for name, grad in out.gradients.items()}
     norms: dict[str, float] = {}
     finite = all(_finite(state, v) for v in values)
     if returned == "none" and state.xp is np:
@@ -114,31 +160,13 @@ def answer_of(
     refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
     if require_finite and refused:
         raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
-    scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
-    result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
-    if returned != "none" and norms:
-        overall = math.sqrt(sum(norm * norm for norm in norms.values()))
-        result["gradient_norms"] = {
-            name: norm if math.isfinite(norm) else None for name, norm in {**norms, "global": overall}.items()
-        }
-    tensors = {f"fetch/{name}": value for name, value in out.fetched.items()}
-    tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
-    if out.loss is not None:
-        tensors["loss"] = out.loss
-    returning = wanted(returned, out.gradients, out.missing)
-    for name in returning:
-        if name not in streamed:
-            tensors |= _as_tensors(name, out.gradients[name])
-    result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
-    result["densified"] = [each.as_document() for each in out.densified]
-    result["messages"] = [_message(each) for each in out.messages]
-    result["messages_left_out"] = out.unsaid
-    if compiled.executable.choice is not None:
-        result["memory"] = compiled.executable.choice.as_document()
-    if times is not None:
-        result["profile"] = profile_of(times, on_cpu=state.device == "cpu")
-    check_answer_size(state, tensors)
-    return result, tensors
+    return finite, norms
+
+
+def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
+    """The norms and the joint norm; None for one that is not finite. Empty if there are no norms."""
+    overall = {"global": math.sqrt(sum(norm * norm for norm in norms.values()))} if norms else {}
+    return {name: norm if math.isfinite(norm) else None for name, norm in {**norms, **overall}.items()}
 
 
 def check_answer_size(state: WorkerState, tensors: Mapping[str, Any]) -> None:
@@ -160,7 +188,7 @@ def times_of(args: Mapping[str, Any]) -> Times | None:
     return Times() if args.get("profile") else None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_of(message: Message) -> dict[str, Any]:
     """A message of the op `print` as JSON. Values that are not finite become strings."""
     at = message.location
     return {
