@@ -257,8 +257,9 @@ def wanted_form(request: Request, *more: str) -> str:
     best = _best(_header(request, b"accept", "*/*"), more)
     if best is None:
         raise HttpProblem("not-acceptable", f"the answer can be {' or '.join((JSON, SAFETENSORS, *more))}")
-    limits: Settings | None = getattr(request.app.state, "settings", None)
-    if limits is not None:
+    codec = CODEC.get()
+    if codec is not None:
+        limits = codec.settings
         ANSWER_BYTES.set(limits.json_answer_bytes if best == JSON else limits.binary_answer_bytes)
     return best
 
