@@ -22,6 +22,7 @@ from service.worker.state import WorkerState
 __all__ = [
     "ReturnedGradients",
     "answer_of",
+    "check_answer_size",
     "judged",
     "limits_of",
     "message_of",
@@ -131,6 +132,7 @@ def answer_of(
     for name in returning:
         if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
+    check_answer_size(state, tensors)
     require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
@@ -176,6 +178,20 @@ def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
     """The norms and the joint norm; None for one that is not finite. Empty if there are no norms."""
     overall = {"global": math.sqrt(sum(norm * norm for norm in norms.values()))} if norms else {}
     return {name: norm if math.isfinite(norm) else None for name, norm in {**norms, **overall}.items()}
+
+
+def check_answer_size(state: WorkerState, tensors: Mapping[str, Any]) -> None:
+    """Raises ExecutionError (answer_too_large) above the limit of this call. Call it before a session changes."""
+    limit = state.answer_bytes
+    if limit is None:
+        return
+    size = sum([value.nbytes for value in tensors.values()])
+    if size > limit:
+        raise ExecutionError(
+            f"the tensors of the answer have {size} bytes, and the limit is {limit}; accept application/x-safetensors, "
+            "whose limit is higher, or ask for fewer values",
+            "answer_too_large",
+        )
 
 
 def times_of(args: Mapping[str, Any]) -> Times | None:

@@ -18,7 +18,7 @@ from core.runtime.reference import Interpreter
 from core.tape import Appended, Gradients, MachineCode, Steps, Structure, Tape, TapeLimits
 from service.worker.documents import wire_limits
 from service.worker.programs import machine_for
-from service.worker.running import limits_of
+from service.worker.running import check_answer_size, limits_of
 from service.worker.state import WorkerState
 
 __all__ = ["append", "create", "delete", "describe", "gradients", "program", "record", "renew", "values"]
@@ -139,7 +139,9 @@ def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     held, compiled = _held(state, args), state.steps.compiled
     found = held.tape.evaluate([args["name"]], limits_of(state))
     result = {"ran": list(found.ran), "compiled": state.steps.compiled > compiled}
-    return result | held.about(), {"value": found.values[args["name"]]}
+    value = {"value": found.values[args["name"]]}
+    check_answer_size(state, value)
+    return result | held.about(), value
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -154,7 +156,9 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
         seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
     found = tape.gradients(args["target"], args["wrt"], seed, limits)
     result = _played(found) | {"compiled": state.steps.compiled > compiled}
-    return result | held.about(), _gradients(found)
+    arrays = _gradients(found)
+    check_answer_size(state, arrays)
+    return result | held.about(), arrays
 
 
 def _played(found: Gradients) -> dict[str, Any]:
