@@ -31,6 +31,7 @@ from core.ir import errors
 from core.ir.errors import CoreError, InternalError
 from core.ir.registry import as_tuple
 from core.ops.common.types import as_dtype
+from core.runtime.memory import SharedBytes
 from core.runtime.run import Run
 
 __all__ = ["call_in_child"]
@@ -133,8 +134,14 @@ def _map(memory: int, size: int) -> Any:
     if address in (None, ctypes.c_void_p(-1).value):
         raise MemoryError("the results of an op cannot be mapped")
     buffer = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(buffer, _LIBC.munmap, address, size).atexit = False  # arrays may live until the process ends
+    weakref.finalize(buffer, _unmap, address, size).atexit = False  # arrays may live until the process ends
+    SharedBytes.add(size)
     return buffer
+
+
+def _unmap(address: int, size: int) -> None:
+    _LIBC.munmap(address, size)
+    SharedBytes.add(-size)
 
 
 def _error(said: dict[str, Any]) -> BaseException:

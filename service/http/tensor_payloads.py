@@ -196,13 +196,20 @@ def joined(value: Any) -> list[Part]:
     def add(value: Any) -> None:
         if isinstance(value, memoryview):
             parts.append(value)
-        elif isinstance(value, dict) and any(isinstance(each, dict | memoryview) for each in value.values()):
+        elif isinstance(value, dict) and any(isinstance(each, dict | list | memoryview) for each in value.values()):
             start = b"{"
             for name, each in value.items():
                 parts.append(start + tensors.dumps(name) + b":")
                 add(each)
                 start = b","
             parts.append(b"}")
+        elif isinstance(value, list) and any(isinstance(each, dict | memoryview) for each in value):
+            start = b"["
+            for each in value:
+                parts.append(start)
+                add(each)
+                start = b","
+            parts.append(b"]")
         else:
             parts.append(tensors.dumps(value))
 

@@ -42,6 +42,10 @@ class GradientSum:
         self.sums |= merged | first
         self.count += 1
 
+    def copy(self) -> GradientSum:
+        """The same sums in arrays of their own."""
+        return GradientSum({name: _copied(value) for name, value in self.sums.items()}, self.count)
+
     def reduced(self, reduction: Reduction) -> dict[str, Any]:
         """The sums, or the means over the added gradients."""
         if reduction == "sum" or self.count == 1:
