@@ -400,7 +400,7 @@ def test_a_structure_is_appended_again_and_played_back_in_one_request(client, pa
         asked |= {"ops": LONG} if structure is None else {"structure": structure}
         if as_file:
             answer = client.post(f"{path}/ops", **file_of({"parameter/w": w, "constant/x": X}, **asked))
-            said, found = read_file(answer)
+            _, found = read_file(answer)
             gradient = found["grad/w"]
         else:
             answer = client.post(
@@ -458,7 +458,7 @@ def test_stacked_constants_are_leaves_of_their_own(client, path, as_file):
     stack = np.array([[3.0, 4.0], [5.0, 6.0]])
     asked = {"ops": ops, "stacked": {"all": ["one", "two"]}, "backward": {"target": "loss"}}
     if as_file:
-        said, found = read_file(
+        _, found = read_file(
             client.post(f"{path}/ops", **file_of({"parameter/w": W, "constant/all": stack}, **asked))
         )
         gradient = found["grad/w"]
