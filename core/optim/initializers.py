@@ -11,9 +11,11 @@ import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.errors import ProgramError
+from core.ir.patterns import first_match, matches
+from core.ir.slot_roles import Role
 from core.ops.common.types import as_dtype
 
-__all__ = ["INITIALIZERS", "initial_parameters"]
+__all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters"]
 
 INITIALIZERS: dict[str, dict[str, float]] = {
     "zeros": {},
@@ -25,34 +27,65 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "glorot_normal": {},
     "he_uniform": {},
     "he_normal": {},
+    "unit_rows": {},
 }
 """Initialiser -> its attributes with their defaults."""
 
 
+BY_ROLE: Mapping[Role, Mapping[str, Any]] = {
+    "scale": {"type": "ones"},
+    "shift": {"type": "zeros"},
+    "spread": {"type": "ones"},
+    "divisor": {"type": "ones"},
+    "slope": {"type": "constant", "value": 0.25},
+    "table": {"type": "unit_rows"},
+}
+"""Role of a parameter -> its initialiser by default."""
+
+
 def initial_parameters(
-    variables: Iterable[Variable], initializers: Mapping[str, Mapping[str, Any]], seed: int = 0
+    variables: Iterable[Variable],
+    initializers: Mapping[str, Mapping[str, Any]],
+    seed: int = 0,
+    roles: Mapping[str, Role] | None = None,
 ) -> dict[str, np.ndarray]:
     """An initial value for each variable.
 
-    initializers: variable name -> ``{"type": ..., attributes}``. By default arrays of rank 2 or more are drawn by
-                  `glorot_uniform`, and others are zeros.
+    initializers: name or pattern -> ``{"type": ..., attributes}``. A name goes before patterns, and the first pattern
+                  that matches goes before the later ones. By default the role of a variable decides; without one,
+                  parameters of rank 2 or more are drawn by `glorot_uniform`, and others are zeros.
+    roles:        variable -> its role, from `core.optim.parameter_roles`.
     seed:         each variable draws from a random stream derived from `seed` and its name, so the order of the
                   declarations does not matter.
 
     Raises ProgramError (unknown_variable, bad_initializer).
     """
     variables = list(variables)
-    names = {v.name for v in variables}
-    for name in initializers:
-        if name not in names:
+    for pattern in initializers:
+        if not any(matches(pattern, v.name) for v in variables):
             raise ProgramError(
-                f"an initialiser is given for {name!r}, but the program has no such parameter", "unknown_variable"
+                f"an initialiser is given for {pattern!r}, but the program has no such parameter", "unknown_variable"
             )
     found = {}
     for v in variables:
-        default = {"type": "glorot_uniform" if v.type.rank >= 2 else "zeros"}
-        found[v.name] = _value(v.name, v.type, initializers.get(v.name, default), seed)
+        spec = _chosen(v.name, initializers)
+        spec = _default(v, (roles or {}).get(v.name)) if spec is None else spec
+        found[v.name] = _value(v.name, v.type, spec, seed)
     return found
+
+
+def _chosen(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    if name in initializers:
+        return initializers[name]
+    position = first_match(([pattern] for pattern in initializers), name)
+    return None if position is None else list(initializers.values())[position]
+
+
+def _default(variable: Variable, role: Role | None) -> Mapping[str, Any]:
+    if role is not None:
+        return BY_ROLE[role]
+    is_weight = variable.role == "parameter" and variable.type.rank >= 2
+    return {"type": "glorot_uniform" if is_weight else "zeros"}
 
 
 def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> np.ndarray:
@@ -83,6 +116,8 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         if attrs["std"] < 0:
             raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
         values = draw.normal(attrs["mean"], attrs["std"], type.shape)
+    elif kind == "unit_rows":  # rows whose squares add up to about 1
+        values = draw.normal(0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)), type.shape)
     else:
         # variance 2 / (fan_in + fan_out): Glorot and Bengio 2010; 2 / fan_in: He et al. 2015
         fan = (fan_in + fan_out) / 2 if kind.startswith("glorot") else fan_in / 2

@@ -135,12 +135,13 @@ def _serve(chosen: argparse.Namespace) -> int:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
+    app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
-            http=guarded(settings),
+            http=guarded(settings, app.state.admission),
             ws="none",
             lifespan="on",
             log_config=None,

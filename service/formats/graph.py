@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Graph", "as_graphviz", "as_mermaid", "as_page", "graph_of"]
+import orjson
+
+__all__ = ["FORMS", "Graph", "as_graphviz", "as_mermaid", "as_page", "drawn", "graph_of"]
 
 FORWARD, BACKWARD, VARIABLE = "#dbeafe", "#fee2c8", "#f3f4f6"
 BLOCKS = ("sub_block", "true_block", "false_block")
@@ -83,6 +85,23 @@ def graph_of(program: dict[str, Any], backward_ops: list[int] | None = None) -> 
                     graph.edges.append((node.id, f"b{inner_index}", ""))
                     waiting.append((inner, inner_index, set(), node.kind == "backward"))
     return root
+
+
+FORMS = ("application/json", "text/vnd.graphviz", "text/plain", "text/html")
+
+
+def drawn(answer: bytes | memoryview, form: str, title: str, static: str) -> bytes:
+    """The graph in one of FORMS. answer: the JSON text of {"program", "backward_ops"?}; title, static: of the page."""
+    document = orjson.loads(answer)
+    graph = graph_of(document["program"], [each["op"] for each in document.get("backward_ops", ())])
+    match form:
+        case "application/json":
+            return orjson.dumps(graph.as_document())
+        case "text/vnd.graphviz":
+            return as_graphviz(graph).encode()
+        case "text/plain":
+            return as_mermaid(graph).encode()
+    return as_page(graph, title, static).encode()
 
 
 def as_graphviz(graph: Graph) -> str:

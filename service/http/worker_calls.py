@@ -48,7 +48,7 @@ class Calls:
         self,
         op: str,
         program_id: str,
-        document: dict[str, Any],
+        document: bytes,
         args: dict[str, Any],
         tensors: Mapping[str, np.ndarray] = NO_TENSORS,
         *,

@@ -29,6 +29,7 @@ _PROGRAM_CODES = {
     "feed_missing": "invalid-request",
     "feed_unknown": "invalid-request",
     "bad_query": "invalid-request",
+    "bad_group": "invalid-request",
     "budget_too_small": "invalid-request",
     "not_an_array": "invalid-request",
     "tape_full": "limit-exceeded",

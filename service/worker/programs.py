@@ -19,6 +19,7 @@ from core.compiler.compile import (
     Executable,
     GradientQuery,
     LossScale,
+    Summed,
     compile_forward,
     compile_gradient,
     compile_training,
@@ -89,11 +90,17 @@ class CachedProgram:
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
         repeated: bool = False,
+        rounds: bool = True,
     ) -> Prepared:
-        """The executable that computes gradients for feeds of these shapes. repeated: expect many runs."""
+        """The executable that computes gradients for feeds of these shapes.
+
+        repeated: expect many runs. rounds: as of `compile_gradient`.
+        """
         shapes = self._shapes(feeds)
-        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated))
-        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale), repeated)
+        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds))
+        return self._compiled(
+            key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale, rounds), repeated
+        )
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Prepared:
         """The executable that computes `fetch` without gradients."""
@@ -110,23 +117,36 @@ class CachedProgram:
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
     ) -> Prepared:
-        """The executable of a training step: forward, backward and optimiser."""
+        """The executable of a training step: forward, backward and optimiser. Learning rates are inputs of the step.
+
+        optimizer: with open rates, as all optimisers here (core.optim.rates).
+        """
         shapes = self._shapes(feeds)
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
             key,
-            lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale),
+            lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale, open_rates=True),
             repeated=True,
         )
 
-    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Prepared:
+    def update(
+        self,
+        names: Sequence[str],
+        optimizer: Optimizer,
+        clip: Clip | None,
+        by_rows: Sequence[str],
+        summed: Summed | None = None,
+    ) -> Prepared:
         """The executable that applies the optimiser to the given gradients ``<parameter>@GRAD``.
 
         by_rows: parameters whose gradient is sparse: values of the rows ``<parameter>@GRAD@ROWS``.
+        summed:  as of `compile_update`.
         """
-        key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows)))
+        key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows), summed))
         return self._compiled(
-            key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
+            key,
+            lambda: compile_update(self.program, names, optimizer, clip, by_rows, summed, open_rates=True).executable,
+            repeated=True,
         )
 
     def timed(self, compiled: Prepared) -> Prepared:

@@ -18,7 +18,19 @@ from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
-__all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "streamed_gradients", "times_of"]
+__all__ = [
+    "ReturnedGradients",
+    "answer_of",
+    "judged",
+    "limits_of",
+    "message_of",
+    "query_from",
+    "run",
+    "streamed_gradients",
+    "times_of",
+    "wanted",
+    "with_global",
+]
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
@@ -101,26 +113,12 @@ def answer_of(
     Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
     is not finite, ProgramError (bad_query) for returned gradients that were not computed.
     """
-    values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
+    finite, norms = judged(state, out, returned, require_finite)
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
-    gradients = out.gradients | {name: table.values for name, table in tables.items()}
-    norms: dict[str, float] = {}
-    finite = all(_finite(state, v) for v in values)
-    if returned == "none" and state.xp is np:
-        finite = finite and _all_finite(gradients.values())
-    else:
-        norms = _norms(state, gradients)
-        finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
-    refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
-    if require_finite and refused:
-        raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
     scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
     result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
     if returned != "none" and norms:
-        overall = math.sqrt(sum(norm * norm for norm in norms.values()))
-        result["gradient_norms"] = {
-            name: norm if math.isfinite(norm) else None for name, norm in {**norms, "global": overall}.items()
-        }
+        result["gradient_norms"] = with_global(norms)
     tensors = {f"fetch/{name}": value for name, value in out.fetched.items()}
     tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
     if out.loss is not None:
@@ -132,7 +130,7 @@ def answer_of(
     require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
-    result["messages"] = [_message(each) for each in out.messages]
+    result["messages"] = [message_of(each) for each in out.messages]
     result["messages_left_out"] = out.unsaid
     if compiled.executable.choice is not None:
         result["memory"] = compiled.executable.choice.as_document()
@@ -141,12 +139,40 @@ def answer_of(
     return result, tensors
 
 
+def judged(
+    state: WorkerState, out: Outputs, returned: ReturnedGradients, require_finite: bool
+) -> tuple[bool, dict[str, float]]:
+    """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
+
+    There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
+    """
+    values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
+    gradients = {name: grad.values if isinstance(grad, RowArray) else grad for name, grad in out.gradients.items()}
+    norms: dict[str, float] = {}
+    finite = all(_finite(state, v) for v in values)
+    if returned == "none" and state.xp is np:
+        finite = finite and _all_finite(gradients.values())
+    else:
+        norms = _norms(state, gradients)
+        finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
+    refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
+    if require_finite and refused:
+        raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
+    return finite, norms
+
+
+def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
+    """The norms and the joint norm; None for one that is not finite. Empty if there are no norms."""
+    overall = {"global": math.sqrt(sum(norm * norm for norm in norms.values()))} if norms else {}
+    return {name: norm if math.isfinite(norm) else None for name, norm in {**norms, **overall}.items()}
+
+
 def times_of(args: Mapping[str, Any]) -> Times | None:
     """A recorder of times if `args` request a profile, else None."""
     return Times() if args.get("profile") else None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_of(message: Message) -> dict[str, Any]:
     """A message of the op `print` as JSON. Values that are not finite become strings."""
     at = message.location
     return {
