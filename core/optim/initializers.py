@@ -111,11 +111,13 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
     elif kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
             raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
+        if math.isinf(attrs["max"] - attrs["min"]):
+            raise ProgramError(f"the range of the initialiser of {name!r} is too wide", "bad_initializer")
         values = draw.uniform(attrs["min"], attrs["max"], type.shape)
     elif kind == "normal":
         if attrs["std"] < 0:
             raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
-        values = draw.normal(attrs["mean"], attrs["std"], type.shape)
+        values = draw.normal(attrs["mean"], abs(attrs["std"]), type.shape)  # NumPy refuses -0.0
     elif kind == "unit_rows":  # rows whose squares add up to about 1
         values = draw.normal(0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)), type.shape)
     else:
@@ -126,7 +128,13 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
             values = draw.uniform(-std * math.sqrt(3.0), std * math.sqrt(3.0), type.shape)
         else:
             values = draw.normal(0.0, std, type.shape)
-    return np.asarray(values).astype(as_dtype(type.dtype))
+    with np.errstate(over="ignore"):
+        found = np.asarray(values).astype(as_dtype(type.dtype))
+    if not np.isfinite(found).all():
+        raise ProgramError(
+            f"the initialiser of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
+        )
+    return found
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

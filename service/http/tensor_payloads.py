@@ -196,7 +196,7 @@ def joined(value: Any) -> list[Part]:
     def add(value: Any) -> None:
         if isinstance(value, memoryview):
             parts.append(value)
-        elif isinstance(value, dict) and any(isinstance(each, dict | memoryview) for each in value.values()):
+        elif isinstance(value, dict) and any(isinstance(each, dict | list | memoryview) for each in value.values()):
             start = b"{"
             for name, each in value.items():
                 parts.append(start + tensors.dumps(name) + b":")

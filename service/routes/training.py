@@ -168,12 +168,14 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     if asked.accumulate:
         if form == NDJSON:
             _refuse("/accumulate", "gradients that are added up are not streamed")
-        args |= {"stream": False, "accumulate": True}
+        args |= {"stream": False, "accumulate": True, "batches": asked.batches}
         write = Write("session.gradients", args, feeds, asked.seq, "gradients", body)
         every = {**members, "gradients": {}}
         return await _written(request, session, write, asked.deadline_s, form == SAFETENSORS, every)
     if asked.seq is not None:
         _refuse("/seq", "only a call with accumulate changes the session and has a number")
+    if asked.batches is not None:
+        _refuse("/batches", "only a call with accumulate takes several batches")
     args["stream"] = form == NDJSON
     deadline = deadline_of(asked.deadline_s, settings(request))
     call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)

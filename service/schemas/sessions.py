@@ -303,6 +303,13 @@ class SessionGradientsRequest(Strict):
         description="Add the gradients up in the session, until an update without gradients applies them. The call "
         "writes the states of the program, and random ops draw new numbers in each call.",
     )
+    batches: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="With `accumulate`: add up the gradients of this many batches, which are the leading axis of feeds "
+        "as in a step. Loss and fetched values of the answer have such an axis, too.",
+    )
     deadline_s: Deadline = None
 
 

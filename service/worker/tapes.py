@@ -63,7 +63,7 @@ class WorkerTape:
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Create an empty tape ``args["id"]``. args: id, mode, seed."""
     if state.steps is None:
-        state.steps = Steps(state.tape_ops, machine=_machine_code(state))
+        state.steps = Steps(state.tape_ops, _machine_code(state))
     limits = TapeLimits(state.settings["ops"], state.settings["tape_bytes"], wire_limits(state.settings))
     tape = Tape(args["mode"], seed=args["seed"], steps=state.steps, limits=limits, xp=state.xp)
     held = state.tapes[args["id"]] = WorkerTape(tape)

@@ -483,3 +483,10 @@ def test_a_failed_append_restores_a_replaced_parameter():
         t.append([op("tahn", x="x")], parameters={"x": 2 * X})
     np.testing.assert_array_equal(t.evaluate(["x"]).values["x"], X)
     assert t.nbytes == X.nbytes + Y.nbytes
+
+
+def test_a_tape_limits_the_rank_of_results():
+    chain = [op("unsqueeze", f"y{i}", x=f"y{i - 1}" if i else "x", attrs={"axes": [0]}) for i in range(9)]
+    with pytest.raises(ProgramError, match="above the limit of 8") as caught:
+        tape().append(chain)
+    assert caught.value.problems[0].code == "limit_exceeded"
