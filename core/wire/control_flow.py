@@ -15,7 +15,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
 from core.ops import control
 from core.ops.common.types import joined_type
-from core.ops.control.inner_blocks import BranchMemory, LoopMemory
+from core.ops.control.inner_blocks import BranchMemory, LoopMemory, empty
 from core.wire.reader import Reader
 from core.wire.site import KEY, AlreadyReported, Site
 
@@ -219,8 +219,10 @@ def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | N
     zero = at.b.constant(0, "int64")
     inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
     index = at.b.emit("where", inside, index, last)
-    blocks = merged.blocks if len(merged.blocks) > 1 else merged.blocks * 2
-    op = _bisect(at.b, index, at.current(merged.read), blocks, 0)
+    if len(merged.blocks) > 1:
+        op = _bisect(at.b, index, at.current(merged.read), merged.blocks, 0)
+    else:
+        op = _only(at.b, at.current(merged.read), merged.blocks[0])
     r.define(at, at.b.typed(op), merged.visible)
 
 
@@ -230,6 +232,15 @@ def _bisect(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Se
     lower = b.emit("less_than", index, b.constant(first + half, "int64"))
     sides = (_bisected_block(blocks[:half], first), _bisected_block(blocks[half:], first + half))
     return b.make("if_else", lower, index, *operands, true_block=sides[0], false_block=sides[1])
+
+
+def _only(b: BlockBuilder, operands: Sequence[Value], block: Block) -> Op:
+    """An `if_else` that always runs `block`. Its other side is short: a copy of `block` would double at each level."""
+    other = BlockBuilder()
+    for name, type in zip(block.params, block.param_types, strict=True):
+        other.param(type, name)
+    never = other.build([empty(other, type) for type in block.result_types])
+    return b.make("if_else", b.constant(True, "bool"), *operands, true_block=block, false_block=never)
 
 
 def _bisected_block(blocks: Sequence[Block], first: int) -> Block:

@@ -37,8 +37,10 @@ REMEMBERED = 4096
 
 def matches(given: Type, wanted: Type) -> bool:
     """Whether a value of type `given` may be used where `wanted` is declared; an unknown size fits any size."""
+    if isinstance(given, StackType) and isinstance(wanted, StackType):
+        return given.depth == wanted.depth and matches(given.array, wanted.array)
     if isinstance(given, StackType) or isinstance(wanted, StackType):
-        return isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
+        return False
     return (
         given.dtype == wanted.dtype
         and len(given.shape) == len(wanted.shape)
@@ -48,8 +50,10 @@ def matches(given: Type, wanted: Type) -> bool:
 
 def holds(wide: Type, given: Type) -> bool:
     """Whether every value of type `given` is one of type `wide`: a size that `wide` knows is known in `given` too."""
+    if isinstance(wide, StackType) and isinstance(given, StackType):
+        return wide.depth == given.depth and holds(wide.array, given.array)
     if isinstance(wide, StackType) or isinstance(given, StackType):
-        return isinstance(wide, StackType) and isinstance(given, StackType) and holds(wide.element, given.element)
+        return False
     return (
         wide.dtype == given.dtype
         and len(wide.shape) == len(given.shape)
@@ -140,8 +144,8 @@ def product(sizes: Iterable[int]) -> int:
 @lru_cache(REMEMBERED)
 def byte_size(type: Type) -> int:
     """The bytes of an array of `type`. An unknown size counts as 1, and a stack as one element."""
-    while isinstance(type, StackType):
-        type = type.element
+    if isinstance(type, StackType):
+        type = type.array
     width = 1 if type.dtype == "bool" else as_dtype(type.dtype).itemsize
     return width * math.prod(max(n, 0 if n == 0 else 1) for n in type.shape)
 
