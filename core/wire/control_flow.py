@@ -215,11 +215,11 @@ def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | N
     """Run branch number `index` (int64). An index out of range selects the last branch."""
     merged = _merge(r, at, branches)
     _check_listed(at, merged.read, None)
-    last = at.b.constant(len(branches) - 1, "int64")
-    zero = at.b.constant(0, "int64")
-    inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
-    index = at.b.emit("where", inside, index, last)
     if len(merged.blocks) > 1:
+        last = at.b.constant(len(branches) - 1, "int64")
+        zero = at.b.constant(0, "int64")
+        inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
+        index = at.b.emit("where", inside, index, last)
         op = _bisect(at.b, index, at.current(merged.read), merged.blocks, 0)
     else:
         op = _only(at.b, at.current(merged.read), merged.blocks[0])

@@ -171,7 +171,6 @@ def test_calls_of_a_function_count_its_ops(monkeypatch):
 
 
 def test_a_switch_with_one_branch_does_not_double_its_block():
-    """The gradient is that of the branch, and of nothing else."""
     sketch = nest("switch_case", 12)
 
-    assert deep(lambda: expanded_ops(read(sketch.document).block)) < 12 * 10
+    assert deep(lambda: expanded_ops(read(sketch.document).block)) < 12 * 15
