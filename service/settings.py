@@ -5,7 +5,6 @@ Sizes are in bytes and durations in seconds. `GET /v1` publishes the limits.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +13,31 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["Settings", "TensorLimits", "available_cores"]
+from service.machine import available_cores, available_memory
+
+__all__ = ["LEAST_WORKER_MEMORY", "MIB", "Settings", "TensorLimits", "available_cores", "service_memory"]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
+LEAST_WORKER_MEMORY = 256 * MIB
+"""Smallest limit of a worker: a fresh one takes about a quarter of it."""
+
+ROOMY_WORKER = GIB
+"""Memory that each worker gets by default if that leaves at least two workers."""
+
 
 def _default_workers() -> int:
-    """Half the cores, so that each worker has two; at least two, so that one can take calls while one is replaced."""
-    return min(8, max(2, available_cores() // 2))
+    """Half the cores, so that each worker has two; at least two, so that one can take calls while one is replaced.
+
+    On a machine with little memory fewer, so that each has a gigabyte.
+    """
+    total = available_memory()
+    return min(8, max(2, min(available_cores() // 2, (total - service_memory(total)) // ROOMY_WORKER)))
 
 
-def available_cores() -> int:
-    """Number of cores this process may use; a container may have fewer than the machine."""
-    return len(os.sched_getaffinity(0))
+def service_memory(total: int) -> int:
+    """The part of `total` bytes of memory that is left for the service process and the system."""
+    return min(total // 4, max(512 * MIB, total // 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,11 @@ class Settings(BaseSettings):
     # Where and how it listens
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    allowed_hosts: str = Field(
+        "",
+        description="Names that a Host header may have, separated by commas, in addition to loopback names and the "
+        "address to listen on. `*.example.org` allows all names below example.org, `*` allows all names.",
+    )
     data_dir: Path = Field(Path("data"), description="Directory of stored data; created when first needed.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to show."
@@ -81,9 +97,15 @@ class Settings(BaseSettings):
     )
     worker_memory: int | None = Field(
         None,
-        ge=256 * MIB,
-        description="Limit of the address space of a CPU worker and of its compiler, in "
-        "bytes (RLIMIT_AS); none by default.",
+        ge=LEAST_WORKER_MEMORY,
+        description="Limit of the private memory of a CPU worker, in bytes; by default its share of the memory of the "
+        "machine or container.",
+    )
+    device_memory: int | None = Field(
+        None,
+        ge=LEAST_WORKER_MEMORY,
+        description="Limit of the device memory of a CUDA worker, in bytes; by default all memory that is free at its "
+        "start.",
     )
     queue_per_worker: int = Field(64, ge=0, le=10_000, description="Limit of calls that wait for each worker.")
     start_timeout: float = Field(120.0, gt=0, description="Time that a worker gets to become ready.")
@@ -103,6 +125,23 @@ class Settings(BaseSettings):
     # Requests
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
     binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors body.")
+    body_bytes_in_flight: int = Field(
+        2 * GIB, gt=0, description="Limit of the sum of all bodies above 64 KiB that are received or used at a time."
+    )
+    answer_bytes_in_flight: int = Field(
+        2 * GIB, gt=0, description="Limit of the sum of all answers above 1 MiB that are being sent at a time."
+    )
+    json_answer_bytes: int = Field(
+        64 * MIB, gt=0, description="Largest sum of the tensors of a JSON answer, as binary numbers."
+    )
+    binary_answer_bytes: int = Field(GIB, gt=0, description="Largest sum of the tensors of a safetensors answer.")
+    codecs: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Processes that read large bodies and write large answers; by default one for four cores. They "
+        "start when first needed.",
+    )
     json_depth: int = Field(64, ge=4, le=500, description="Deepest nesting of arrays and objects in JSON.")
     header_bytes: int = Field(32 * KIB, ge=1024, description="Largest request header block, request line included.")
     header_fields: int = Field(100, ge=8, description="Largest number of header fields in a request.")
@@ -141,6 +180,10 @@ class Settings(BaseSettings):
     @cached_property
     def tensor_limits(self) -> TensorLimits:
         return TensorLimits(rank=self.tensor_rank, elements=self.tensor_elements, bytes=self.tensor_bytes)
+
+    @property
+    def codec_processes(self) -> int:
+        return self.codecs or max(1, available_cores() // 4)
 
     def threads_per_worker(self, workers: int) -> int:
         """Threads of each of `workers` processes, also for their linear algebra libraries."""

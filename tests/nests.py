@@ -1,4 +1,4 @@
-"""Programs of nested blocks, for each construct and memory policy."""
+"""Programs with deeply nested blocks: one for each construct."""
 
 from __future__ import annotations
 
@@ -7,110 +7,119 @@ from typing import Any
 
 from tests.programs import Sketch
 
-__all__ = ["LOOP_MEMORY", "NESTS", "nest"]
+__all__ = ["NESTS", "nest"]
 
-LOOP_MEMORY = ("store", "recompute", "sqrt", "binomial")
-
-Inner = Callable[[], None]
+Level = Callable[[Sketch, Callable[[], None]], None]
 
 
-def nest(construct: str, depth: int, memory: str = "store", trips: int = 1) -> Sketch:
-    """A program of `depth` nested blocks of one construct. Each level multiplies h by w before and after its block."""
+def nest(kind: str, depth: int, weight: str = "w", memory: str = "store") -> Sketch:
+    """`depth` nested blocks of the construct `kind`. Each computes h := tanh(h * w), and then runs the next one."""
     s = Sketch()
-    s.param("w", [1.01, 0.99])
-    s.feed("xs", [[0.1, 0.2]] * trips)
-    s.feed("yes", True, "bool")
-    s.feed("first", 0, "int64")
-    s.op("assign", "w", out="h")
+    s.param(weight, [0.5, 0.9])
+    s.feed("yes", True, dtype="bool")
+    s.feed("rows", [True, True], dtype="bool")
+    s.feed("two", 2, dtype="int64")
+    s.feed("first", 0, dtype="int64")
+    s.op("assign", weight, out="h")
+    level = NESTS[kind]
 
-    def level(left: int) -> None:
-        s.op("tanh", s.op("mul", "h", "w"), out="h")
-        if left:
-            NESTS[construct](s, left, memory, trips, lambda: level(left - 1))
-            s.op("mul", "h", "w", out="h")
+    def at(left: int) -> None:
+        if left == 0:
+            return
 
-    level(depth)
+        def body() -> None:
+            s.op("tanh", s.op("mul", "h", weight), out="h")
+            at(left - 1)
+
+        level(s, body, **({"memory": memory} if kind in MEMORY else {}))
+
+    at(depth)
     s.total("h")
     return s
 
 
-def _while(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    i, n, go = f"i{k}", f"n{k}", f"go{k}"
-    s.const(trips, dtype="int64", out=n)
-    s.const(0, dtype="int64", out=i)
-    s.op("less_than", i, n, out=go)
-    with s.block() as body:
-        inner()
-        s.op("increment", i, out=i, step=1)
-        s.op("less_than", i, n, out=go)
-    s.construct("while", {"condition": [go]}, {}, sub_block=body, memory=memory)
+def _while(s: Sketch, body: Callable[[], None], **more: Any) -> None:
+    with s.repeat("two"):
+        body()
+    s.blocks[s.at]["ops"][-1]["attrs"].update(more)
 
 
-def _scan(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        inner()
-        s.op("add", "h", "e", out="o")
-    slots: tuple[dict[str, Any], dict[str, Any]] = (
-        {"initial": ["h"], "sequences": ["xs"]},
-        {"final": ["h"], "stacked": [f"o{k}"]},
-    )
-    s.construct("scan", *slots, sub_block=body, states=["h"], elements=["e"], outputs=["o"], memory=memory)
+def _block(s: Sketch, body: Callable[[], None]) -> int:
+    with s.block() as index:
+        body()
+    return index
 
 
-def _recurrent(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        s.op("assign", "before", out="h")
-        inner()
-        s.op("add", "h", "e", out="after")
+def _if_else(s: Sketch, body: Callable[[], None], **more: Any) -> None:
+    s.construct("if_else", {"condition": "yes"}, {}, true_block=_block(s, body), **more)
+
+
+def _conditional(s: Sketch, body: Callable[[], None]) -> None:
+    s.construct("conditional_block", {"condition": "yes"}, {}, sub_block=_block(s, body))
+
+
+def _switch(s: Sketch, body: Callable[[], None]) -> None:
+    taken = _block(s, body)
+    other = _block(s, lambda: s.op("scale", "h", out="h", scale=2.0))
+    s.construct("switch_case", {"index": "first"}, {}, branches=[taken, other])
+
+
+def _switch_of_one(s: Sketch, body: Callable[[], None]) -> None:
+    s.construct("switch_case", {"index": "first"}, {}, branches=[_block(s, body)])
+
+
+def _case(s: Sketch, body: Callable[[], None]) -> None:
+    taken = _block(s, body)
+    other = _block(s, lambda: s.op("square", "h", out="h"))
+    s.construct("case", {"conditions": ["yes"]}, {}, branches=[taken], default_block=other)
+
+
+def _scan(s: Sketch, body: Callable[[], None], **more: Any) -> None:
+    s.construct("scan", {"initial": "h"}, {"final": "h"}, sub_block=_block(s, body), states=["h"], length=2, **more)
+
+
+def _recurrent(s: Sketch, body: Callable[[], None], **more: Any) -> None:
     s.construct(
         "recurrent",
-        {"inputs": ["xs"], "initial_states": ["h"]},
-        {"final_states": ["h"]},
-        sub_block=body,
-        ex_states=["before"],
-        states=["after"],
-        step_inputs=["e"],
-        memory=memory,
+        {"initial_states": "h"},
+        {"final_states": "h"},
+        sub_block=_block(s, body),
+        ex_states=["h"],
+        states=["h"],
+        length=2,
+        **more,
     )
 
 
-def _if_else(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as yes:
-        inner()
-    s.construct("if_else", {"condition": ["yes"]}, {}, true_block=yes, false_block=None, memory=memory)
+def _net(s: Sketch, body: Callable[[], None]) -> None:
+    s.construct("net", {}, {}, sub_block=_block(s, body))
 
 
-def _conditional(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        inner()
-    s.construct("conditional_block", {"condition": ["yes"]}, {}, sub_block=body)
+def _rows(s: Sketch, body: Callable[[], None]) -> None:
+    taken = _block(s, body)
+    other = _block(s, lambda: s.op("square", "h", out="h"))
+    s.construct(
+        "if_else_rows", {"condition": "rows", "x": "h"}, {"out": "h"}, true_block=taken, false_block=other, rows=["h"]
+    )
 
 
-def _switch(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        inner()
-    s.construct("switch_case", {"index": ["first"]}, {}, branches=[body], default_block=None)
+def _safe_where(s: Sketch, body: Callable[[], None]) -> None:
+    taken = _block(s, body)
+    other = _block(s, lambda: s.op("square", "h", out="h"))
+    s.construct("safe_where", {"condition": "rows"}, {"out": "h"}, true_block=taken, false_block=other)
 
 
-def _case(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        inner()
-    s.construct("case", {"conditions": ["yes"]}, {}, branches=[body], default_block=None)
-
-
-def _net(s: Sketch, k: int, memory: str, trips: int, inner: Inner) -> None:
-    with s.block() as body:
-        inner()
-    s.construct("net", {}, {}, sub_block=body)
-
-
-NESTS: dict[str, Callable[[Sketch, int, str, int, Inner], None]] = {
+NESTS: dict[str, Callable[..., None]] = {
     "while": _while,
-    "scan": _scan,
-    "recurrent": _recurrent,
     "if_else": _if_else,
     "conditional_block": _conditional,
     "switch_case": _switch,
+    "switch_case of one branch": _switch_of_one,
     "case": _case,
+    "scan": _scan,
+    "recurrent": _recurrent,
     "net": _net,
+    "if_else_rows": _rows,
+    "safe_where": _safe_where,
 }
+MEMORY = ("while", "if_else", "scan", "recurrent")

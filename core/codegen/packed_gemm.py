@@ -17,8 +17,9 @@ import numpy as np
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
+from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
-from core.codegen.rows import row_function
+from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import tile, tile_of
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import mask, move, slices_of, store_lanes
@@ -126,17 +127,19 @@ def packed_gemm_of(each: Gemm) -> PackedGemm | None:
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
-    """``name(a, b, c, epilogue's operands..., first, end)`` for parts `first` to `end`, numbered band by band.
+    """``name(a, b, c, epilogue's operands...[, stop], first, end)`` for parts `first` to `end`, numbered band by band.
 
     Sums over rows have one array for each band, `sums_bytes` apart.
     """
     operands = [f"p{i}" for i in range(len(p.then.operands))] if p.then else []
-    pointers = [(x, "ptr") for x in ("a", "b", "c", *operands)]
+    polls = product_polls(p.m, p.n, p.k)
+    pointers = [*((x, "ptr") for x in ("a", "b", "c", *operands)), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
+    f.stop = f.param("stop") if polls else None
     columns = p.tile[1]
     packed = scratch_memory(f, p.depth * columns, p.dtype)
     result = scratch_memory(f, p.tile[0] * columns, p.dtype) if p.in_tile else None
-    with f.loop(f.param("first"), f.param("end")) as part:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as part:
         band, panel = f.op(f"udiv {part}, {p.panels}", "int64"), f.op(f"urem {part}, {p.panels}", "int64")
         first = f.op(f"mul nsw {band}, {p.height}", "int64")
         end = f.intrinsic("smin", f.binary("add", first, I64(p.height)), I64(p.m))
@@ -185,13 +188,13 @@ class _Panel:
         if p.depth < p.k and not p.accumulate:
             with f.loop(self.first, self.end) as row:
                 self._fill(self._at("c", (row, p.c), (self.start, 1)), literal(0, p.dtype))
-        with f.loop(I64(0), I64(p.k), p.depth) as k:
+        with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
             self._pack(k, count)
             rows = p.tile[0]
             left = f.op(f"srem {f.binary('sub', self.end, self.first)}, {rows}", "int64")
             whole = f.binary("sub", self.end, left)
-            with f.loop(self.first, whole, rows) as row:
+            with f.loop(self.first, whole, rows, polls=True) as row:
                 self._tile(k, count, row, rows)
             rest = p.m % p.height % rows
             if rest:
@@ -217,10 +220,12 @@ class _Panel:
             f.store(total, address, which)
         if p.then is not None:
             with f.when(last):
-                f.do(f"call void @{self._then()}({', '.join(map(str, operands))}, i64 0, i64 {rows})")
+                name, polls = self._then()
+                given = [*operands, *([f.stop] if polls else [])]
+                f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {rows})")
 
-    def _then(self) -> str:
-        """The epilogue as a function for the rows of one tile."""
+    def _then(self) -> tuple[str, bool]:
+        """The epilogue as a function for the rows of one tile, and whether that polls."""
         kernel, p = self.p.then, self.p
         assert kernel is not None
         operands = list(kernel.operands)
@@ -228,7 +233,7 @@ class _Panel:
             for i in p.own:
                 operands[i] = replace(operands[i], outer=(p.tile[1],))
         rows = replace(kernel, outer=(p.tile[0],), inner=self.columns, operands=tuple(operands))
-        return self.module.function(rows, "rows", lambda name: row_function(name, rows))
+        return self.module.function(rows, "rows", lambda name: row_function(name, rows)), rows_poll(rows)
 
     def _operands(self, row: IRValue, c: IRValue) -> list[IRValue]:
         """The address of the first element of a tile in each operand of the epilogue."""

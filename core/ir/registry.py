@@ -26,12 +26,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from core.ir.attr_groups import attributes_of, groups_of, packed
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
+from core.ir.slot_roles import Role, role_of
 
 __all__ = [
     "CONSTRUCTS",
+    "INFINITE",
     "REGISTRY",
     "Attr",
     "BlockIndex",
@@ -67,10 +70,13 @@ CONSTRUCTS: dict[str, OpSpec] = {}
 """Ops that exist on the wire only, by name. The reader turns them into ops of the core."""
 
 
-Extended = Annotated[float, "or infinite"]
+Extended = Annotated[float, Bounds(infinite=True)]
 """Attribute type: a float that may also be infinite. JSON has no such number: it is written "inf" or "-inf"."""
 
+FINITE = Bounds()
+
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
+"""The infinite numbers by their words in JSON."""
 
 
 class BlockIndex(int):
@@ -99,11 +105,15 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named input of an op, or, if variadic, a named list of inputs."""
+    """A named input of an op, or, if variadic, a named list of inputs.
+
+    role: the role of a parameter that is read here, see `core.ir.slot_roles`.
+    """
 
     name: str
     optional: bool = False
     variadic: bool = False
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,10 @@ class OpSpec:
     @property
     def differentiable(self) -> bool:
         return self.no_gradient is None and self.unavailable is None
+
+    def slot(self, position: int) -> Slot:
+        """The slot of the input at this position; a variadic slot takes all that remain."""
+        return self.inputs[min(position, len(self.inputs) - 1)]
 
     def infer(self, rule: Rule) -> Rule:
         """Decorator: the output types, from the input types and attributes."""
@@ -307,7 +321,12 @@ def _declare(
     hints = typing.get_type_hints(body, include_extras=True)
     parameters = list(inspect.signature(body).parameters.values())[skip:]
     slots = tuple(
-        Slot(p.name, optional=p.default is None, variadic=p.kind is p.VAR_POSITIONAL)
+        Slot(
+            p.name,
+            optional=p.default is None,
+            variadic=p.kind is p.VAR_POSITIONAL,
+            role=role_of(hints.get(p.name)),
+        )
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
     )
@@ -393,13 +412,15 @@ def convert(annotation: Any, value: Any) -> Any:
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(convert(args[0], each) for each in value)
-        raise ValueError(f"must be a list of {args[0].__name__}")
-    if annotation == Extended:
-        return INFINITE[value] if isinstance(value, str) and value in INFINITE else convert(float, value)
-    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
-            raise ValueError("must be a number that float64 holds exactly")
-        return float(value)
+        raise ValueError(f"must be a list of {_named(args[0])}")
+    if origin is Annotated:
+        bounds = next((note for note in args[1:] if isinstance(note, Bounds)), FINITE)
+        found = _number(value, bounds) if args[0] is float else convert(args[0], value)
+        if (wrong := bounds.wrong(found)) is not None:
+            raise ValueError(wrong if found == 0 and bounds.nonzero else f"{wrong}, not {_brief(found)}")
+        return found
+    if annotation is float:
+        return convert(Annotated[float, FINITE], value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         if -(2**63) <= value < 2**63:
             return value
@@ -410,7 +431,29 @@ def convert(annotation: Any, value: Any) -> Any:
         return value
     if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
         return value
-    raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
+    raise ValueError(f"must be a {_named(annotation)}, not {type(value).__name__}")
+
+
+def _named(annotation: Any) -> str:
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _number(value: Any, bounds: Bounds) -> float:
+    """`value` as a float; the words for infinite values are read if `bounds` allow those. Raises ValueError."""
+    if bounds.infinite and isinstance(value, str) and value in INFINITE:
+        return INFINITE[value]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"must be a float, not {type(value).__name__}")
+    if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
+        raise ValueError("must be a number that float64 holds exactly")
+    return float(value)
+
+
+def _brief(value: Any) -> str:
+    """`value` in an error message; of a string or list the length."""
+    return str(len(value)) if isinstance(value, str | tuple) else str(value)
 
 
 def json_value(value: Any) -> Any:

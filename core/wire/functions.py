@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
 
 from core.ir import OF_FUNCTION, Block, TensorType, Type, with_inner
+from core.ir.bounds import Bounds
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
 from core.ir.registry import Slot, construct
@@ -23,7 +25,7 @@ FAMILY = control.FAMILY
 
 
 @construct(inputs=(Slot("x", optional=True, variadic=True),))
-def call(r: Reader, at: Site, *, function: str) -> None:
+def call(r: Reader, at: Site, *, function: Annotated[str, Bounds(max_length=256)]) -> None:
     """Run the function named `function`, one of the program's ``functions``, on `x`.
 
     A function is a program whose feeds are its parameters, with a list of ``results``, variables of its block 0. It may
@@ -66,7 +68,9 @@ def _block(
     """
     before = len(r.problems.found)
     inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits)
+    inner.ops_left = r.ops_left
     program = inner.program()
+    r.ops_left = inner.ops_left
     if len(r.problems.found) > before:
         raise AlreadyReported
     for variable in program.variables:

@@ -22,6 +22,8 @@ __all__ = ["main"]
 
 OPTIONS = {"host": str, "port": int, "device": str, "workers": int, "threads": int, "data_dir": str, "log_level": str}
 
+SWITCH_S = 0.0005  # the most time for which a thread can delay the event loop before the interpreter switches
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. arguments: by default those of the process."""
@@ -126,14 +128,23 @@ def _serve(chosen: argparse.Namespace) -> int:
     if settings is None:
         return 2
     from service.app import create_app  # imported here, because `version` and an invalid option need no application
+    from service.engine import UnusableSettings, worker_memory
 
+    try:
+        if settings.device != "cuda":
+            worker_memory(settings)
+    except UnusableSettings as error:
+        print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
+        return 2
     logs.configure(settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
+    app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
-            http=guarded(settings),
+            http=guarded(settings, app.state.admission),
             ws="none",
             lifespan="on",
             log_config=None,

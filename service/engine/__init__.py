@@ -1,7 +1,9 @@
 """The engine runs calls in worker processes: the interface for the routes, and a pool that implements it.
 
+answer_room   a bound on the bytes of large answers
 protocol      the interface `Engine`, its results and its errors
 devices       the workers to start, and their devices
+memory        the memory of each worker
 child         one worker as an operating-system process
 process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply
@@ -9,7 +11,9 @@ dispatch      the queue of calls and the choice of a worker
 embedded      the pool: supervision and replacement of workers
 """
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.embedded import EmbeddedPool
+from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.protocol import (
     DeadlineExceeded,
     Engine,
@@ -23,6 +27,7 @@ from service.engine.protocol import (
 )
 
 __all__ = [
+    "AnswerRoom",
     "DeadlineExceeded",
     "EmbeddedPool",
     "Engine",
@@ -31,6 +36,8 @@ __all__ = [
     "QueueFull",
     "RemoteError",
     "Reply",
+    "UnusableSettings",
     "WorkerInfo",
     "WorkerLost",
+    "worker_memory",
 ]

@@ -12,12 +12,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
+from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.process import ParkedCall, WorkerConfig, WorkerProcess
 from service.engine.protocol import (
     NO_TENSORS,
@@ -45,14 +48,15 @@ MAX_BACKOFF_S = 5.0
 class EmbeddedPool:
     """An `Engine` (see `protocol.py`) that runs its workers as child processes."""
 
-    def __init__(self, settings: Settings, handlers: str = DEFAULT_HANDLERS) -> None:
-        """handlers: "module:NAME" of the handler table of the workers."""
+    def __init__(self, settings: Settings, handlers: str = DEFAULT_HANDLERS, room: AnswerRoom | None = None) -> None:
+        """handlers: "module:NAME" of the handler table of the workers. room: for their answers."""
         self._settings = settings
+        self.room = AnswerRoom(settings.answer_bytes_in_flight) if room is None else room
         self._config = WorkerConfig(
             handlers=handlers,
             heartbeat=min(0.25, settings.heartbeat_timeout / 4),
-            memory_limit=settings.worker_memory,
             settings=settings.model_dump(mode="json"),
+            room=self.room,
         )
         self._slots: list[Slot] = []
         self._dispatcher = Dispatcher(self._slots, settings.queue_per_worker)
@@ -63,6 +67,11 @@ class EmbeddedPool:
 
     async def start(self) -> None:
         plans = await asyncio.to_thread(plan_workers, self._settings)
+        try:
+            limit = worker_memory(self._settings, len(plans))
+        except UnusableSettings as error:
+            raise NoCapacity(f"BACKPASS_{error.setting.upper()}: {error}") from error
+        self._config = replace(self._config, memory_limit=limit)
         self._slots += [Slot(index, plan) for index, plan in enumerate(plans)]
         first = [asyncio.Event() for _ in self._slots]
         self._supervisors = [

@@ -21,7 +21,17 @@ from core.ir import unknown_dtype
 from service.problems import FieldError, HttpProblem
 from service.settings import TensorLimits
 
-__all__ = ["DTYPES", "TensorLimits", "checked_shape", "decode", "decode_all", "dumps", "encode", "encode_all"]
+__all__ = [
+    "DTYPES",
+    "TensorLimits",
+    "checked_shape",
+    "decode",
+    "decode_all",
+    "decode_one",
+    "dumps",
+    "encode",
+    "encode_all",
+]
 
 DTYPES: dict[str, np.dtype] = {
     name: np.dtype(name)
@@ -47,7 +57,7 @@ def decode(value: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -
     Raises HttpProblem 422: invalid-request, shape-mismatch, dtype-mismatch or limit-exceeded.
     """
     try:
-        return _decode(value, limits)
+        return decode_one(value, limits)
     except TensorError as error:
         field = FieldError(pointer + error.pointer, error.code, error.detail)
         raise HttpProblem(error.code, f"the tensor at {pointer}: {error.detail}", errors=[field]) from None
@@ -60,7 +70,7 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     arrays, errors = {}, []
     for name, value in values.items():
         try:
-            arrays[name] = _decode(value, limits)
+            arrays[name] = decode_one(value, limits)
         except TensorError as error:
             place = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
             errors.append(FieldError(place, error.code, error.detail))
@@ -70,7 +80,10 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     return arrays
 
 
-def _decode(value: Any, limits: TensorLimits) -> np.ndarray:
+def decode_one(value: Any, limits: TensorLimits) -> np.ndarray:
+    """The array that `value` describes. Raises TensorError."""
+    if hasattr(value, "extracted"):  # decoded in another process
+        return value.extracted()
     if not isinstance(value, dict):
         raise TensorError("invalid-request", "a tensor must be an object with dtype, shape, and data or b64")
     if unknown := value.keys() - MEMBERS:

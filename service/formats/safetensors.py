@@ -26,7 +26,10 @@ from service.formats.json_tensors import (
 from service.formats.strict_json import parse_json
 from service.problems import FieldError, HttpProblem
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Entries", "header_size", "pack", "pieces", "read_header", "unpack", "views"]
+
+Entries = dict[str, tuple[np.dtype, tuple[int, ...], int, int]]
+"""Name -> (dtype, shape, begin, end) of each tensor, in bytes from the end of the header."""
 
 LENGTH = struct.Struct("<Q")
 METADATA = "__metadata__"
@@ -54,10 +57,18 @@ def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key:
 
     Raises TypeError for a dtype that requests cannot have.
     """
+    return b"".join(pieces(tensors, document, key=key))
+
+
+def pieces(
+    tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key: str = "response"
+) -> list[bytes | memoryview]:
+    """The file as its header and views of the tensors, which are not copied. Raises as `pack` does."""
     header: dict[str, Any] = {METADATA: {key: dumps(document).decode()}}
     # Wide items first: then every tensor starts at a multiple of its item size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    parts, offset = [], 0
+    parts: list[bytes | memoryview] = []
+    offset = 0
     for name, array in ordered:
         code = CODE_OF.get(array.dtype)
         if code is None:
@@ -72,7 +83,7 @@ def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key:
         offset = end
     text = dumps(header)
     text += b" " * (-len(text) % 8)
-    return b"".join([LENGTH.pack(len(text)), text, *parts])
+    return [LENGTH.pack(len(text)) + text, *parts]
 
 
 def unpack(
@@ -88,25 +99,15 @@ def unpack(
     422 for a tensor that breaks a limit or has an unknown dtype.
     """
     raw = memoryview(data).toreadonly()
-    header, body = _header(raw, max_depth)
-    document = _document(header.pop(METADATA, {}), key, max_depth)
-    tensors, spans, errors = {}, [], []
-    for name, entry in header.items():
-        try:
-            dtype, shape, begin, end = _entry(name, entry, len(body), limits)
-            spans.append((begin, end))
-            tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
-        except TensorError as error:
-            pointer = f"/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
-            errors.append(FieldError(pointer, error.code, error.detail))
-    if errors:
-        detail = f"{len(errors)} of {len(header)} tensors not valid: {errors[0].detail}"
-        raise HttpProblem(errors[0].code, detail, errors=errors)
-    _check_layout(spans, len(body))
-    return document, tensors
+    start = header_size(raw)
+    document, entries = read_header(
+        bytes(raw[LENGTH.size : start]), len(raw) - start, key=key, limits=limits, max_depth=max_depth
+    )
+    return document, views(raw[start:], entries)
 
 
-def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview]:
+def header_size(raw: memoryview) -> int:
+    """The bytes of the file before its data. Raises HttpProblem 400."""
     if len(raw) < LENGTH.size:
         raise _broken("the file is shorter than eight bytes")
     (size,) = LENGTH.unpack(raw[: LENGTH.size])
@@ -116,8 +117,54 @@ def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview
         )
     if LENGTH.size + size > len(raw):
         raise _broken("the header is longer than the file")
-    start = LENGTH.size + size
-    return _object(bytes(raw[LENGTH.size : start]), max_depth, "the file's header"), raw[start:]
+    return LENGTH.size + size
+
+
+def read_header(
+    text: bytes,
+    size: int,
+    *,
+    key: str = "request",
+    limits: TensorLimits = DEFAULT_LIMITS,
+    max_depth: int = 64,
+) -> tuple[dict[str, Any], Entries]:
+    """The JSON object under `key`, and the tensors of the file. size: bytes of the data. Raises as `unpack` does."""
+    header = _object(text, max_depth, "the file's header")
+    document = _document(header.pop(METADATA, {}), key, max_depth)
+    entries: Entries = {}
+    spans, errors = [], []
+    for name, entry in header.items():
+        try:
+            entries[name] = _entry(name, entry, size, limits)
+            spans.append(entries[name][2:])
+        except TensorError as error:
+            errors.append(_field(name, error))
+    _raise(errors, len(header))
+    _check_layout(spans, size)
+    return document, entries
+
+
+def views(body: memoryview, entries: Entries) -> dict[str, np.ndarray]:
+    """Read-only views of the tensors. Raises HttpProblem 422 for a bool that is neither 0 nor 1."""
+    tensors, errors = {}, []
+    for name, (dtype, shape, begin, end) in entries.items():
+        try:
+            tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
+        except TensorError as error:
+            errors.append(_field(name, error))
+    _raise(errors, len(entries))
+    return tensors
+
+
+def _field(name: str, error: TensorError) -> FieldError:
+    pointer = f"/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
+    return FieldError(pointer, error.code, error.detail)
+
+
+def _raise(errors: list[FieldError], count: int) -> None:
+    if errors:
+        detail = f"{len(errors)} of {count} tensors not valid: {errors[0].detail}"
+        raise HttpProblem(errors[0].code, detail, errors=errors)
 
 
 def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:

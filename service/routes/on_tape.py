@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 
+from core.ir.errors import escaped
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
+from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
-from service.http.tensor_payloads import Answer, given_tensors, render
+from service.http.tensor_payloads import Answer, given_tensors, joined, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import LOSS, json_answer, settings, tapes
+from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
@@ -62,7 +64,12 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
     summary="Append ops",
     responses=answers(
         schemas.AppendAnswer,
-        {"appended": APPENDED, "values": {"wx": {**W, "data": [1.5, -4]}, "loss": SUM}, **NOW},
+        {
+            "appended": APPENDED,
+            "first": 0,
+            "values": {"wx": {**W, "data": [1.5, -4]}, "loss": SUM},
+            **NOW,
+        },
         *NUMBERED,
     ),
     openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", LINE)),
@@ -70,14 +77,27 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
 async def post_ops(request: Request, tape_id: TapeId) -> Response:
     """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
 
-    With a `seq` the request can be repeated safely: the ops are appended once.
+    `backward` plays the tape back in the same request. A training loop that appends the same ops again can send the
+    `structure` of the first answer instead: it saves the time to send and to read them. After some repetitions the
+    worker compiles them to machine code. With a `seq` the request can be repeated safely: the ops are appended once.
     """
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = body.read_as(schemas.AppendOps)
+    if asked.structure is not None and asked.ops:
+        _refuse("/structure", "a request has either ops or a structure")
     given = await _leaves(request, body, asked)
-    args = {"ops": asked.ops, "renew": asked.renew, "release": asked.release, "returned": asked.return_values}
+    args: dict[str, Any] = {
+        "ops": asked.ops,
+        "structure": asked.structure,
+        "stacked": asked.stacked,
+        "renew": asked.renew,
+        "release": asked.release,
+        "returned": asked.return_values,
+        "backward": asked.backward and {"target": asked.backward.target, "wrt": asked.backward.wrt},
+    }
     write = Write("tape.append", args, given, asked.seq, "ops", body)
-    return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
+    members: dict[str, Any] = {"values": {}} if asked.backward is None else {"values": {}, "gradients": {}}
+    return await _written(request, tape, write, asked.deadline_s, as_file, members)
 
 
 @router.delete(
@@ -162,15 +182,21 @@ async def get_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = tapes(request).get(tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
-    return json_answer({"program": reply.result["program"]})
+    text = reply.tensors["program"].data
+    return PiecedResponse(joined({"program": text}), media_type=JSON)
 
 
 async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dict[str, np.ndarray]:
-    """The tensors of the request as ``parameter/<name>`` and ``constant/<name>``."""
-    members: Mapping[str, Any] = {"/parameters": asked.parameters, "/constants": asked.constants}
+    """The tensors of the request as ``parameter/<name>`` and ``constant/<name>``, and ``target_gradient``."""
+    members: dict[str, Any] = {"/parameters": asked.parameters, "/constants": asked.constants}
+    if asked.backward is not None and asked.backward.target_gradient is not None:
+        members["/backward"] = {"target_gradient": asked.backward.target_gradient}
     found = await given_tensors(body, settings(request), members)
     leaves = {}
     for name, value in found.items():
+        if name == "target_gradient" and asked.backward is not None and name not in leaves:
+            leaves[name] = value
+            continue
         if name in asked.parameters:
             name = f"parameter/{name}"
         elif name in asked.constants:
@@ -180,6 +206,13 @@ async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dic
         if name in leaves:
             _refuse("", "a tensor is given twice")
         leaves[name] = value
+    for name, parts in asked.stacked.items():
+        stack = leaves.get(f"constant/{name}")
+        place = f"/stacked/{escaped(name)}"
+        if stack is None:
+            _refuse(place, "the request has no constant of this name")
+        if stack.shape[:1] != (len(parts),):
+            _refuse(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
     return leaves
 
 
@@ -221,5 +254,5 @@ def _only(given: Mapping[str, np.ndarray], name: str) -> None:
         _refuse("", f"the only tensor of this request may be {name}")
 
 
-def _refuse(pointer: str, detail: str) -> None:
+def _refuse(pointer: str, detail: str) -> NoReturn:
     raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])

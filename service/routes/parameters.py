@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -13,7 +12,7 @@ from service.http.tensor_payloads import given_tensors, render
 from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
-from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
+from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, etag_in, read_answer, received, shown
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
 
@@ -43,7 +42,7 @@ async def get_parameters(
     as_file = wants_tensorfile(request)
     session = sessions(request).get(session_id)
     deadline = settings(request).step_deadline
-    if session.lost is None and session.unsure is None and _matches(request, "if-none-match", weak=True)(session.etag):
+    if session.lost is None and session.unsure is None and etag_in(request, "if-none-match", weak=True)(session.etag):
         return Response(status_code=304, headers={"ETag": session.etag})
     reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
     states = reply.result.pop("states")
@@ -92,13 +91,6 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await given_tensors(body, settings(request), members)
     deadline = settings(request).step_deadline
-    reply = await sessions(request).replace(session, given, _matches(request, "if-match", weak=False), deadline)
+    allowed = etag_in(request, "if-match", weak=False)
+    reply = await sessions(request).change(session, "session.put_parameters", dict, given, allowed, deadline)
     return await read_answer(reply, as_file, {})
-
-
-def _matches(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in `header`. weak: whether weak ETags count (RFC 9110)."""
-    tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
-    if weak:
-        tags = [tag.removeprefix("W/") for tag in tags]
-    return lambda etag: "*" in tags or etag in tags

@@ -7,25 +7,23 @@ never waits for the disk.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sqlite3
 import threading
 import time
-from base64 import b32encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
-
 from core.ir.lru import LRU
+from service.store.program_text import ProgramText
 
-__all__ = ["ProgramStore", "StoreClosed", "StoreFull", "StoredProgram", "program_id"]
+__all__ = ["ProgramStore", "StoreClosed", "StoreFull", "StoredProgram"]
 
 T = TypeVar("T")
 
-RECENT = 64  # programs to cache in memory; a program can be as large as a request body
+PAGE_BYTES = 2**20  # of the signatures on one page
+RECENT_BYTES = 64 * 2**20  # of the programs to cache in memory
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS programs (
@@ -39,12 +37,19 @@ CREATE TABLE IF NOT EXISTS programs (
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """A registered program. created: seconds since 1970; signature: the program's inputs and size."""
+    """A registered program. created: seconds since 1970.
+
+    text: its document as JSON. signature: its inputs and size as JSON.
+    """
 
     id: str
-    document: dict[str, Any]
-    signature: dict[str, Any]
+    text: bytes
+    signature: bytes
     created: float
+
+    @property
+    def program(self) -> ProgramText:
+        return ProgramText(self.id, self.text)
 
 
 class StoreClosed(Exception):
@@ -53,12 +58,6 @@ class StoreClosed(Exception):
 
 class StoreFull(Exception):
     """The store holds as many programs as the settings allow."""
-
-
-def program_id(document: dict[str, Any]) -> str:
-    """`prg_` and 26 characters from the digest of the canonical JSON of `document`."""
-    canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return "prg_" + b32encode(hashlib.sha256(canonical).digest()).decode().lower()[:26]
 
 
 class ProgramStore:
@@ -70,7 +69,9 @@ class ProgramStore:
         self._limit = limit
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._recent: LRU[StoredProgram] = LRU(RECENT)
+        self._recent: LRU[StoredProgram] = LRU(
+            RECENT_BYTES, lambda stored: len(stored.text) + len(stored.signature), at_least=1
+        )
 
     async def open(self) -> None:
         """Open the database. Raises OSError or sqlite3.Error if the directory is not usable."""
@@ -93,24 +94,20 @@ class ProgramStore:
                 self._connection.close()
                 self._connection = None
 
-    async def put(self, document: dict[str, Any], signature: dict[str, Any]) -> tuple[StoredProgram, bool]:
+    async def put(self, program: ProgramText, signature: bytes) -> tuple[StoredProgram, bool]:
         """Store a program; (stored program, whether it is new). Raises StoreFull."""
-        return await self._run(self._put, document, signature)
+        return await self._run(self._put, program, signature)
 
-    def _put(
-        self, db: sqlite3.Connection, document: dict[str, Any], signature: dict[str, Any]
-    ) -> tuple[StoredProgram, bool]:
-        id = program_id(document)
+    def _put(self, db: sqlite3.Connection, program: ProgramText, signature: bytes) -> tuple[StoredProgram, bool]:
+        id = program.id
         known = self._get(db, id)
         if known is not None:
             return known, False
         if db.execute("SELECT count(*) FROM programs").fetchone()[0] >= self._limit:
             raise StoreFull
         created = time.time()
-        db.execute(
-            "INSERT INTO programs VALUES (?, ?, ?, ?)", (id, orjson.dumps(document), orjson.dumps(signature), created)
-        )
-        return StoredProgram(id, document, signature, created), True
+        db.execute("INSERT INTO programs VALUES (?, ?, ?, ?)", (id, program.text, signature, created))
+        return StoredProgram(id, program.text, signature, created), True
 
     async def get(self, id: str) -> StoredProgram | None:
         """The program with this id, or None. Recently used programs come from memory."""
@@ -123,17 +120,28 @@ class ProgramStore:
 
     def _get(self, db: sqlite3.Connection, id: str) -> StoredProgram | None:
         row = db.execute("SELECT id, document, signature, created FROM programs WHERE id = ?", (id,)).fetchone()
-        return None if row is None else StoredProgram(row[0], orjson.loads(row[1]), orjson.loads(row[2]), row[3])
+        return None if row is None else StoredProgram(*row)
 
-    async def page(self, after: str, size: int) -> list[StoredProgram]:
-        """Up to `size` programs with ids greater than `after`, in the order of ids, without their documents."""
+    async def page(self, after: str, size: int) -> tuple[list[StoredProgram], bool]:
+        """(up to `size` programs with ids greater than `after`, in the order of ids and without their documents;
+        whether there are more).
+
+        A page ends early when its signatures exceed PAGE_BYTES.
+        """
         return await self._run(self._page, after, size)
 
-    def _page(self, db: sqlite3.Connection, after: str, size: int) -> list[StoredProgram]:
+    def _page(self, db: sqlite3.Connection, after: str, size: int) -> tuple[list[StoredProgram], bool]:
         rows = db.execute(
-            "SELECT id, '{}', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size)
+            "SELECT id, x'', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size + 1)
         )
-        return [StoredProgram(i, orjson.loads(d), orjson.loads(s), t) for i, d, s, t in rows]
+        page: list[StoredProgram] = []
+        room = PAGE_BYTES
+        for row in rows:
+            if len(page) == size or room < 0:
+                return page, True
+            page.append(StoredProgram(*row))
+            room -= len(page[-1].signature)
+        return page, False
 
     async def delete(self, id: str) -> bool:
         """Delete a program; whether it existed."""

@@ -8,13 +8,14 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import orjson
 
 from core.backward.forward_only import clone
 from core.compiler.compile import Backward, GradientQuery, append_backward, gradients
 from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
-from service.worker import insight, sessions, tapes
+from service.worker import insight, sessions, tapes, training
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
@@ -90,6 +91,21 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
 
 
+def in_json(handler: Handler) -> Handler:
+    """`handler`, whose result becomes the JSON text in the tensor `json` if `args` contain `as_json`.
+
+    The service sends the text on, and does not hold a large result as objects.
+    """
+
+    def answering(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+        result, arrays = handler(state, args, tensors)
+        if not args.get("as_json"):
+            return result, arrays
+        return {}, {**arrays, "json": np.frombuffer(orjson.dumps(result), np.uint8)}
+
+    return answering
+
+
 def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
     return [
         {"name": v.name, "dtype": v.type.dtype, "shape": list(v.type.shape), "trainable": v.trainable}
@@ -99,19 +115,21 @@ def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
 
 HANDLERS: dict[str, Handler] = {
     "ping": ping,
-    "inspect": about_program(inspect),
-    "backward": about_program(backward),
-    "clone": about_program(cloned),
-    "graph": about_program(graph),
+    "inspect": in_json(about_program(inspect)),
+    "backward": in_json(about_program(backward)),
+    "clone": in_json(about_program(cloned)),
+    "graph": in_json(about_program(graph)),
     "gradients": one_shot_gradients,
-    "analysis": about_program(insight.analysis),
+    "analysis": in_json(about_program(insight.analysis)),
     "check": insight.check,
     "session.create": sessions.create,
     "session.describe": sessions.describe,
-    "session.step": sessions.step,
-    "session.gradients": sessions.gradients,
-    "session.update": sessions.update,
-    "session.evaluate": sessions.evaluate,
+    "session.step": training.step,
+    "session.gradients": training.gradients,
+    "session.update": training.update,
+    "session.discard": training.discard,
+    "session.configure": sessions.configure,
+    "session.evaluate": training.evaluate,
     "session.get_parameters": sessions.get_parameters,
     "session.put_parameters": sessions.put_parameters,
     "session.delete": sessions.delete,

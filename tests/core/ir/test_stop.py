@@ -16,7 +16,7 @@ from core.ir.stop import poll, waiting, watched_by
 from core.plan import plan_block
 from core.plan.partition import refusals
 from core.wire import read
-from tests.nests import nest
+from tests.policy_nests import nest
 from tests.programs import Sketch
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from service.worker.compiling import Compilations
-from tests.nests import nest
+from tests.policy_nests import nest
 from tests.service.conftest import Served, serve
 from tests.service.wire import array, opened, problem, regression, tensors
 
