@@ -82,7 +82,8 @@ def compared(
         best = max(one["good"] for one in found[name].values()) or 1.0
         for count, one in found[name].items():
             line = f"  {kind:10} {name:7} {count:5} clients {one['good']:9.1f}/s {one['good'] / best:5.2f}"
-            line += f"   refused {one['refused']:9.1f}/s   live p99 {one['p99_ms']:8.1f} most {one['most_ms']:8.1f}"
+            line += f"   refused {one['refused']:7.1f}/s failed {one['failed']:5.1f}/s"
+            line += f"   live p99 {one['p99_ms']:8.1f} most {one['most_ms']:8.1f}"
             print(line, flush=True)
     return found
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
 
-__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "SharedBytes", "Stacks", "free_idle", "idle_bytes", "keeps_result"]
+__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "free_idle", "idle_bytes", "keeps_result"]
 
 LINE = 64
 """Bytes of a cache line. Arenas start at the begin of a line; their allocations are longer by a line."""
@@ -259,18 +259,6 @@ class Stacks:
     def __del__(self) -> None:
         for address in self._table[::2]:
             self._libc.free(address)
-
-
-class SharedBytes:
-    """The bytes of results that child processes have left in shared memory, which no allocator counts."""
-
-    _LOCK = threading.Lock()
-    total: ClassVar[int] = 0
-
-    @classmethod
-    def add(cls, nbytes: int) -> None:
-        with cls._LOCK:
-            cls.total += nbytes
 
 
 def idle_bytes() -> int:

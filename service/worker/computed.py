@@ -22,6 +22,7 @@ from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 from service.worker.gradient_sum import GradientSum, Reduction
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.running import limits_of, run
 from service.worker.session import Arrays, WorkerSession
@@ -34,6 +35,7 @@ __all__ = [
     "gradients_for",
     "kept",
     "one_step",
+    "require_sums",
     "runs_of",
     "stacked",
     "step_for",
@@ -108,6 +110,13 @@ def summed_update(
     return Computed(compiled, out, values)
 
 
+def require_sums(state: WorkerState, session: WorkerSession, extra: bool) -> None:
+    """Raises OutOfMemory if there is no memory for the sums of all gradients. extra: the call needs sums of its own."""
+    nbytes = sum(value.nbytes for name, value in session.parameters.items() if name in session.trainable)
+    copies = (not session.gradients.sums) + extra
+    require(state.memory, copies * nbytes, "the accumulated gradients")
+
+
 def runs_of(
     state: WorkerState, session: WorkerSession, compiled: Prepared, batches: Sequence[Arrays], first: int
 ) -> Iterator[Outputs]:
@@ -179,6 +188,7 @@ class AccumulatedStep:
     def __call__(self, state: WorkerState, batches: Sequence[Arrays]) -> Computed:
         """The outputs of the batches, stacked, and the gradients of the update. Each batch writes the states."""
         session = self._session
+        require_sums(state, session, extra=bool(session.gradients.sums))
         total, outs = GradientSum(), []
         for out in runs_of(state, session, self._gradient, batches, first=0):
             total.add(out.gradients, session.trained, state.xp)

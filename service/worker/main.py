@@ -203,6 +203,7 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         answers.trim()  # the service has read the previous answer before it sends a call
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
+        state.answer_bytes = call.args.get("answer_bytes")
         state.send_part = partial(_send_part, send, call.number, state, answers)
         compilations = state.compilations
         assert compilations is not None

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from core.ir.errors import OutOfMemory
-from core.runtime.memory import SharedBytes, free_idle, idle_bytes
+from core.runtime.memory import free_idle, idle_bytes
 
 __all__ = ["DeviceMemory", "HostMemory", "Memory", "require", "volunteer_for_the_killer"]
 
@@ -94,7 +94,8 @@ class HostMemory:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._trim()
         self._private, self._data = self._pages()
-        self._base = max(0, self._private - self._allocated()[0])
+        allocated, self._free = self._allocated()
+        self._base = max(0, self._private - allocated)
         self._most = limit - limit // RESERVE
 
     @property
@@ -112,12 +113,13 @@ class HostMemory:
         """Private bytes in use beyond those of a fresh worker, memory that is allocated but untouched included."""
         allocated, free = self._allocated()
         private, _ = self._pages()
-        return max(self._base + allocated, private - free) - self._private + self._shared()
+        return max(self._base + allocated, private - free) - self._private + self.answers()
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
         private, data = self._pages()
-        surely = self.capacity - (data - self._data) - self._shared()  # mapped memory is at least what is in use
+        # all that is mapped and was not in use at the start may be in use now
+        surely = self.capacity - (data - self._data + self._free) - self.answers()
         if wanted <= surely:
             return surely
         left = self.capacity - self.used()
@@ -131,10 +133,6 @@ class HostMemory:
         if private + wanted > self._most:  # give free memory back, so that the process stays within its limit
             self._trim()
         return left
-
-    def _shared(self) -> int:
-        """Bytes of shared memory that belong to this process."""
-        return SharedBytes.total + self.answers()
 
     def _trim(self) -> None:
         if self._allocations is not None:

@@ -79,6 +79,7 @@ class WorkerState:
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     tape_ops:     most ops of all these steps.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
+    answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
     compile_seconds: seconds spent on compiling programs for the current call.
     memory:       limits the arrays of runs, on the device that they run on; None for no limit.
     host_memory:  limits requests and answers; on a CPU worker it is `memory`.
@@ -97,6 +98,7 @@ class WorkerState:
     steps: Any = None
     tape_ops: int = TAPE_ROOM
     compilations: Compilations | None = None
+    answer_bytes: int | None = None
     compile_seconds: float = 0.0
     memory: Memory | None = None
     host_memory: HostMemory | None = None

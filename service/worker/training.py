@@ -24,14 +24,16 @@ from service.worker.computed import (
     gradients_for,
     kept,
     one_step,
+    require_sums,
     runs_of,
     stacked,
     step_for,
     summed_update,
     update_for,
 )
-from service.worker.gradient_sum import GradientSum
+from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.programs import check_type
 from service.worker.running import answer_of, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
@@ -63,7 +65,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
         return _first_step(state, session, rates, args, tensors)
     out = again.run(state, session.seed, session.steps)
     result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
-    result |= _about_update(session, rates, out, result)
+    result |= _about_step(session, rates, out, result)
 
     session.adopt(out)
     session.count_update(args["seq"])
@@ -101,7 +103,7 @@ def _answered(
 ) -> Answer:
     result, arrays = answer_of(state, done.compiled, done.out, args["returned"], args["require_finite"], times=times)
     arrays = {name: state.to_host(value) for name, value in arrays.items()}  # the transfer may fail: before any change
-    return result | _about_update(session, rates, done.out, result), arrays
+    return result | _about_step(session, rates, done.out, result), arrays
 
 
 def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], done: Computed, arrays: Arrays) -> None:
@@ -109,10 +111,10 @@ def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], don
     session.count_update(args["seq"])
 
 
-def _about_update(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The learning rate of an update, and the warnings about its gradients."""
+def _about_step(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning rate of a step, and the warnings about its gradients."""
     used = {name: value.item() for name, value in out.rates.items()}
-    return {"learning_rate": rates.shown(used)} | _warned(session, out, result)
+    return {"applied": 1, "learning_rate": rates.shown(used)} | _warned(session, out, result)
 
 
 def _warned(session: WorkerSession, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,6 +159,7 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         runs = iter([run(state, ready.executable, values, session.seed, draw, times=times)])
     else:
         runs = runs_of(state, session, compiled, batches, first=session.gradients.count)
+    require_sums(state, session, extra=count is not None)
     # in place for one batch, where nothing can fail between the addition and the end of the call
     total = session.gradients if count is None else session.gradients.copy()
     outs: list[Outputs] = []
@@ -169,6 +172,8 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         warned, finite = warned or _warned(session, out, result), finite and result["finite"]
         written = {name: value.copy() for name, value in out.states.items()}
         outs.append(out if count is None else kept(out))
+        if not total.sums:
+            require(state.memory, sum([nbytes_of(each) for each in out.gradients.values()]), "the sum of gradients")
         total.add(out.gradients, session.trained, state.xp)
     if count is not None:
         result, arrays = answer_of(state, compiled, stacked(state, outs), "none")

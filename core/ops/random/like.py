@@ -46,6 +46,7 @@ def like(spec: OpSpec, **defaults: Any) -> OpSpec:
             raise ProgramError(
                 f"{spec.name}_like gives {' or '.join(dtypes)}, not {found}: give dtype", "dtype_mismatch"
             )
+        assert spec.infer_rule is not None
         spec.infer_rule(key, shape=(), dtype=found, **attrs)
         return TensorType(x.shape, found)
 
