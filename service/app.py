@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -36,9 +37,12 @@ from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
 from service.settings import Settings
-from service.store.programs import ProgramStore
+from service.store.errors import StorageError
+from service.store.programs import ProgramStore, TooManyPrograms
 
 __all__ = ["create_app"]
+
+log = logging.getLogger("backpass.app")
 
 DESCRIPTION = """Backpass compiles and executes backward passes.
 
@@ -99,6 +103,9 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.programs.open()
+    if app.state.settings.cache_dir is not None:
+        with contextlib.suppress(OSError):  # the cache logs that it cannot store machine code; no call fails
+            app.state.settings.cache_dir.parent.mkdir(parents=True, exist_ok=True)
     await app.state.engine.start()
     watching = [
         asyncio.create_task(app.state.metrics.watch_event_loop()),
@@ -116,11 +123,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _register_examples(app: FastAPI) -> None:
-    """Register the programs of the documentation. The service starts even if no worker can check them."""
+    """Register the programs of the documentation. The service starts even if no worker or no disk can take them."""
     for document in EXAMPLES.values():
-        with contextlib.suppress(EngineError):
+        try:
             reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)
             await app.state.programs.put(document, reply.result)
+        except (EngineError, StorageError, TooManyPrograms) as error:
+            log.warning("a program of the documentation is not registered: %s", error)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

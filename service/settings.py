@@ -46,7 +46,9 @@ class Settings(BaseSettings):
     # Where and how it listens
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    data_dir: Path = Field(Path("data"), description="Directory of stored data; created when first needed.")
+    data_dir: Path = Field(
+        Path("data"), description="Directory of stored data, of this service alone; created at start."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to show."
     )
