@@ -21,7 +21,18 @@ from core.ir import unknown_dtype
 from service.problems import FieldError, HttpProblem
 from service.settings import TensorLimits
 
-__all__ = ["DTYPES", "TensorLimits", "checked_shape", "decode", "decode_all", "dumps", "encode", "encode_all"]
+__all__ = [
+    "DTYPES",
+    "TensorError",
+    "TensorLimits",
+    "checked_shape",
+    "decode",
+    "decode_all",
+    "decode_one",
+    "dumps",
+    "encode",
+    "encode_all",
+]
 
 DTYPES: dict[str, np.dtype] = {
     name: np.dtype(name)
@@ -51,6 +62,11 @@ def decode(value: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -
     except TensorError as error:
         field = FieldError(pointer + error.pointer, error.code, error.detail)
         raise HttpProblem(error.code, f"the tensor at {pointer}: {error.detail}", errors=[field]) from None
+
+
+def decode_one(value: Any, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
+    """As `decode`. Raises TensorError, whose pointer starts at the tensor."""
+    return _decode(value, limits)
 
 
 def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -> dict[str, np.ndarray]:

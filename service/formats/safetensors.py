@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import unknown_dtype
+from core.ir.errors import escaped
 from service.formats.json_tensors import (
     DTYPES,
     MAX_NAME,
@@ -81,28 +82,36 @@ def unpack(
     key: str = "request",
     limits: TensorLimits = DEFAULT_LIMITS,
     max_depth: int = 64,
+    flaws: dict[str, TensorError] | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The JSON object under `key` of the metadata ({} when there is none), and read-only views of the tensors.
 
+    flaws: receives the error of each tensor that breaks a limit or has an unknown dtype or a wrong number of bytes; the
+           result lacks these tensors. None raises the errors.
     Raises HttpProblem: 400 invalid-tensor-file for an invalid file, 400 invalid-json or limit-exceeded for the object,
     422 for a tensor that breaks a limit or has an unknown dtype.
     """
     raw = memoryview(data).toreadonly()
     header, body = _header(raw, max_depth)
     document = _document(header.pop(METADATA, {}), key, max_depth)
-    tensors, spans, errors = {}, [], []
+    tensors, spans, errors = {}, [], {}
     for name, entry in header.items():
         try:
             dtype, shape, begin, end = _entry(name, entry, len(body), limits)
             spans.append((begin, end))
             tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
         except TensorError as error:
-            pointer = f"/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
-            errors.append(FieldError(pointer, error.code, error.detail))
-    if errors:
-        detail = f"{len(errors)} of {len(header)} tensors not valid: {errors[0].detail}"
-        raise HttpProblem(errors[0].code, detail, errors=errors)
-    _check_layout(spans, len(body))
+            errors[name] = error
+    if errors and flaws is None:
+        fields = [
+            FieldError(f"/{escaped(name)}{each.pointer}", each.code, each.detail) for name, each in errors.items()
+        ]
+        detail = f"{len(errors)} of {len(header)} tensors not valid: {fields[0].detail}"
+        raise HttpProblem(fields[0].code, detail, errors=fields)
+    if flaws is not None:
+        flaws |= errors
+    if not errors:
+        _check_layout(spans, len(body))
     return document, tensors
 
 

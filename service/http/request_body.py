@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
@@ -12,9 +13,11 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from core.ir.errors import escaped
+from service.formats.json_tensors import TensorError
 from service.formats.safetensors import unpack
 from service.formats.strict_json import parse_json
-from service.problems import HttpProblem, from_validation
+from service.problems import FieldError, HttpProblem, from_validation
 from service.settings import Settings
 
 __all__ = ["JSON", "NDJSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wanted_form", "wants_tensorfile"]
@@ -39,19 +42,24 @@ class Body:
     document:   the JSON object; of a safetensors body, the one in its metadata.
     tensors:    the arrays of a safetensors body, read-only; empty for JSON.
     media_type: JSON or SAFETENSORS.
+    flaws:      tensors of a safetensors body that break a limit or are inconsistent, with their errors.
     """
 
     document: dict[str, Any]
     tensors: dict[str, np.ndarray]
     media_type: str
     raw: bytes | bytearray
+    flaws: Mapping[str, TensorError] = field(default_factory=dict)
 
     def read_as(self, model: type[Asked]) -> Asked:
         """The document as a `model`. Raises HttpProblem 422."""
         try:
             return model.model_validate(self.document)
         except ValidationError as error:
-            raise from_validation(error, self.document) from None
+            problem = from_validation(error, self.document)
+            flaws = [FieldError(f"/{escaped(name)}{e.pointer}", e.code, e.detail) for name, e in self.flaws.items()]
+            problem.errors = (*problem.errors, *flaws)
+            raise problem from None
 
     @cached_property
     def digest(self) -> str:
@@ -85,8 +93,9 @@ async def read_body(request: Request, settings: Settings, *, binary: bool = True
 def _parse(raw: bytes | bytearray, media_type: str, settings: Settings) -> Body:
     if media_type == JSON:
         return Body(parse_json(raw, max_depth=settings.json_depth), {}, media_type, raw)
-    document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth)
-    return Body(document, tensors, media_type, raw)
+    flaws: dict[str, TensorError] = {}
+    document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth, flaws=flaws)
+    return Body(document, tensors, media_type, raw, flaws)
 
 
 def _has_no_body(request: Request) -> bool:

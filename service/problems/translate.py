@@ -35,6 +35,11 @@ _PROGRAM_CODES = {
     "feed_shape": "shape-mismatch",
     "target_grad_shape": "shape-mismatch",
     "feed_dtype": "dtype-mismatch",
+    "target_grad_dtype": "dtype-mismatch",
+    "index_out_of_range": "invalid-request",
+    "duplicate": "invalid-request",
+    "flawed": "invalid-request",
+    "not_finite": "numeric-error",
 }
 _EXECUTION_CODES = {
     "too_many_trips": "iteration-limit",
@@ -137,6 +142,8 @@ def _from_core(
 ) -> HttpProblem:
     known = _PROGRAM_CODES if in_program else _EXECUTION_CODES
     kind = known.get(code, "invalid-program" if in_program else "execution-failed")
+    if kind != "invalid-program" and len({known.get(problem["code"]) for problem in problems}) > 1:
+        kind = "invalid-request"  # mistakes of several kinds in the values of one request
     extensions: dict[str, Any] = {"reason": code.replace("_", "-")}
     if location is not None:
         extensions["location"] = clipped_location(location)

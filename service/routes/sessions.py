@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
+from service.http.given_values import read_values
 from service.http.request_body import JSON, read_body
-from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import json_answer, lease_of, program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
@@ -69,27 +69,29 @@ async def create_session(request: Request) -> Response:
     body = await read_body(request, settings(request))
     asked = body.read_as(schemas.CreateSession)
     optimizer = _optimizer(asked.optimizer)
-    given = await given_tensors(body, settings(request), {"/init/parameters": asked.init.parameters})
+    given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:
         id, document = id_of(asked.program), asked.program
     else:
         stored = await program(request, asked.program_id or "")
         id, document = stored.id, stored.document
-    session = await sessions(request).open(
-        {
-            "query": asked.query(),
-            "optimizer": optimizer.document,
-            "clip": asked.clipping(),
-            "loss_scale": asked.scaling(),
-            "seed": asked.init.seed,
-            "initializers": asked.init.initializers,
-        },
-        given,
-        program=(id, document),
-        lease_s=lease_of(asked.lease_s, settings(request)),
-        deadline=deadline_of(asked.deadline_s, settings(request)),
-        about={"loss": asked.loss, "optimizer": asked.optimizer},
-    )
+    with given.told():
+        session = await sessions(request).open(
+            {
+                "query": asked.query(),
+                "optimizer": optimizer.document,
+                "clip": asked.clipping(),
+                "loss_scale": asked.scaling(),
+                "seed": asked.init.seed,
+                "initializers": asked.init.initializers,
+                **given.args,
+            },
+            given.tensors,
+            program=(id, document),
+            lease_s=lease_of(asked.lease_s, settings(request)),
+            deadline=deadline_of(asked.deadline_s, settings(request)),
+            about={"loss": asked.loss, "optimizer": asked.optimizer},
+        )
     return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from service.engine import Reply
+from service.engine.protocol import PartCallback
+from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS
-from service.http.tensor_payloads import Answer, given_gradients, given_tensors, render
+from service.http.tensor_payloads import Answer, render
 from service.routes.common import Profiled, sessions, settings
 from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import deadline_of
@@ -77,11 +78,11 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.StepRequest)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
-    args["profile"] = profile
-    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
-    write = Write("session.step", args, feeds, asked.seq, "steps", body)
+    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
+    args |= {"profile": profile, **feeds.args}
+    write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
     members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
-    return await _written(request, session, write, asked.deadline_s, as_file, members)
+    return await _written(request, session, write, feeds, asked.deadline_s, as_file, members)
 
 
 @router.post(
@@ -100,10 +101,10 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     """Update the parameters with gradients that the client computed, or added up over several workers."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.UpdateRequest)
-    given, tables = await given_gradients(body, settings(request), asked.gradients)
-    args = {"require_finite": asked.require_finite, "tables": tables}
-    write = Write("session.update", args, given, asked.seq, "updates", body)
-    return await _written(request, session, write, asked.deadline_s, as_file, {})
+    given = await read_gradients(body, settings(request), asked.gradients)
+    args = {"require_finite": asked.require_finite, "tables": given.tables, **given.args}
+    write = Write("session.update", args, given.tensors, asked.seq, "updates", body)
+    return await _written(request, session, write, given, asked.deadline_s, as_file, {})
 
 
 @router.post(
@@ -126,9 +127,14 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = body.read_as(schemas.SessionGradientsRequest)
     args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON, "profile": profile}
-    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
+    args |= feeds.args
     deadline = deadline_of(asked.deadline_s, settings(request))
-    call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)
+
+    async def call(on_part: PartCallback | None = None) -> Reply:
+        with feeds.told():
+            return await sessions(request).read(session, "session.gradients", args, feeds.tensors, deadline, on_part)
+
     members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
     if form == NDJSON:
         return GradientStream(call, shown, members)
@@ -152,15 +158,22 @@ async def post_evaluation(request: Request, session_id: SessionId, profile: Prof
     """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.EvaluationRequest)
-    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
-    args = {"fetch": asked.fetch or [session.about["loss"]], "profile": profile}
-    reply = await sessions(request).read(session, "session.evaluate", args, feeds, deadline)
+    args = {"fetch": asked.fetch or [session.about["loss"]], "profile": profile, **feeds.args}
+    with feeds.told():
+        reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})
 
 
 async def _written(
-    request: Request, session: Session, write: Write, deadline_s: float | None, as_file: bool, members: dict[str, Any]
+    request: Request,
+    session: Session,
+    write: Write,
+    values: Values,
+    deadline_s: float | None,
+    as_file: bool,
+    members: dict[str, Any],
 ) -> Response:
     deadline = deadline_of(deadline_s, settings(request))
 
@@ -168,5 +181,6 @@ async def _written(
         document = {**shown(reply.result), "seq": reply.result["seq"], "next_seq": reply.result["seq"] + 1}
         return await render(reply, document, as_file=as_file, headers={"ETag": etag(reply)}, members=members)
 
-    found, replayed = await sessions(request).write(session, write, deadline, answer)
+    with values.told():
+        found, replayed = await sessions(request).write(session, write, deadline, answer)
     return found.response({"Idempotency-Replayed": "true"} if replayed else {})

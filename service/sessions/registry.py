@@ -13,6 +13,7 @@ import time
 from base64 import b32encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -242,16 +243,24 @@ class SessionRegistry:
         return await self._kept_running(self._in_turn(session, deadline, running))
 
     async def replace(
-        self, session: Session, tensors: Tensors, allowed: Callable[[str], bool], deadline: float
+        self,
+        session: Session,
+        tensors: Tensors,
+        allowed: Callable[[str], bool],
+        deadline: float,
+        args: Mapping[str, Any] = MappingProxyType({}),
     ) -> Reply:
-        """Replace parameters if `allowed` accepts the present ETag. Raises HttpProblem 412 if it does not."""
+        """Replace parameters if `allowed` accepts the present ETag. Raises HttpProblem 412 if it does not.
+
+        args: further arguments of the worker's handler.
+        """
 
         async def running(give_up: float) -> Reply:
             if not allowed(session.etag):
                 detail = "the parameters have changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
             session.unsure = (0, "")
-            reply = await self._call(session, "session.put_parameters", {}, tensors, give_up)
+            reply = await self._call(session, "session.put_parameters", dict(args), tensors, give_up)
             session.adopt(reply.result)
             return reply
 

@@ -10,6 +10,8 @@ insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables
 compiling  compilation in a thread, while the worker serves other calls
 last_step  reuse of a session's last step
+given      checks of the values of a request: all mistakes, with their places
+given_gradients  the same for the gradients of an update
 running    one run of an executable, and its answer
 tables     in-place updates of tables with sparse gradients
 """

@@ -32,10 +32,12 @@ from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from core.wire import Limits, read
 from service.worker.compiling import Compilations
+from service.worker.given import with_sizes
 from service.worker.state import WorkerState
 
 __all__ = ["CachedProgram", "Prepared", "blocks_of", "cached_program", "check_type", "wire_limits"]
 
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
 
 LONG = 4_000_000_000
@@ -90,13 +92,19 @@ class CachedProgram:
         """The executable that computes gradients for feeds of these shapes. repeated: expect many runs."""
         shapes = self._shapes(feeds)
         key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated))
-        return self._compiled(key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale), repeated)
+        return self._compiled(
+            key,
+            lambda: self._sized(shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale)),
+            repeated,
+        )
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Prepared:
         """The executable that computes `fetch` without gradients."""
         shapes = self._shapes(feeds)
         key = exact(("forward", tuple(fetch), shapes))
-        return self._compiled(key, lambda: compile_forward(self.program, fetch, dict(shapes)))
+        return self._compiled(
+            key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes))
+        )
 
     def training(
         self,
@@ -112,7 +120,9 @@ class CachedProgram:
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
             key,
-            lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale),
+            lambda: self._sized(
+                shapes, lambda sizes: compile_training(self.program, query, optimizer, clip, fetch, sizes, scale)
+            ),
             repeated=True,
         )
 
@@ -139,7 +149,11 @@ class CachedProgram:
             return Prepared(found, fresh=True)
         return Prepared(found, fresh=False)
 
-    def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def _sized(self, shapes: Shapes, compile: Callable[[Any], Executable]) -> Executable:
+        """What `compile` returns for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
+        return with_sizes(self.program, dict(shapes), compile)
+
+    def _shapes(self, feeds: Mapping[str, Any]) -> Shapes:
         """The shapes of the given feeds that are declared with open sizes.
 
         Raises ProgramError (feed_dtype, feed_shape) for a feed of the wrong type, before any compilation.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Outputs
-from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from core.runtime.sparse_rows import RowArray
+from service.worker.given import check_feeds
 from service.worker.last_step import LastStep
 from service.worker.programs import CachedProgram
 from service.worker.state import WorkerState
@@ -55,12 +55,9 @@ class WorkerSession:
                 found[v.name] = state.xp.zeros(v.type.shape, v.type.dtype) if slot is None else slot
         return found
 
-    def feeds(self, tensors: Arrays) -> Arrays:
-        """`tensors`. Raises ProgramError (feed_unknown) if one is not a feed."""
-        names = {v.name for v in self.cached.program.feeds}
-        for name in tensors:
-            if name not in names:
-                raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
+    def feeds(self, tensors: Arrays, args: Mapping[str, Any], outputs: Sequence[str]) -> Arrays:
+        """`tensors`, the feeds of a call that computes `outputs`. Raises ProgramError with all mistakes."""
+        check_feeds(self.cached.program, tensors, args, outputs)
         return tensors
 
     def adopt(self, out: Outputs) -> None:

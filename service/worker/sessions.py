@@ -6,18 +6,21 @@ runs out of memory does not change the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from core.compiler.compile import Clip, LossScale
-from core.ir import TensorType, Variable
+from core.ir import Program
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.suggest import near
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
+from service.worker.given import BY_ROLE, Mistakes, check_values, outputs_of
+from service.worker.given_gradients import given_gradients
 from service.worker.last_step import last_step
-from service.worker.programs import CachedProgram, cached_program, check_type
+from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
@@ -36,7 +39,7 @@ __all__ = [
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
-GRADIENT, ROWS = "grad/", "rows/"
+INIT = "/init/parameters"
 
 
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -57,7 +60,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             raise ProgramError(
                 f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
             )
-    given = _placed(state, variables, tensors)
+    given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
     defaults = {v.name: {"type": "zeros"} for v in cached.program.states}
     first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
     values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
@@ -97,7 +100,7 @@ def _first_step(
     state: WorkerState, session: WorkerSession, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> Answer:
     """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
-    feeds, scale = session.feeds(tensors), session.loss_scale
+    feeds, scale = session.feeds(tensors, args, outputs_of(session.query, args["fetch"])), session.loss_scale
     compiled = session.cached.training(session.query, session.optimizer, session.clip, args["fetch"], feeds, scale)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
@@ -119,7 +122,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     tensors: the feeds. Random ops draw the same values as in the next step.
     """
     session = _session(state, args)
-    feeds = session.feeds(tensors)
+    feeds = session.feeds(tensors, args, outputs_of(session.query, args["fetch"]))
     compiled = session.cached.gradient(session.query, args["fetch"], feeds, session.loss_scale, repeated=True)
     values = session.values(state, compiled.executable, feeds)
     streamed = streamed_gradients(compiled, args)
@@ -138,33 +141,11 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     Parameters without a gradient do not change, and neither does their optimiser state.
     """
     session = _session(state, args)
-    trainable = {v.name: v for v in session.cached.program.parameters if v.trainable}
-    rows = {n.removeprefix(ROWS): v for n, v in tensors.items() if n.startswith(ROWS) and n not in trainable}
-    values = {n: v for n, v in tensors.items() if n.removeprefix(ROWS) not in rows or n in trainable}
-    given = {f"{name.removeprefix(GRADIENT)}@GRAD": value for name, value in values.items()}
-    if not given or len(given) != len(values):
-        raise ProgramError("an update needs at least one gradient, and one for each parameter", "feed_missing")
-    names = sorted(name.removesuffix("@GRAD") for name in given)
-    for name in names:
-        if name not in trainable:
-            raise ProgramError(f"the program has no trainable parameter {name!r}", "feed_unknown")
-        type, value = trainable[name].type, given[f"{name}@GRAD"]
-        if name in rows:
-            _check_rows(name, type, rows[name], value)
-        else:
-            check_type(f"grad/{name}", type, value)
-        if args["require_finite"] and not bool(np.isfinite(value).all()):
-            raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
-    for name, shape in args["tables"].items():
-        if name in trainable and tuple(shape) != trainable[name].type.shape:
-            raise ProgramError(
-                f"{name!r} is {trainable[name].type}, but the request gives the shape {shape}", "feed_shape"
-            )
-    if lost := rows.keys() - set(names):
-        raise ProgramError(f"rows are given for {min(lost)!r}, but no values", "feed_missing")
-    compiled = session.cached.update(names, session.optimizer, session.clip, sorted(rows))
-    given |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
-    values = session.values(state, compiled.executable, given)
+    given, rows = given_gradients(session.cached.program, tensors, args)
+    compiled = session.cached.update(sorted(given), session.optimizer, session.clip, sorted(rows))
+    by_name = {f"{name}@GRAD": value for name, value in given.items()}
+    by_name |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
+    values = session.values(state, compiled.executable, by_name)
     out = run(state, compiled.executable, values, session.seed, session.steps)
 
     session.adopt_rows(out, values, {}, state.xp)
@@ -176,7 +157,7 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Compute `fetch` without gradients; changes nothing. args: id, fetch, profile?; tensors: feeds."""
     session = _session(state, args)
-    feeds = session.feeds(tensors)
+    feeds = session.feeds(tensors, args, args["fetch"])
     compiled = session.cached.forward(args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
@@ -191,9 +172,12 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     session = _session(state, args)
     held = session.parameters | session.states
     names = list(held) if args["names"] is None else args["names"]
-    for name in names:
+    mistakes = Mistakes()
+    for i, name in enumerate(names):
         if name not in held:
-            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
+            message = f"the program has no parameter or state {name!r}"
+            mistakes.add("feed_unknown", message, f"/names/{i}", near(name, held))
+    mistakes.raise_if_any()
     states = [name for name in names if name in session.states]
     return {**session.about(), "states": states}, {name: held[name] for name in names}
 
@@ -204,8 +188,8 @@ def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     Optimiser state does not change, except that the rounding remainder of a replaced parameter is dropped.
     """
     session = _session(state, args)
-    program = session.cached.program
-    placed = _placed(state, (*program.parameters, *program.states), tensors)
+    roles = {role: member for role, member in BY_ROLE.items() if role != "feed"}
+    placed = _placed(state, session.cached.program, tensors, args, roles)
 
     session.parameters |= {name: value for name, value in placed.items() if name in session.parameters}
     session.states |= {name: value for name, value in placed.items() if name in session.states}
@@ -239,25 +223,15 @@ def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:
                 raise ProgramError(message, "reserved_name")
 
 
-def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
-    """Raises ProgramError (feed_dtype, feed_shape) unless `values` holds one row of the table for each of `rows`."""
-    if table.rank == 0:
-        raise ProgramError(f"{name!r} is {table} and has no rows", "feed_shape")
-    check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
-    check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)
-
-
-def _placed(state: WorkerState, variables: Iterable[Variable], tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """`tensors` on the device.
-
-    Raises ProgramError (feed_unknown, feed_dtype, feed_shape) for a tensor that is not one of `variables` or not of its
-    type.
-    """
-    types = {v.name: v.type for v in variables}
-    for name, value in tensors.items():
-        if name not in types:
-            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
-        check_type(name, types[name], value)
+def _placed(
+    state: WorkerState,
+    program: Program,
+    tensors: Mapping[str, np.ndarray],
+    args: Mapping[str, Any],
+    roles: Mapping[str, str],
+) -> Arrays:
+    """`tensors` on the device. Raises ProgramError with all mistakes. roles: as of `check_values`."""
+    check_values(program, tensors, args, roles=roles)
     return {name: state.xp.asarray(value) for name, value in tensors.items()}
 
 

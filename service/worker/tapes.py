@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from core.ir import StackType, TensorType
-from core.ir.errors import ExecutionError
+from core.ir.errors import ExecutionError, ProgramError, escaped
 from core.tape import Appended, Steps, Tape, TapeLimits
+from service.worker.given import FLAWED, Mistakes
 from service.worker.programs import wire_limits
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
@@ -65,6 +66,7 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     tensors: ``parameter/<name>``, ``constant/<name>``.
     """
     held, returned = _held(state, args), args["returned"]
+    _refuse_flawed(args)
     tape, compiled = held.tape, state.steps.compiled
     if returned is None:
         returned = "all" if tape.mode == "immediate" else "none"
@@ -99,11 +101,15 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     args: id, target, wrt (None for all parameters), seed (a variable, or None); tensors: ``target_gradient``.
     """
     held, compiled = _held(state, args), state.steps.compiled
+    _refuse_flawed(args)
     tape, limits = held.tape, limits_of(state)
     seed = tensors.get(SEED)
     if args["seed"] is not None:
         seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
-    found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    try:
+        found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    except ProgramError as error:
+        raise error.at(None, f"/{SEED}/shape") if error.code == "target_grad_shape" else error from None
     result = {
         "missing": found.missing,
         "played_back": list(found.played),
@@ -158,6 +164,15 @@ def _held(state: WorkerState, args: Mapping[str, Any]) -> WorkerTape:
     if held is None:
         raise ExecutionError("the worker does not have this tape", "session_unknown")
     return held
+
+
+def _refuse_flawed(args: Mapping[str, Any]) -> None:
+    """Raises InvalidProgram with the places of values that the service could not decode, if there are any."""
+    mistakes = Mistakes()
+    for name in args.get(FLAWED, ()):
+        kind, slash, leaf = name.partition("/")
+        mistakes.flawed(name, f"/{kind}s/{escaped(leaf)}" if slash else f"/{name}")
+    mistakes.raise_if_any()
 
 
 def _under(prefix: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
