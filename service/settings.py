@@ -5,7 +5,6 @@ Sizes are in bytes and durations in seconds. `GET /v1` publishes the limits.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +13,31 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["Settings", "TensorLimits", "available_cores"]
+from service.machine import available_cores, available_memory
+
+__all__ = ["LEAST_WORKER_MEMORY", "MIB", "Settings", "TensorLimits", "available_cores", "service_memory"]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
+LEAST_WORKER_MEMORY = 256 * MIB
+"""Smallest limit of a worker: a fresh one takes about a quarter of it."""
+
+ROOMY_WORKER = GIB
+"""Memory that each worker gets by default if that leaves at least two workers."""
+
 
 def _default_workers() -> int:
-    """Half the cores, so that each worker has two; at least two, so that one can take calls while one is replaced."""
-    return min(8, max(2, available_cores() // 2))
+    """Half the cores, so that each worker has two; at least two, so that one can take calls while one is replaced.
+
+    On a machine with little memory fewer, so that each has a gigabyte.
+    """
+    total = available_memory()
+    return min(8, max(2, min(available_cores() // 2, (total - service_memory(total)) // ROOMY_WORKER)))
 
 
-def available_cores() -> int:
-    """Number of cores this process may use; a container may have fewer than the machine."""
-    return len(os.sched_getaffinity(0))
+def service_memory(total: int) -> int:
+    """The part of `total` bytes of memory that is left for the service process and the system."""
+    return min(total // 4, max(512 * MIB, total // 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +94,15 @@ class Settings(BaseSettings):
     )
     worker_memory: int | None = Field(
         None,
-        ge=256 * MIB,
-        description="Limit of the address space of a CPU worker and of its compiler, in "
-        "bytes (RLIMIT_AS); none by default.",
+        ge=LEAST_WORKER_MEMORY,
+        description="Limit of the private memory of a CPU worker, in bytes; by default its share of the memory of the "
+        "machine or container.",
+    )
+    device_memory: int | None = Field(
+        None,
+        ge=LEAST_WORKER_MEMORY,
+        description="Limit of the device memory of a CUDA worker, in bytes; by default all memory that is free at its "
+        "start.",
     )
     queue_per_worker: int = Field(64, ge=0, le=10_000, description="Limit of calls that wait for each worker.")
     start_timeout: float = Field(120.0, gt=0, description="Time that a worker gets to become ready.")

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
+from core.cost.scratch import drawn_bytes
 from core.ir import Program
 from core.ir.errors import ProgramError
-from core.runtime.run import RunLimits
+from core.ops.common.types import byte_size
+from core.runtime.run import Run, RunLimits
 from core.runtime.sparse_rows import RowArray
 
 __all__ = ["Comparison", "check_gradients", "random_values"]
+
+MANY = 10_000
+"""Most positions that are permuted to choose a few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,9 @@ def check_gradients(
     tolerance: largest relative error that passes; by default 1e-5 for float64 and 2e-2 for float32.
     Raises ProgramError and ExecutionError as a step does.
     """
+    missing = [v.type for v in program.variables if v.role != "key" and v.name not in given]
+    copies = 2 * max([0, *(byte_size(v.type) for v in program.parameters)])  # one for each side of a difference
+    Run(np, limits or RunLimits()).admit(drawn_bytes(missing) + copies, None)
     values = random_values(program, given, seed)
     shapes = {v.name: values[v.name].shape for v in program.feeds}
     wanted = None if parameter_list is None else tuple(parameter_list)
@@ -124,8 +132,8 @@ def _compare(
     short = value.dtype != np.float64
     width = 1e-2 if short else 1e-6
     tolerance = tolerance if tolerance is not None else (2e-2 if short else 1e-5)
-    scale = max(float(np.max(np.abs(np.asarray(grad, np.float64)), initial=0.0)), 1e-8)
-    chosen = r.permutation(value.size)[:samples]
+    scale = max(float(np.max(grad, initial=0.0)), -float(np.min(grad, initial=0.0)), 1e-8)
+    chosen = _chosen(r, value.size, samples)
     worst = Comparison((), 0.0, 0.0, 0.0, 0, len(chosen), True)
     kinks = 0
     for index in sorted(int(i) for i in chosen):
@@ -145,3 +153,8 @@ def _compare(
         if not error <= worst.error and not kink:
             worst = Comparison(place, analytic, numeric, error, 0, len(chosen), bool(error <= tolerance))
     return Comparison(worst.worst, worst.analytic, worst.numeric, worst.error, kinks, worst.checked, worst.passed)
+
+
+def _chosen(r: np.random.Generator, size: int, samples: int) -> np.ndarray:
+    """Up to `samples` different positions below `size`. A permutation of a large array would take eight bytes each."""
+    return r.permutation(size)[:samples] if size <= MANY else r.choice(size, min(samples, size), replace=False)

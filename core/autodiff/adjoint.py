@@ -23,6 +23,7 @@ from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_o
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
 from core.ir.registry import OpSpec, lookup
+from core.ir.stop import poll
 
 __all__ = ["Adjoint", "RuleCall", "pullback", "vjp"]
 
@@ -156,6 +157,7 @@ class Adjoint:
 
     def _step(self, index: int, active: set[str]) -> None:
         """Append the adjoint of the op at `index`: contributions to the cotangents of its inputs."""
+        poll()
         op = self.primal[index]
         if not any(self.cotangents.waiting(name) for name in op.outputs):
             return
@@ -258,6 +260,7 @@ class Adjoint:
         types = {self.final(n): t for n, t in self.b.types.items()}
         used = dict.fromkeys(params)
         for op in ops:
+            poll()
             used.update(dict.fromkeys(op.outputs))
         stopped = frozenset(n for n in self.b.stopped if n in used)
         return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)

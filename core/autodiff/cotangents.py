@@ -20,10 +20,12 @@ from core.autodiff.hooks import Hooks, When
 from core.ir import Block, Op
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import Location
+from core.ir.generated import prefixed, tagged
 from core.ir.names import block_index, unversioned
 from core.ir.registry import lookup
+from core.ir.stop import poll
 
-__all__ = ["Cotangents", "Densified", "gradient_name"]
+__all__ = ["Cotangents", "Densified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Cotangents:
         self._dense: dict[str, Value] = {}
         self._names: dict[str, str] = {}
         self._late: dict[int, list[Op]] = defaultdict(list)
+        self._last: dict[str, int] = {}
 
     def contribute(self, name: str, ct: Cotangent) -> None:
         """Add `ct` to the contributions to the cotangent of `name`."""
@@ -133,6 +136,7 @@ class Cotangents:
         """The adjoint ops in order, with final names."""
         merged: list[Op] = []
         for position, op in enumerate(self.b.ops):
+            poll()
             merged.extend(self._late.get(position, ()))
             merged.append(op)
         merged.extend(self._late.get(len(self.b.ops), ()))
@@ -254,9 +258,7 @@ class Cotangents:
         return self.b.value(name)
 
     def _free(self, name: str) -> str:
-        while name in self.b.types:
-            name = f"grad/{name}"
-        return name
+        return prefixed(name, self.b.types, self._last)
 
     def _hooks_of(self, name: str, when: When) -> list[int]:
         return [n for n in self._hooked.get(name, ()) if self.hooks.hooks[n].when == when]
@@ -279,4 +281,4 @@ class Cotangents:
 
 def gradient_name(name: str) -> str:
     """The name of the cotangent of `name`."""
-    return f"{name}@GRAD"
+    return tagged(name, "GRAD")

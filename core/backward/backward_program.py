@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.autodiff.adjoint import RuleCall
-from core.autodiff.cotangents import Densified, gradient_name
+from core.autodiff.cotangents import Densified
 from core.cost.budget import Choice
 from core.ir import Block, Program
 from core.ir.errors import Location
 from core.ir.recursion import headroom
+from core.ir.stop import poll
 from core.passes.recompute import Recomputed
 from core.wire.write import write
 
@@ -115,13 +116,15 @@ class Backward:
         }
 
 
-def roles(block: Block, forward: int, targets: Collection[str]) -> tuple[int, ...]:
-    """`Backward.roles` of `block`. forward: the number of its forward ops, which come first."""
+def roles(block: Block, forward: int, targets: Collection[str], seeds: Collection[str]) -> tuple[int, ...]:
+    """`Backward.roles` of `block`.
+
+    forward: the number of its forward ops, which come first.
+    seeds:   cotangents of the targets, under the names that they have.
+    """
     found = [256 if set(targets) & set(op.outputs) else 0 for op in block.ops[:forward]]
-    seeds = set(map(gradient_name, targets))
     found += [
-        257 if op.type in ("fill_constant", "full_like") and seeds & set(op.outputs) else 1
-        for op in block.ops[forward:]
+        257 if op.type in ("fill_constant", "full_like") and op.outputs[0] in seeds else 1 for op in block.ops[forward:]
     ]
     return tuple(found)
 
@@ -132,6 +135,7 @@ def rewrites(before: Block, after: Block, again: Recomputed | None) -> tuple[str
     if again is not None:
         sentences.append(f"{again.again} ops of the forward part run again in the backward pass")
     for old, new in zip(before.ops, after.ops, strict=False):
+        poll()
         extra = new.outputs[len(old.outputs) :]
         if extra:
             place = f"block {old.location.block}, op {old.location.op}" if old.location else old.type

@@ -9,11 +9,19 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from core.codegen.llvm import Function, IRValue, element_type, literal
+from core.codegen.llvm import I64, Function, IRValue, element_type, literal
 from core.codegen.module import Module
+from core.codegen.polling import STOP_PARAM, product_polls
+from core.codegen.vector_slices import move
 from core.plan.data import Gemm, View
 
 __all__ = ["address_of", "function", "unit"]
+
+PIECE = 1_000_000_000
+"""Operations of one call of the BLAS in a long product."""
+
+COLUMNS = 256
+"""Fewest columns of one call of the BLAS in a long product: it packs the rows again for each."""
 
 ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 
@@ -35,13 +43,26 @@ def address_of(routine: str) -> int:
 
 
 def function(module: Module, name: str, each: Gemm) -> Function:
-    """``name(a, b, c, first, end)`` for rows `first` (included) to `end` (excluded) of the result."""
-    params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
-    f = Function(name, params, noalias=False)
-    first, count = f.param("first"), f.binary("sub", f.param("end"), f.param("first"))
-    a = f.at(f.param("a"), f.op(f"mul nsw {first}, {each.a.strides[-2]}", "int64"), each.c.dtype)
-    c = f.at(f.param("c"), f.op(f"mul nsw {first}, {each.c.strides[-2]}", "int64"), each.c.dtype)
-    _call(module, f, each, a, f.param("b"), c, count)
+    """``name(a, b, c[, stop], first, end)`` for rows `first` (included) to `end` (excluded) of the result.
+
+    A long product (`product_polls`) is many calls, each for some rows or some columns; `stop` is read between them.
+    """
+    (m, k), n = each.a.shape[-2:], each.b.shape[-1]
+    polls = product_polls(m, n, k)
+    pointers = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), *([STOP_PARAM] if polls else [])]
+    f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=False)
+    f.stop = f.param("stop") if polls else None
+    rows = max(unit(each), PIECE // (2 * n * k)) if polls else m
+    columns = max(COLUMNS, PIECE // (2 * min(rows, m) * k)) if polls else n
+    with f.loop(f.param("first"), f.param("end"), rows, polls=True) as first:
+        count = f.binary("sub", f.intrinsic("smin", f.binary("add", first, I64(rows)), f.param("end")), first)
+        with f.loop(I64(0), I64(n), min(columns, n), polls=True) as column:
+            wide = f.intrinsic("smin", f.binary("sub", I64(n), column), I64(columns))
+            dtype, strides = each.c.dtype, each.c.strides
+            a = move(f, f.param("a"), dtype, (first, each.a.strides[-2]))
+            b = move(f, f.param("b"), dtype, (column, each.b.strides[-1]))
+            c = move(f, f.param("c"), dtype, (first, strides[-2]), (column, strides[-1]))
+            _call(module, f, each, a, b, c, count, wide)
     return f
 
 
@@ -50,21 +71,24 @@ def unit(each: Gemm) -> int:
     return 32 if each.c.shape[-2] >= 64 else each.c.shape[-2]
 
 
-def _call(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue, rows: IRValue) -> None:
-    """Multiply `rows` rows of the matrix at `a` by the matrix at `b`."""
+def _call(
+    module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue, rows: IRValue, columns: IRValue
+) -> None:
+    """Multiply `rows` rows of the matrix at `a` by `columns` columns of the matrix at `b`."""
     routine = ROUTINES[each.c.dtype]
     module.symbols[routine] = address_of(routine)
     f.declarations.add(f"declare void @{routine}({', '.join(['ptr'] * 13)})")
-    m = f.slot("int32")
+    m, width = f.slot("int32"), f.slot("int32")
     f.write(f.convert(rows, "int32"), m)
+    f.write(f.convert(columns, "int32"), width)
     n, k = each.b.shape[-1], each.a.shape[-1]
     if each.c.strides[-1] != 1 and n != 1:  # the result is stored by columns: compute its transpose
         left, right, out = _transposed(each.b), _transposed(each.a), _transposed(each.c)
-        sizes = (_integer(module, n), m.name)
+        sizes = (width.name, m.name)
         a, b = b, a
     else:
         left, right, out = each.a, each.b, each.c
-        sizes = (m.name, _integer(module, n))
+        sizes = (m.name, width.name)
     # Fortran sees the transposed arrays: C' = B' A'
     how_b, step_b = _layout(right)
     how_a, step_a = _layout(left)

@@ -1,6 +1,6 @@
 """The process that runs LLVM for another one: see `compiler_process` for the calling side and the messages.
 
-    python -m core.codegen.compiler_main PARENT_PID
+    python -m core.codegen.compiler_main PARENT_PID NICE MEMORY_BYTES
 
 Of several texts all but one are compiled by forks of this process, which has one thread and LLVM loaded.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -108,9 +109,14 @@ def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
     return (BAD, bad[:1]) if bad else (GOOD, [answer for _, answer in found])
 
 
-def main(parent_pid: int) -> None:
-    """Answer requests from standard input until it ends."""
+def main(parent_pid: int, nice: int, memory: int) -> None:
+    """Answer requests from standard input until it ends. memory: limit of the address space, in bytes; 0 sets none."""
     _end_with(parent_pid)
+    os.nice(nice)
+    if memory:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        if most == resource.RLIM_INFINITY or memory < most:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # LLVM may print to standard output, which would garble an answer
     questions = sys.stdin.buffer
@@ -127,4 +133,4 @@ def main(parent_pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:4]))

@@ -85,14 +85,14 @@ def _rows(
     """
     depth, height, width = counts
     pieces = slices_of(width, lanes)
-    with f.loop(I64(0), I64(depth)) as z:
+    with f.loop(I64(0), I64(depth), polls=True) as z:
         if len(pieces) <= vectors:
             for_each_block(
                 f, height, vectors // len(pieces),
                 lambda y, n: body(z, y, I64(0), [(row, piece) for row in range(n) for piece in pieces]),
             )  # fmt: skip
             return
-        with f.loop(I64(0), I64(height)) as y:
+        with f.loop(I64(0), I64(height), polls=True) as y:
             *_, (start, size, count) = even_blocks(len(pieces), vectors)
             last = start + size * (count - 1)  # the last block, which may end in less than a vector
             for first, n, number in even_blocks(len(pieces), vectors):
@@ -112,7 +112,7 @@ def correlate(_: Module, f: Function, spec: Correlation) -> None:
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     tile = _pixel_tile(spec.out, spec, lanes)
     depth, height, row = spec.kernel
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group = f.op(f"urem {unit}, {spec.groups}", "int64")
         image = move(f, f.param("x"), dtype, (unit, spec.channels * spec.plane))
         result = move(f, f.param("out"), dtype, (unit, spec.out * spec.pixels))
@@ -183,7 +183,7 @@ def input_adjoint(module: Module, f: Function, spec: Correlation) -> None:
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     tile = _pixel_tile(spec.channels, spec, lanes)
     offsets = module.table(spec.along)
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group = f.op(f"urem {unit}, {spec.groups}", "int64")
         image = move(f, f.param("out"), dtype, (unit, spec.channels * spec.plane))
         given = move(f, f.param("ct"), dtype, (unit, spec.out * spec.pixels))
@@ -284,7 +284,7 @@ def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
     tile = _filter_tile(spec)
     classes = even_blocks(spec.out, tile.channels)
     number = sum(count for *_, count in classes)
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group, block, c, a, b = unravel(f, unit, (spec.groups, number, spec.channels, depth, height))
         before = 0
         for start, size, count in classes:
@@ -312,11 +312,11 @@ def _filter_row(
     sums = _sums(f, dtype, lanes, channels, length)
     height, width = spec.counts[1:]
     long = spec.counts[0] * height * len(slices_of(width, lanes)) > LONG
-    with f.loop(I64(0), I64(spec.batch)) as n:
+    with f.loop(I64(0), I64(spec.batch), polls=True) as n:
         these = _sums(f, dtype, lanes, channels, length) if long else sums
         ct = move(f, given, dtype, (n, spec.groups * spec.out * spec.pixels))
         x = move(f, image, dtype, (n, spec.groups * spec.channels * spec.plane))
-        with f.loop(I64(0), I64(spec.counts[0])) as z, f.loop(I64(0), I64(height)) as y:
+        with f.loop(I64(0), I64(spec.counts[0]), polls=True) as z, f.loop(I64(0), I64(height)) as y:
             ct_row = move(f, ct, dtype, (z, height * width), (y, width))
             x_row = move(f, x, dtype, (z, spec.moves[0]), (y, spec.moves[1]))
 

@@ -12,7 +12,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.step_writer import StepWriter
 from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, State
-from core.runtime.control_words import CONTROL, STOPPED, TOO_LARGE
+from core.runtime.control_words import CONTROL, STACK, STOPPED
 
 __all__ = ["grow_function", "write_branch", "write_loop"]
 
@@ -251,7 +251,8 @@ def _new_slot(step: StepWriter, recording: Recording, start: IRValue, at: IRValu
     entry = step.stack_entry(recording.stack)
     have = f.load(f.at(entry, I64(8), "uint8"), "int64")
     with f.when(f.compare("icmp sgt", nbytes, have)):
-        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')})")
+        refusal = STACK - 2 * step.plan.stacks.index(recording.stack)
+        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')}, {I64(refusal)})")
     fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
     return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
@@ -268,14 +269,16 @@ def copy(f: Function, target: IRValue, source: IRValue, nbytes: int) -> None:
 
 
 def grow_function(least: int) -> Function:
-    """``grow(stack, needed, control)``: give a stack memory for `needed` bytes and keep its contents.
+    """``grow(stack, needed, control, refusal)``: give a stack memory for `needed` bytes and keep its contents.
 
     The size is that of `Target.stack_bytes`: a power of two, at least `least` bytes.
 
-    The contents are copied. If the memory is not available or `needed` is above control's `max_bytes`, the error word
-    is set and the stack stays as it is.
+    The contents are copied. If `needed` is above control's `max_bytes`, or the new memory above its `memory_left`, or
+    the system has none, the error word is set and the stack stays as it is. refusal: the error word (`STACK`).
     """
-    f = Function("grow", [("stack", "ptr"), ("needed", "int64"), ("control", "ptr")], noalias=False)
+    f = Function(
+        "grow", [("stack", "ptr"), ("needed", "int64"), ("control", "ptr"), ("refusal", "int64")], noalias=False
+    )
     f.declarations |= {
         "declare ptr @aligned_alloc(i64, i64)",
         "declare void @free(ptr)",
@@ -289,18 +292,24 @@ def grow_function(least: int) -> Function:
     rounded = f.select(f.compare("icmp sgt", power, I64(least)), power, I64(least))
     limit = f.load(f.at(f.param("control"), I64(CONTROL.index("max_bytes")), "int64"), "int64")
     allowed = f.compare("icmp sle", f.param("needed"), limit)
+    memory = f.at(f.param("control"), I64(CONTROL.index("memory_left")), "int64")
+    left = f.load(memory, "int64")
+    fits = f.compare("icmp sle", rounded, left)  # old and new memory exist together while the contents are copied
     fresh = f.slot("ptr")
     f.write(IRValue("null", "ptr"), fresh)
-    with f.when(allowed):
+    with f.when(f.binary("and", allowed, fits)):
         f.write(f.op(f"call ptr @aligned_alloc(i64 64, {rounded})", "ptr"), fresh)
     got = f.read(fresh, "ptr")
     missing = f.compare("icmp eq", got, IRValue("null", "ptr"))
     refused, granted, out = f.label("refused"), f.label("granted"), f.label("out")
     f.branch(missing, refused, granted)
     f.begin(refused)
-    f.store(I64(TOO_LARGE), f.at(f.param("control"), I64(CONTROL.index("error")), "int64"))
+    refusal = f.param("refusal")
+    reason = f.select(allowed, refusal, f.binary("sub", refusal, I64(1)))
+    f.store(reason, f.at(f.param("control"), I64(CONTROL.index("error")), "int64"))
     f.jump(out)
     f.begin(granted)
+    f.store(f.binary("sub", left, f.binary("sub", rounded, old)), memory)
     before = f.load(f.param("stack"), "ptr")
     f.do(f"call void @llvm.memcpy.p0.p0.i64({got}, {before}, {old}, i1 false)")
     f.do(f"call void @free({before})")

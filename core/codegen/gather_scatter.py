@@ -8,9 +8,13 @@ from __future__ import annotations
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
+from core.codegen.polling import polls_by_control
 from core.plan.data import Gather, ScatterAdd
 
-__all__ = ["checked", "gather_function", "scatter_function"]
+__all__ = ["checked", "gather_function", "gather_work", "scatter_function"]
+
+ROW = 40
+"""The work of finding one row in memory, in operations."""
 
 PARAMS = [("x", "ptr"), ("index", "ptr"), ("out", "ptr"), ("error", "ptr"), ("check", "int64")]
 
@@ -20,7 +24,8 @@ def gather_function(name: str, each: Gather) -> Function:
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
-    with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
+    polls_by_control(f, gather_work(each))
+    with f.loop(I64(0), I64(outer), polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
         target = _slab(f, f.param("out"), o, count, i, inner, each.x.dtype)
@@ -38,7 +43,8 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     dtype = each.x.dtype
     width = min(lanes(dtype), inner)
     add = "fadd" if dtype.startswith("float") else "add"
-    with f.loop(I64(0), I64(outer)) as o, f.loop(I64(0), I64(count)) as i:
+    polls_by_control(f, gather_work(each))
+    with f.loop(I64(0), I64(outer), polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         target = _slab(f, f.param("out"), o, size, at, inner, dtype)
         source = _slab(f, f.param("x"), o, count, i, inner, dtype)
@@ -51,6 +57,12 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
                 more = f.load(f.at(source, j, dtype), dtype, step)
                 f.store(f.binary(add, f.load(here, dtype, step), more), here)
     return f
+
+
+def gather_work(each: Gather | ScatterAdd) -> int:
+    """The work of one call, in operations."""
+    outer, count, inner = each.out.shape if isinstance(each, Gather) else each.x.shape
+    return int(outer * count * (inner + ROW))
 
 
 def checked(f: Function, address: IRValue, dtype: str, size: int) -> IRValue:

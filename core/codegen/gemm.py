@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
+from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.tile import tile, tile_of
 from core.codegen.vector_slices import mask
 from core.plan.data import Gemm
@@ -46,9 +47,14 @@ def product_of(each: Gemm) -> Product | None:
 
 
 def gemm_function(name: str, p: Product) -> Function:
-    """``name(a, b, c, first, end)`` for rows `first` to `end` of the result. `first` is a multiple of `rows_of(p)`."""
-    params = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), ("first", "int64"), ("end", "int64")]
-    f = Function(name, params)
+    """``name(a, b, c[, stop], first, end)`` for rows `first` to `end` of the result.
+
+    `first` is a multiple of `rows_of(p)`. `stop` is there if the product is long (`product_polls`).
+    """
+    polls = product_polls(p.m, p.n, p.k)
+    pointers = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), *([STOP_PARAM] if polls else [])]
+    f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")])
+    f.stop = f.param("stop") if polls else None
     width = lanes(p.dtype)
     while width // 2 >= p.n:
         width //= 2
@@ -56,13 +62,13 @@ def gemm_function(name: str, p: Product) -> Function:
     blocked = p.k > 2 * DEPTH
     if blocked and not p.accumulate:
         _clear(f, p, width)
-    with f.loop(I64(0), I64(p.k), DEPTH if blocked else p.k) as k:
+    with f.loop(I64(0), I64(p.k), DEPTH if blocked else p.k, polls=True) as k:
         step = wide * width
         whole = p.n // step * step
         if whole == step:
             _panel(f, p, k, I64(0), step, width, rows)
         elif whole:  # one loop over the panels of whole tiles keeps the text short
-            with f.loop(I64(0), I64(whole), step) as start:
+            with f.loop(I64(0), I64(whole), step, polls=True) as start:
                 _panel(f, p, k, start, step, width, rows)
         if whole < p.n:
             _panel(f, p, k, I64(whole), p.n - whole, width, rows)
@@ -93,7 +99,7 @@ def _panel(f: Function, p: Product, k: IRValue, start: IRValue, columns: int, wi
     height = f.binary("sub", end, first)
     whole = f.binary("sub", height, f.op(f"srem {height}, {rows}", "int64"))
     middle = f.binary("add", first, whole)
-    with f.loop(first, middle, rows) as row:
+    with f.loop(first, middle, rows, polls=True) as row:
         _tile(f, p, k, row, rows, start, columns, width)
     if p.m % rows:  # only the last share of the result ends in less than a tile
         with f.when(f.compare("icmp slt", middle, end)):

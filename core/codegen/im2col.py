@@ -16,6 +16,7 @@ import numpy as np
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
+from core.codegen.polling import stop_of
 from core.codegen.product import product_function
 from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slice, mask, move, store_lanes, unravel
 from core.plan.data import Gemm, Root, View
@@ -69,14 +70,17 @@ def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> Non
     if not spec.rows:
         body(_Part(spec, channels, I64(0), I64(0), depth, height))
         return
-    with f.loop(I64(0), I64(depth)) as z:
+    with f.loop(I64(0), I64(depth), polls=True) as z:
         for_each_block(f, height, spec.rows, lambda y, n: body(_Part(spec, channels, z, y, 1, n)))
 
 
 def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
     dtype = spec.dtype
-    with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
+    with (
+        f.loop(f.param("first"), f.param("end"), polls=True) as unit,
+        f.loop(I64(0), I64(spec.groups), polls=True) as group,
+    ):
         images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
         image = _image(f, spec, f.param("x"), images, group)
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
@@ -95,7 +99,10 @@ def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
 def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(ct, filter, out)``; a unit is `together` images."""
     dtype = spec.dtype
-    with f.loop(f.param("first"), f.param("end")) as unit, f.loop(I64(0), I64(spec.groups)) as group:
+    with (
+        f.loop(f.param("first"), f.param("end"), polls=True) as unit,
+        f.loop(I64(0), I64(spec.groups), polls=True) as group,
+    ):
         images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
         image = _image(f, spec, f.param("out"), images, group)
         filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
@@ -117,12 +124,12 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
     """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
     dtype, channels = spec.dtype, spec.channels // spec.shares
     share = channels * spec.size
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group, which = unravel(f, unit, (spec.groups, spec.shares))
         target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (which, share))
         with f.loop(I64(0), I64(spec.out)) as o:
             fill_zeros(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
-        with f.loop(I64(0), I64(spec.batch), spec.together) as images:
+        with f.loop(I64(0), I64(spec.batch), spec.together, polls=True) as images:
             image = move(f, _image(f, spec, f.param("x"), images, group), dtype, (which, channels * spec.plane))
 
             def product(part: _Part) -> None:
@@ -154,7 +161,8 @@ def scratch_bytes(spec: Correlation) -> int:
 
 def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue) -> None:
     function = product_function(module, each)
-    f.do(f"call void @{function.name}({a}, {b}, {c}, i64 0, i64 {function.parts})")
+    arguments = [a, b, c, *([stop_of(f, f.param("error"))] if function.polls else [])]
+    f.do(f"call void @{function.name}({', '.join(map(str, arguments))}, i64 0, i64 {function.parts})")
 
 
 def _image(f: Function, spec: Correlation, base: IRValue, image: IRValue, group: IRValue) -> IRValue:
@@ -198,7 +206,7 @@ def _meet(
     offsets = module.table(spec.along)
     image = move(f, image, dtype, (part.z, spec.moves[0]), (part.y, spec.moves[1]))
     with (
-        f.loop(I64(0), I64(part.channels)) as c,
+        f.loop(I64(0), I64(part.channels), polls=True) as c,
         f.loop(I64(0), I64(depth)) as a,
         f.loop(I64(0), I64(height)) as b,
         f.loop(I64(0), I64(row)) as t,

@@ -14,6 +14,7 @@ from typing import Any
 from core.codegen import convolution, im2col, padding, pooling, transpose
 from core.codegen.llvm import Function
 from core.codegen.module import Module
+from core.codegen.polling import polls_by_control
 from core.plan.data import Kernel
 
 __all__ = ["kernel_function", "scratch_bytes", "units", "work"]
@@ -65,6 +66,7 @@ def kernel_function(module: Module, name: str, each: Kernel) -> Function:
     pointers = [*generator.arrays[: len(each.views)], "error", *(["scratch"] if scratch_bytes(each) else [])]
     params = [*((p, "ptr") for p in pointers), *((p, "int64") for p in ("check", "first", "end"))]
     f = Function(name, params)
+    polls_by_control(f, work(each))
     generator.write(module, f, each.spec)
     return f
 

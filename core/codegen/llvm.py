@@ -91,6 +91,7 @@ class Function:
     internal:     whether only this module calls it.
     uses:         how often the function uses each elementary function, by its name.
     declarations: texts that the module needs once: declarations, and definitions of functions called here.
+    stop:         address of the stop word, for loops that poll; None if the function ends soon enough without.
     known:        values for reuse, by their expressions. A loop or branch sees the values from before it, not after it.
     lines, top:   the instructions, and those of the entry block.
     """
@@ -105,6 +106,7 @@ class Function:
         self.noalias = noalias
         self.internal = internal
         self.uses: Counter[str] = Counter()
+        self.stop: IRValue | None = None
         self.declarations: set[str] = set()
         self.known: dict[object, tuple[IRValue, ...]] = {}
         self.lines: list[str] = []
@@ -284,15 +286,18 @@ class Function:
         self.do(f"br {condition}, label %{yes}, label %{no}")
 
     @contextmanager
-    def loop(self, start: IRValue, end: IRValue, step: int = 1) -> Iterator[IRValue]:
-        """A loop that counts from `start` to `end` (excluded); the context's value is the counter."""
+    def loop(self, start: IRValue, end: IRValue, step: int = 1, polls: bool = False) -> Iterator[IRValue]:
+        """A loop that counts from `start` to `end` (excluded); the context's value is the counter.
+
+        polls: the loop ends as soon as the word at `stop` is set, if the function has one.
+        """
         head, body, latch, done = (self.label(h) for h in ("head", "body", "latch", "done"))
         before, counter, following = self.block, self.fresh("i"), self.fresh("n")
         self.jump(head)
         self.begin(head)
         self.do(f"{counter} = phi i64 [ {start.name}, %{before} ], [ {following}, %{latch} ]")
         go = self.op(f"icmp slt i64 {counter}, {end.name}", "bool")
-        self.branch(go, body, done)
+        self.branch(self.binary("and", go, self.goes_on()) if polls and self.stop else go, body, done)
         self.begin(body)
         before_body, self.known = self.known, self.known.copy()
         yield IRValue(counter, "int64")
@@ -302,6 +307,11 @@ class Function:
         self.do(f"{following} = add nsw i64 {counter}, {step}")
         self.jump(head)
         self.begin(done)
+
+    def goes_on(self) -> IRValue:
+        """Whether the word at `stop` is not set."""
+        word = self.op(f"load volatile i64, {self.stop}, align 8", "int64")
+        return self.compare("icmp eq", word, I64(0))
 
     @contextmanager
     def when(self, condition: IRValue) -> Iterator[None]:

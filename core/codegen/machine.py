@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache
-from core.codegen.compiler_process import CompilerProcess
+from core.codegen.compilers import Compilers
 from core.ir.lru import LRU
 
 __all__ = [
@@ -88,14 +88,14 @@ class CompilerState:
 
     memory:       libraries by the digest of their texts and symbols.
     disk:         object code by the digest of its text; None stores none. Set by `keep_on_disk`.
-    process:      the compiler process; None compiles in this process. Set by `use_compiler_process`.
+    process:      the compiler processes; None compiles in this process. Set by `use_compiler_process`.
     compilations: how often a library needed LLVM. Tests read it.
     """
 
     def __init__(self) -> None:
         self.memory: LRU[Library] = LRU(MEMORY_BYTES, lambda library: library.nbytes)
         self.disk: DiskCache | None = None
-        self.process: CompilerProcess | None = None
+        self.process: Compilers | None = None
         self.compilations = 0
 
 
@@ -107,14 +107,14 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     STATE.disk = DiskCache(directory, limit) if limit else None
 
 
-def use_compiler_process(parallel: int = 1) -> CompilerProcess:
-    """From now on compile in a separate process, `parallel` texts at a time. Returns the process, not yet started."""
-    STATE.process = CompilerProcess(parallel)
+def use_compiler_process(parallel: int = 1) -> Compilers:
+    """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started."""
+    STATE.process = Compilers(parallel)
     return STATE.process
 
 
 def close_compiler_process() -> None:
-    """End the compiler process, if there is one. The next compilation starts it again."""
+    """End the compiler processes, if there are any. The next compilation starts one again."""
     if STATE.process is not None:
         STATE.process.close()
 

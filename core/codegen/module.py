@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from core.codegen.llvm import Function, IRValue
 from core.codegen.machine import cpu
+from core.ir.stop import poll
 
 __all__ = ["Module"]
 
@@ -58,7 +59,7 @@ class Module:
 
     def texts(self, most: int) -> list[str]:
         """The module as at most `most` texts that call each other, of about equal length; one text if it is short."""
-        written = sorted(((f.text(), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
+        written = sorted(((_text_of(f), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
         count = max(1, min(most, sum(len(text) for text, _ in written) // SHARE))
         shares: list[list[Function]] = [[] for _ in range(count)]
         lengths = [0] * count
@@ -73,6 +74,11 @@ class Module:
         width = cpu().vector_bytes * 8
         wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
         declared = {f.declaration for f in self.functions if f not in own}.union(*(f.declarations for f in own))
-        texts = [f.text() for f in self.functions if f in own]
+        texts = [_text_of(f) for f in self.functions if f in own]
         attributes = f"attributes #0 = {{ nounwind noinline {wide} }}"
         return "\n".join([*self.globals.values(), *texts, *sorted(declared), attributes])
+
+
+def _text_of(f: Function) -> str:
+    poll()
+    return f.text()

@@ -17,6 +17,7 @@ import numpy as np
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
+from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function
 from core.codegen.tile import tile, tile_of
@@ -126,17 +127,19 @@ def packed_gemm_of(each: Gemm) -> PackedGemm | None:
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
-    """``name(a, b, c, epilogue's operands..., first, end)`` for parts `first` to `end`, numbered band by band.
+    """``name(a, b, c, epilogue's operands...[, stop], first, end)`` for parts `first` to `end`, numbered band by band.
 
     Sums over rows have one array for each band, `sums_bytes` apart.
     """
     operands = [f"p{i}" for i in range(len(p.then.operands))] if p.then else []
-    pointers = [(x, "ptr") for x in ("a", "b", "c", *operands)]
+    polls = product_polls(p.m, p.n, p.k)
+    pointers = [*((x, "ptr") for x in ("a", "b", "c", *operands)), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
+    f.stop = f.param("stop") if polls else None
     columns = p.tile[1]
     packed = scratch_memory(f, p.depth * columns, p.dtype)
     result = scratch_memory(f, p.tile[0] * columns, p.dtype) if p.in_tile else None
-    with f.loop(f.param("first"), f.param("end")) as part:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as part:
         band, panel = f.op(f"udiv {part}, {p.panels}", "int64"), f.op(f"urem {part}, {p.panels}", "int64")
         first = f.op(f"mul nsw {band}, {p.height}", "int64")
         end = f.intrinsic("smin", f.binary("add", first, I64(p.height)), I64(p.m))
@@ -185,13 +188,13 @@ class _Panel:
         if p.depth < p.k and not p.accumulate:
             with f.loop(self.first, self.end) as row:
                 self._fill(self._at("c", (row, p.c), (self.start, 1)), literal(0, p.dtype))
-        with f.loop(I64(0), I64(p.k), p.depth) as k:
+        with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
             self._pack(k, count)
             rows = p.tile[0]
             left = f.op(f"srem {f.binary('sub', self.end, self.first)}, {rows}", "int64")
             whole = f.binary("sub", self.end, left)
-            with f.loop(self.first, whole, rows) as row:
+            with f.loop(self.first, whole, rows, polls=True) as row:
                 self._tile(k, count, row, rows)
             rest = p.m % p.height % rows
             if rest:

@@ -25,12 +25,12 @@ __all__ = ["pad", "unpad"]
 def pad(_: Module, f: Function, spec: Padding) -> None:
     """``(x, room)``: copy planes of x into padded planes; a unit is a plane."""
     dtype, width = spec.dtype, lanes(spec.dtype)
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         source = move(f, f.param("x"), dtype, (unit, math.prod(spec.size)))
         target = move(f, f.param("room"), dtype, (unit, spec.plane))
         if _has_padding(spec):
             _fill(f, target, spec.plane, spec.fill, dtype)
-        with f.loop(I64(0), I64(_inside(spec, 0))) as z, f.loop(I64(0), I64(_inside(spec, 1))) as y:
+        with f.loop(I64(0), I64(_inside(spec, 0)), polls=True) as z, f.loop(I64(0), I64(_inside(spec, 1))) as y:
             row = move(f, source, dtype, (z, spec.size[1] * spec.size[2]), (y, spec.size[2]))
             place = _row(f, spec, target, z, y)
             for phase in range(spec.phases):
@@ -51,12 +51,12 @@ def unpad(_: Module, f: Function, spec: Padding) -> None:
     """``(room, x)``, the inverse of `pad` on the elements of x; a unit is a plane."""
     dtype, width, stride = spec.dtype, lanes(spec.dtype), spec.phases
     inside = tuple(_inside(spec, axis) for axis in range(3))
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         source = move(f, f.param("room"), dtype, (unit, spec.plane))
         target = move(f, f.param("x"), dtype, (unit, math.prod(spec.size)))
         if inside != spec.size:
             fill_zeros(f, target, math.prod(spec.size), dtype)
-        with f.loop(I64(0), I64(inside[0])) as z, f.loop(I64(0), I64(inside[1])) as y:
+        with f.loop(I64(0), I64(inside[0]), polls=True) as z, f.loop(I64(0), I64(inside[1])) as y:
             place = move(f, target, dtype, (z, spec.size[1] * spec.size[2]), (y, spec.size[2]))
             row = _row(f, spec, source, z, y)
             where = [spec.along(spec.before[2] + i) for i in range(min(stride, inside[2]))]

@@ -15,7 +15,7 @@ from core.codegen.module import Module
 from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
-from core.codegen.sweeps import EXPENSIVE
+from core.codegen.rows import row_cost, rows_poll
 from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
 
 __all__ = [
@@ -40,8 +40,7 @@ LONG_PRODUCT = 1_000_000
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:
     """The number of chunks of a row kernel."""
-    cost = sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
-    if threads == 1 or kernel.rows == 1 or kernel.rows * kernel.inner * cost < LONG:
+    if threads == 1 or kernel.rows == 1 or kernel.rows * kernel.inner * row_cost(kernel) < LONG:
         return 1
     return min(kernel.rows, 4 * threads)
 
@@ -78,16 +77,20 @@ def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks
 
 
 def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
-    """A task that runs row function `name` on a chunk of the rows. Each chunk has its own partial results of sums."""
+    """A task that runs row function `name` on a chunk of the rows. Each chunk has its own partial results of sums.
+
+    Its context: the arrays, the stop word if the function polls, the partial results.
+    """
 
     def make(task: str) -> Function:
         f = _task(task)
         chunk = f.param("chunk")
-        addresses = [_context(f, i) for i in range(len(each.views))]
+        given = len(each.views) + rows_poll(each.kernel)
+        addresses = [_context(f, i) for i in range(given)]
         sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
         for number, (operand, instr) in enumerate(sums.items()):
             view = each.views[operand]
-            base = _context(f, len(each.views) + number)
+            base = _context(f, given + number)
             own = f.at(base, f.op(f"mul nsw {chunk}, {partial_bytes(view)}", "int64"), "uint8")
             with f.loop(I64(0), I64(_size(view))) as i:
                 f.store(identity(instr.op, instr.dtype), f.at(own, i, view.dtype))
@@ -108,7 +111,8 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
         first, end = _share(f, f.param("chunk"), -(-parts // unit), chunks)
         first = f.op(f"mul nsw {first}, {unit}", "int64")
         end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(parts))
-        addresses = [_context(f, i) for i in range(3 + (len(each.then.views) if each.then else 0))]
+        given = 3 + (len(each.then.views) if each.then else 0) + function.polls
+        addresses = [_context(f, i) for i in range(given)]
         f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, first, end]))})")
         return f
 
@@ -116,12 +120,16 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
 
 
 def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
-    """A task that computes one product of a batch."""
+    """A task that computes one product of a batch. Its context: the three arrays, the stop word."""
 
     def make(task: str) -> Function:
         f = _task(task)
         moved = batch_addresses(f, each, [_context(f, i) for i in range(3)], f.param("chunk"))
-        f.do(f"call void @{function.name}({', '.join(map(str, moved))}, i64 0, i64 {function.parts})")
+        f.stop = _context(f, 3)
+        if function.polls:
+            moved.append(f.stop)
+        with f.when(f.goes_on()):
+            f.do(f"call void @{function.name}({', '.join(map(str, moved))}, i64 0, i64 {function.parts})")
         return f
 
     strides = tuple(v.strides for v in (each.a, each.b, each.c))

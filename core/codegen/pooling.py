@@ -39,9 +39,9 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
     dtype, width = spec.dtype, spec.counts[2]
     lanes = lanes_for(dtype, width)
     with (
-        f.loop(f.param("first"), f.param("end")) as unit,
-        f.loop(I64(0), I64(spec.counts[0])) as z,
-        f.loop(I64(0), I64(spec.counts[1])) as y,
+        f.loop(f.param("first"), f.param("end"), polls=True) as unit,
+        f.loop(I64(0), I64(spec.counts[0]), polls=True) as z,
+        f.loop(I64(0), I64(spec.counts[1]), polls=True) as y,
     ):
         image = move(f, f.param("x"), dtype, (unit, spec.plane), (z, spec.strides[0] * spec.steps[0]),
                      (y, spec.strides[1] * spec.steps[1]))  # fmt: skip
@@ -168,11 +168,14 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
     dtype, (height, width) = spec.dtype, spec.size[1:]
     lanes = lanes_for(dtype, spec.counts[2])
     none = f.splat(literal(0, dtype), lanes)
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         plane = move(f, f.param("out"), dtype, (unit, math.prod(spec.size)))
         if spec.size != tuple(n * k for n, k in zip(spec.counts, spec.kernel, strict=True)):
             fill_zeros(f, plane, math.prod(spec.size), dtype)
-        with f.loop(I64(0), I64(spec.counts[0])) as z, f.loop(I64(0), I64(spec.counts[1])) as y:
+        with (
+            f.loop(I64(0), I64(spec.counts[0]), polls=True) as z,
+            f.loop(I64(0), I64(spec.counts[1]), polls=True) as y,
+        ):
             place = [(unit, math.prod(spec.counts)), (z, spec.counts[1] * spec.counts[2]), (y, spec.counts[2])]
             corner = move(f, plane, dtype, (z, spec.kernel[0] * height * width), (y, spec.kernel[1] * width))
 
@@ -199,10 +202,10 @@ def tiles(_: Module, f: Function, spec: Tiles) -> None:
 
 def unpool(_: Module, f: Function, spec: Scattered) -> None:
     """``(x, index, out)``: out is zero, plus x at the positions `index`; a unit is a plane."""
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         target = move(f, f.param("out"), spec.dtype, (unit, spec.size))
         fill_zeros(f, target, spec.size, spec.dtype)
-        with f.loop(I64(0), I64(spec.count)) as i:
+        with f.loop(I64(0), I64(spec.count), polls=True) as i:
             place = [(unit, spec.count), (i, 1)]
             at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)
             more = f.load(move(f, f.param("x"), spec.dtype, *place), spec.dtype)
@@ -212,9 +215,9 @@ def unpool(_: Module, f: Function, spec: Scattered) -> None:
 
 def pick(_: Module, f: Function, spec: Scattered) -> None:
     """``(x, index, out)``: out is x at the positions `index`; a unit is a plane."""
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         source = move(f, f.param("x"), spec.dtype, (unit, spec.size))
-        with f.loop(I64(0), I64(spec.count)) as i:
+        with f.loop(I64(0), I64(spec.count), polls=True) as i:
             place = [(unit, spec.count), (i, 1)]
             at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)
             f.store(f.load(f.at(source, at, spec.dtype), spec.dtype), move(f, f.param("out"), spec.dtype, *place))

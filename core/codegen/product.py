@@ -9,6 +9,7 @@ from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
 from core.codegen.packed_gemm import packed_gemm_function, packed_gemm_of
+from core.codegen.polling import product_polls
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, View
 
@@ -17,36 +18,39 @@ __all__ = ["ProductFunction", "batch_addresses", "product_function"]
 
 @dataclass(frozen=True, slots=True)
 class ProductFunction:
-    """``name(a, b, c, [operands of `then`...,] first, end)`` for the parts from `first` to `end` of the result.
+    """``name(a, b, c, [operands of `then`...,] [stop,] first, end)`` for the parts from `first` to `end` of the result.
 
     parts: all parts of the result.
     unit:  parts in the smallest share of a thread.
+    polls: whether it takes the address of the stop word.
     bands: arrays of partial results for each sum over rows.
     """
 
     name: str
     parts: int
     unit: int
+    polls: bool
     bands: int = 1
 
 
 def product_function(module: Module, each: Gemm) -> ProductFunction:
     """The function for a product. Its parts are panels of the result if it is packed, else rows."""
-    rows = each.c.shape[-2]
+    (rows, k), n = each.a.shape[-2:], each.b.shape[-1]
+    polls = product_polls(rows, n, k)
     packed = packed_gemm_of(each)
     if packed is not None:
         name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
-        return ProductFunction(name, packed.parts, 1, packed.bands)
+        return ProductFunction(name, packed.parts, 1, polls, packed.bands)
     if each.then is not None:
         raise InternalError(f"only a packed product has an epilogue, and a product into {each.c} is not packed")
     product = product_of(each)
     if product is not None:
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))
-        return ProductFunction(name, rows, rows_of(product))
+        return ProductFunction(name, rows, rows_of(product), polls)
     shape = (each.a.shape[-2:], each.b.shape[-1], *(v.strides[-2:] for v in (each.a, each.b, each.c)))
     key = ("blas", shape, each.c.dtype, each.accumulate)
     name = module.function(key, "blas", lambda name: blas.function(module, name, each))
-    return ProductFunction(name, rows, blas.unit(each))
+    return ProductFunction(name, rows, blas.unit(each), polls)
 
 
 def batch_addresses(f: Function, each: Gemm, addresses: list[IRValue], number: IRValue) -> list[IRValue]:

@@ -6,7 +6,8 @@ each reduction that later instructions need (`sweeps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -14,20 +15,39 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
+from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.scalar import apply
-from core.codegen.sweeps import STRAIGHT, Sweep, kept_values, sweeps
+from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import RowKernel
 
-__all__ = ["row_function"]
+__all__ = ["row_cost", "row_function", "rows_poll"]
+
+STRETCH = 1 << 16
+"""Slices of a row between two reads of the stop word."""
 
 
 def row_function(name: str, kernel: RowKernel) -> Function:
-    """``name(operands..., first row, end row)``. Arrays that the kernel accumulates into hold their start values."""
+    """``name(operands...[, stop], first row, end row)``; `stop` is the address of the stop word, if `rows_poll`.
+
+    Arrays that the kernel accumulates into hold their start values.
+    """
     params = [(f"p{i}", "ptr") for i in range(len(kernel.operands))]
-    f = Function(name, [*params, ("first", "int64"), ("end", "int64")], noalias=False)
+    polls = rows_poll(kernel)
+    f = Function(name, [*params, *([STOP_PARAM] if polls else []), ("first", "int64"), ("end", "int64")], noalias=False)
+    f.stop = f.param("stop") if polls else None
     _Writer(f, kernel).write()
     return f
+
+
+def rows_poll(kernel: RowKernel) -> bool:
+    """Whether the function of a kernel polls: all its rows together are much work."""
+    return is_long(kernel.rows * kernel.inner * row_cost(kernel))
+
+
+def row_cost(kernel: RowKernel) -> int:
+    """The work for one element of a row, in operations of one cycle or so."""
+    return sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
 
 
 def _lanes(kernel: RowKernel) -> int:
@@ -65,7 +85,7 @@ class _Writer:
             one = IRValue("", self.code[number].dtype).type
             f.top.append(f"  {slot} = alloca [{vectors * self.lanes} x {one}], align 64")
             self.scratch[number] = IRValue(slot, "ptr")
-        with f.loop(f.param("first"), f.param("end")) as row:
+        with f.loop(f.param("first"), f.param("end"), polls=True) as row:
             self.values.clear()
             self.operands.enter(row)
             if straight:
@@ -145,7 +165,7 @@ class _Writer:
             stride = together * self.lanes
             end = done + (whole - done) // stride * stride
             if end > done:
-                with f.loop(I64(done), I64(end), stride) as at:
+                with self._stretch(done, end, stride) as at:
                     starts = [at, *(f.binary("add", at, I64(i * self.lanes)) for i in range(1, together))]
                     body(*(RowSlice(start, self.lanes, self.lanes) for start in starts))
                     if together == unroll:
@@ -153,6 +173,19 @@ class _Writer:
             done = end
         if self.rest:
             body(self._tail())
+
+    @contextmanager
+    def _stretch(self, start: int, end: int, step: int) -> Iterator[IRValue]:
+        """A loop from `start` to `end` that polls, but not in each of its steps."""
+        f, most = self.f, STRETCH * step
+        if f.stop is None or end - start <= most:
+            with f.loop(I64(start), I64(end), step) as at:
+                yield at
+            return
+        with f.loop(I64(start), I64(end), most, polls=True) as first:
+            last = f.intrinsic("smin", f.binary("add", first, I64(most)), I64(end))
+            with f.loop(first, last, step) as at:
+                yield at
 
     # --- single instructions ---------------------------------------------------------------------------------------
 

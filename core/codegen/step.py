@@ -6,18 +6,23 @@ the step shares with its caller (`CONTROL`), the table of the stacks, and the ta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import numpy as np
 
 from core.codegen import kernels, parallel
 from core.codegen.flow import grow_function, write_branch, write_loop
-from core.codegen.gather_scatter import gather_function, scatter_function
+from core.codegen.gather_scatter import gather_function, gather_work, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
+from core.codegen.polling import is_long, stop_of
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
-from core.codegen.rows import row_function
+from core.codegen.rows import row_function, rows_poll
 from core.codegen.step_writer import StepWriter
 from core.codegen.timer import Timer
+from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
     Gather,
@@ -38,8 +43,8 @@ from core.runtime.control_words import CONTROL, STOPPED
 
 __all__ = ["write_step"]
 
-POLL_WORK = 300_000_000
-"""Operations plus bytes of straight code between two reads of the stop word: some milliseconds."""
+FILL_BYTES = 1 << 28
+"""Bytes that are set to zero between two reads of the stop word."""
 
 OUTLINED_KERNELS = 64
 """Kernels in one function of long straight code: LLVM's time for a function grows with the square of its length."""
@@ -82,16 +87,17 @@ class _Step(StepWriter):
     _exit: str | None = None
 
     def sequence(self, body: Sequence) -> None:
-        """Write all instructions of `body`. The code reads the stop word after every `POLL_WORK` of straight code."""
+        """Write all instructions of `body`. The code reads the stop word after every stretch of long work."""
         spent = 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
+            poll()
             if isinstance(each, Loop | Branch):
                 self.straight(waiting)
                 self.instruction(each)
                 continue
-            if spent > POLL_WORK:
+            if is_long(spent):
                 self.straight(waiting)
                 self.poll()
                 spent = 0
@@ -105,11 +111,9 @@ class _Step(StepWriter):
     def straight(self, waiting: list[Instruction]) -> None:
         """Write the waiting instructions, which have no control flow."""
         for each in waiting:
-            if self.timer is None:
+            around = nullcontext() if self.timer is None else self.timer.around(self.f, each)
+            with around, self.long(each):
                 self.instruction(each)
-            else:
-                with self.timer.around(self.f, each):
-                    self.instruction(each)
         waiting.clear()
 
     def outlined(self, waiting: list[Instruction]) -> None:
@@ -145,12 +149,27 @@ class _Step(StepWriter):
         f.jump(self._exit)
         f.begin(go)
 
+    def stop_word(self) -> IRValue:
+        """The address of the stop word, for a function that polls."""
+        self.module.polls = True
+        return stop_of(self.f, self.f.param("control"))
+
+    @contextmanager
+    def long(self, each: Instruction) -> Iterator[None]:
+        """Inside the context, loops of the step itself may poll if the work of `each` is long."""
+        work = work_of(each)
+        if is_long(work.flops + work.nbytes):
+            self.f.stop = self.stop_word()
+        yield
+        self.f.stop = None
+
     def finish(self) -> None:
         if self._exit is not None:
             self.f.jump(self._exit)
             self.f.begin(self._exit)
 
     def instruction(self, each: Instruction) -> None:
+        poll()
         if isinstance(each, Rows):
             self.rows(each)
         elif isinstance(each, Gemm):
@@ -177,10 +196,11 @@ class _Step(StepWriter):
         addresses = [self.address(v) for v in each.views]
         sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
         chunks = parallel.row_chunks(each.kernel, self.threads)
+        stop = [self.stop_word()] if rows_poll(each.kernel) else []
         for operand, instr in sums.items():
             self.fill(each.views[operand], identity(instr.op, instr.dtype))
         if chunks == 1:
-            arguments = ", ".join([*map(str, addresses), "i64 0", f"i64 {each.kernel.rows}"])
+            arguments = ", ".join([*map(str, [*addresses, *stop]), "i64 0", f"i64 {each.kernel.rows}"])
             self.f.do(f"call void @{name}({arguments})")
             return
         task = parallel.row_task(self.module, name, each, chunks)
@@ -190,7 +210,7 @@ class _Step(StepWriter):
             partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
             offset += chunks * parallel.partial_bytes(each.views[operand])
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
-        parallel.run(self.module, self.f, task, [*addresses, *partials], chunks)
+        parallel.run(self.module, self.f, task, [*addresses, *stop, *partials], chunks)
         for partial, (operand, instr) in zip(partials, sums.items(), strict=True):
             parallel.combine_partials(
                 self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks
@@ -209,9 +229,14 @@ class _Step(StepWriter):
         elif number.name in ("0", "false", literal(0, number.dtype).name):
             f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
             nbytes = size * np.dtype(view.dtype).itemsize
-            f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
+            if nbytes <= FILL_BYTES:
+                f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
+                return
+            with f.loop(I64(0), I64(nbytes), FILL_BYTES, polls=True) as start:
+                count = f.intrinsic("smin", f.binary("sub", I64(nbytes), start), I64(FILL_BYTES))
+                f.do(f"call void @llvm.memset.p0.i64({f.at(address, start, 'uint8')}, i8 0, {count}, i1 false)")
         else:
-            with f.loop(I64(0), I64(size)) as i:
+            with f.loop(I64(0), I64(size), polls=True) as i:
                 f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm) -> None:
@@ -221,15 +246,19 @@ class _Step(StepWriter):
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
         chunks = parallel.product_chunks(each, function, self.threads)
         f, all_parts = self.f, f"i64 0, i64 {function.parts}"
-        if chunks > 1:
-            make = parallel.product_task if batch == 1 else parallel.batch_task
-            parallel.run(self.module, f, make(self.module, function, each, chunks), addresses, chunks)
+        stop = [self.stop_word()] if function.polls else []
+        if chunks > 1 and batch == 1:
+            task = parallel.product_task(self.module, function, each, chunks)
+            parallel.run(self.module, f, task, [*addresses, *stop], chunks)
+        elif chunks > 1:
+            task = parallel.batch_task(self.module, function, each, chunks)
+            parallel.run(self.module, f, task, [*addresses, stop_of(f, f.param("control"))], chunks)
         elif batch == 1:
-            f.do(f"call void @{function.name}({', '.join(map(str, addresses))}, {all_parts})")
+            f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, *stop]))}, {all_parts})")
         else:
-            with f.loop(I64(0), I64(batch)) as i:
+            with f.loop(I64(0), I64(batch), polls=True) as i:
                 moved = batch_addresses(f, each, addresses, i)
-                f.do(f"call void @{function.name}({', '.join(map(str, moved))}, {all_parts})")
+                f.do(f"call void @{function.name}({', '.join(map(str, [*moved, *stop]))}, {all_parts})")
         for view, op, target, partials in sums:
             parallel.combine_partials(self.module, f, view, op, target, partials, function.bands)
 
@@ -268,6 +297,7 @@ class _Step(StepWriter):
         self._indexed(name, each)
 
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
+        self.module.polls |= is_long(gather_work(each))
         views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
         self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
 
@@ -288,6 +318,7 @@ class _Step(StepWriter):
         )
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
         total, room = kernels.units(each), kernels.scratch_bytes(each)
+        self.module.polls |= is_long(kernels.work(each))
         chunks = parallel.kernel_chunks(each, self.threads)
         if room:
             addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8"))

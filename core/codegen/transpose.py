@@ -20,7 +20,7 @@ def transpose(_: Module, f: Function, spec: Transposition) -> None:
     """``(x, out)``: out [columns, rows] from x [rows, columns]."""
     width = lanes(spec.dtype)
     whole, rest = divmod(spec.columns, width)
-    with f.loop(f.param("first"), f.param("end")) as unit:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         start = f.op(f"mul nsw {unit}, {width}", "int64")
         if whole:
             with f.when(f.compare("icmp slt", unit, I64(whole))):

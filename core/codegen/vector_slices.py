@@ -76,12 +76,12 @@ def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
 
 
 def for_each_block(f: Function, total: int, most: int, body: Callable[[IRValue, int], None]) -> None:
-    """``body(start, size)`` for each block of `even_blocks`."""
+    """``body(start, size)`` for each block of `even_blocks`, in a loop that polls."""
     for start, size, number in even_blocks(total, most):
         if number == 1:
             body(I64(start), size)
         else:
-            with f.loop(I64(start), I64(start + size * number), size) as at:
+            with f.loop(I64(start), I64(start + size * number), size, polls=True) as at:
                 body(at, size)
 
 

@@ -1,7 +1,7 @@
 """The peak memory of a step, predicted from types: a simulation of the reference executor without arrays.
 
 Every value is freed after its last use. Views, such as reshapes and transposes, share the memory of their input.
-Temporary memory inside a kernel is not counted.
+Temporary memory inside a kernel counts on request: machine code has none, and budgets compare plans that share it.
 """
 
 from __future__ import annotations
@@ -11,40 +11,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from core.cost.scratch import scratch_bytes
+from core.cost.views import VIEWS
 from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import Place
 from core.ir.registry import is_loop, roles_of
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 
 __all__ = ["Lives", "Memory", "lives", "nested_runs", "predict_memory", "runs_of"]
-
-VIEWS = frozenset(
-    {
-        "array_chunks",
-        "array_flatten",
-        "array_regroup",
-        "array_unstack",
-        "assign",
-        "assert",
-        "barrier",
-        "check_finite",
-        "check_shape",
-        "diagonal",
-        "expand",
-        "expand_as",
-        "reshape",
-        "reshape_as",
-        "slice",
-        "split",
-        "split_like",
-        "squeeze",
-        "stop_gradient",
-        "transpose",
-        "unsqueeze",
-        "unstack",
-    }
-)
-"""Ops whose outputs are views of their first input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +103,12 @@ def lives(
     trips: int,
     outer: Nests = MappingProxyType({}),
     unread: Mapping[int, Collection[str]] = MappingProxyType({}),
+    scratch: bool = False,
 ) -> Lives:
     """The lifetimes of the arrays in one run of `block`, whose loops make `trips` trips each.
 
-    unread: position of an op -> inputs that do not count as read by it.
+    unread:  position of an op -> inputs that do not count as read by it.
+    scratch: count the temporary memory inside kernels.
     """
     count = len(block.params)
     array = {name: i for i, name in enumerate(block.params)}
@@ -139,6 +116,7 @@ def lives(
     inside: list[int] = []
     types = block.types
     for i, op in enumerate(block.ops):
+        poll()
         inputs = op.inputs
         if i in unread:
             inputs = tuple(name for name in inputs if name not in unread[i])
@@ -156,25 +134,29 @@ def lives(
                 sizes.append(recorded[name] if name in recorded else byte_size(types[name]))
                 births.append(i)
                 deaths.append(i)
-        inside.append(_peak_inside(op, trips, outer) if op.attrs else 0)
+        inner = _peak_inside(op, trips, outer, scratch) if op.attrs else 0
+        if scratch and not any(inner_blocks(op)):
+            operands = [None if name == HOLE else types[name] for name in op.inputs]
+            inner = scratch_bytes(op.type, operands, [types[name] for name in op.outputs])
+        inside.append(inner)
     for name in block.results:
         deaths[array[name]] = len(block.ops)
     return Lives(array, sizes, births, deaths, inside)
 
 
-def predict_memory(block: Block, trips: int, outer: Nests = MappingProxyType({})) -> Memory:
-    """The peak of one run of `block`, whose loops make `trips` trips each."""
-    peak, at = lives(block, trips, outer).peak()
+def predict_memory(block: Block, trips: int, outer: Nests = MappingProxyType({}), scratch: bool = False) -> Memory:
+    """The peak of one run of `block`, whose loops make `trips` trips each. scratch: see `lives`."""
+    peak, at = lives(block, trips, outer, scratch=scratch).peak()
     return Memory(peak, block.ops[at] if at >= 0 else None)
 
 
-def _peak_inside(op: Op, trips: int, outer: Nests) -> int:
+def _peak_inside(op: Op, trips: int, outer: Nests, scratch: bool) -> int:
     """The highest peak of the inner blocks of `op`."""
     peak, below = 0, None
     for _, inner in inner_blocks(op):
         if below is None:
             below = runs_of(op, trips, outer)[1] if is_loop(op) else outer
-        peak = max(peak, predict_memory(inner, trips, below).peak)
+        peak = max(peak, predict_memory(inner, trips, below, scratch).peak)
     return peak
 
 

@@ -12,13 +12,14 @@ from typing import Any
 from core.cost.memory import Nests, runs_of
 from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
 from core.ir.registry import lookup, roles_of
+from core.ir.stop import poll
 from core.ops.common.types import REMEMBERED
 
-__all__ = ["count_work"]
+__all__ = ["RULES", "count_work", "elements_of"]
 
 
 @lru_cache(REMEMBERED)
-def _elements(type: Type | None) -> int:
+def elements_of(type: Type | None) -> int:
     """The number of elements; an unknown size counts as 1, and a stack as one element."""
     while isinstance(type, StackType):
         type = type.element
@@ -28,19 +29,19 @@ def _elements(type: Type | None) -> int:
 def _matmul(op: Op, ins: list[Any], outs: list[Any]) -> int:
     x = ins[0].shape
     inner = x[-2] if op.attrs["transpose_x"] and len(x) > 1 else x[-1]
-    return 2 * _elements(outs[0]) * max(inner, 1)
+    return 2 * elements_of(outs[0]) * max(inner, 1)
 
 
 def _correlate(op: Op, ins: list[Any], outs: list[Any]) -> int:
-    return 2 * _elements(outs[0]) * math.prod(ins[1].shape[1:])
+    return 2 * elements_of(outs[0]) * math.prod(ins[1].shape[1:])
 
 
 def _input_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
-    return 2 * _elements(ins[0]) * math.prod(ins[1].shape[1:])
+    return 2 * elements_of(ins[0]) * math.prod(ins[1].shape[1:])
 
 
 def _filter_adjoint(op: Op, ins: list[Any], outs: list[Any]) -> int:
-    return 2 * _elements(ins[0]) * math.prod(outs[0].shape[1:])
+    return 2 * elements_of(ins[0]) * math.prod(outs[0].shape[1:])
 
 
 def _einsum(op: Op, ins: list[Any], outs: list[Any]) -> int:
@@ -52,13 +53,13 @@ def _einsum(op: Op, ins: list[Any], outs: list[Any]) -> int:
         named = (*type.shape[: len(head)], *type.shape[type.rank - len(tail) :]) if "." in term else type.shape
         sizes |= {letter: max(n, 1) for letter, n in zip(head + tail, named, strict=True)}
     kept = math.prod(n for letter, n in sizes.items() if letter in right)
-    under_dots = _elements(outs[0]) // max(kept, 1) if "." in left else 1
+    under_dots = elements_of(outs[0]) // max(kept, 1) if "." in left else 1
     return 2 * math.prod(sizes.values()) * max(under_dots, 1)
 
 
 def _cubic(op: Op, ins: list[Any], outs: list[Any]) -> int:
     n = max(ins[0].shape[-1], 1)
-    return 2 * _elements(ins[0]) * n
+    return 2 * elements_of(ins[0]) * n
 
 
 CUBIC = (
@@ -95,6 +96,7 @@ def count_work(block: Block, trips: int, outer: Nests = MappingProxyType({})) ->
     """
     total: Counter[str] = Counter()
     for op in block.ops:
+        poll()
         roles = roles_of(op)
         if roles is not None:
             runs, below = runs_of(op, trips, outer) if roles.repeats else (1, outer)
@@ -115,7 +117,7 @@ def _cost(op: Op, block: Block) -> int:
     if not any(types[name].is_float and isinstance(types[name], TensorType) for name in op.outputs):
         return 0
     if lookup(op.type).elementwise:
-        return _elements(types[op.outputs[0]]) * max(len(op.inputs) - 1, 1)
+        return elements_of(types[op.outputs[0]]) * max(len(op.inputs) - 1, 1)
     if op.type.startswith(("reduce_", "sum_to", "cumsum", "window_sum", "max_pool", "segment_")):
-        return max((_elements(types.get(name)) for name in op.inputs), default=0)
+        return max((elements_of(types.get(name)) for name in op.inputs), default=0)
     return 0

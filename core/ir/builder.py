@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, ProgramError
 from core.ir.precision import can_widen, is_half, rounds_often
-from core.ir.program import HOLE, Block, Op, TensorType, Type
+from core.ir.program import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import OpSpec, as_tuple, lookup
+from core.ir.stop import poll
 
 __all__ = [
     "BlockBuilder",
@@ -57,7 +59,12 @@ class Value:
         return self._binary("mul", other) if isinstance(other, Value) else self._affine(other, 0.0)
 
     def __truediv__(self, other: Value | float) -> Value:
-        return self._binary("div", other) if isinstance(other, Value) else self._affine(1.0 / other, 0.0)
+        if isinstance(other, Value):
+            return self._binary("div", other)
+        inverse = 1.0 / other if other else math.inf
+        if math.isinf(inverse):  # a product with it would be infinite where the quotient is not
+            return self._binary("div", self.builder.constant(other, self.dtype))
+        return self._affine(inverse, 0.0)
 
     def __radd__(self, other: float) -> Value:
         return self._affine(1.0, other)
@@ -153,6 +160,7 @@ class BlockBuilder:
 
     def typed(self, op: Op) -> Op:
         """`op` with named outputs. Record their types in the builder, but do not add the op."""
+        poll()
         types = self.types
         with_holes = tuple([None if name == HOLE else types[name] for name in op.inputs])
         try:
@@ -269,9 +277,28 @@ def _infer(spec: OpSpec, inputs: tuple[Type | None, ...], attrs: Mapping[str, An
         if each is not None and not isinstance(each, TensorType) and not spec.stacks:
             raise ProgramError(f"{spec.name} takes arrays, but {slot.name} is a {each}", "type_mismatch")
     if spec.infer_rule is not None:
-        return as_tuple(spec.infer_rule(*inputs, **attrs))
+        found = as_tuple(spec.infer_rule(*inputs, **attrs))
+        for each in found:
+            _check_size(spec, each)
+        return found
     assert spec.kind == "composite", f"{spec.name} has neither an infer rule nor a composite body"
     return expansion(spec, inputs, attrs).result_types
+
+
+MOST_AXES, MOST_ELEMENTS = 64, 2**58
+"""Limits of NumPy's arrays. An axis of size 0 counts as 1, because strides are computed from all other sizes."""
+
+
+def _check_size(spec: OpSpec, type: Type) -> None:
+    """Raises ProgramError (limit_exceeded) for a result that no array can hold."""
+    while isinstance(type, StackType):
+        type = type.element
+    if len(type.shape) > MOST_AXES:
+        raise ProgramError(
+            f"a result of {spec.name} has {len(type.shape)} axes, more than {MOST_AXES}", "limit_exceeded"
+        )
+    if math.prod(max(n, 1) for n in type.shape) > MOST_ELEMENTS:
+        raise ProgramError(f"the result {type} of {spec.name} is larger than any array", "limit_exceeded")
 
 
 def _check_count(spec: OpSpec, inputs: tuple[Type | None, ...]) -> None:

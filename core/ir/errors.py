@@ -6,6 +6,7 @@
     - TypeMismatch          shapes or dtypes do not fit together
     - NotDifferentiable     a requested gradient does not exist
   + ExecutionError        the program is right; this run of it failed
+    - OutOfMemory           the run needs more memory than it may use
 * InternalError           the core itself is wrong: a defect to report, not an answer for a client
 
 The code that finds a problem raises an error without a location. A caller that knows the location catches the error and
@@ -25,6 +26,7 @@ __all__ = [
     "InvalidProgram",
     "Location",
     "NotDifferentiable",
+    "OutOfMemory",
     "Place",
     "Problem",
     "ProgramError",
@@ -179,6 +181,21 @@ class ExecutionError(CoreError):
     """The program is right, but this run of it failed."""
 
     default_code = "execution_failed"
+
+
+class OutOfMemory(ExecutionError):
+    """A run needs more memory than it may use; it is raised before the memory is allocated.
+
+    wanted, allowed: bytes.
+    The code is out_of_memory if the same run can succeed when other work has ended, else too_large.
+    """
+
+    default_code = "out_of_memory"
+
+    def __init__(self, message: str, code: str | None = None, *, wanted: int, allowed: int, **more: Any) -> None:
+        super().__init__(message, code, **more)
+        self.wanted = wanted
+        self.allowed = allowed
 
 
 class InternalError(Exception):

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import convert
 
@@ -40,43 +40,15 @@ K = TypeVar("K", bound="Kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(Bounds):
     """The documentation of a member in the API, and the accepted values.
 
-    text:           a sentence or two for clients.
-    gt, ge, lt, le: bounds of a number; a number is finite in any case.
-    min_length, max_length: of a string or a list.
-    examples:       as JSON.
+    text:     a sentence or two for clients.
+    examples: as JSON.
     """
 
     text: str = ""
-    gt: float | None = None
-    ge: float | None = None
-    lt: float | None = None
-    le: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
     examples: tuple[Any, ...] = ()
-
-    def wrong(self, value: Any) -> str | None:
-        """The bound that `value` violates, as the end of a sentence, or None."""
-        if isinstance(value, float) and not math.isfinite(value):
-            return "must be finite"
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            for bound, fits, words in (
-                (self.gt, lambda b: value > b, "above"),
-                (self.ge, lambda b: value >= b, "at least"),
-                (self.lt, lambda b: value < b, "below"),
-                (self.le, lambda b: value <= b, "at most"),
-            ):
-                if bound is not None and not fits(bound):
-                    return f"must be {words} {bound:g}"
-        if isinstance(value, str | tuple):
-            if self.min_length is not None and len(value) < self.min_length:
-                return "is too short"
-            if self.max_length is not None and len(value) > self.max_length:
-                return "is too long"
-        return None
 
 
 Name = Annotated[str, Member(min_length=1, max_length=256)]

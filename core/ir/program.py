@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from core.ir.errors import Location
+from core.ir.stop import poll
 
 __all__ = [
     "DTYPES",
@@ -194,12 +195,14 @@ def blocks_inside(ops: Iterable[Op]) -> list[Block]:
     """Every block inside `ops`, at any depth, outer blocks first."""
     found = [inner for op in ops for _, inner in inner_blocks(op)]
     for each in found:  # the list grows during the loop
+        poll()
         found.extend(inner for op in each.ops for _, inner in inner_blocks(op))
     return found
 
 
 def with_inner(op: Op, change: Callable[[Block], Block]) -> Op:
     """`op` with `change` applied to each of its inner blocks."""
+    poll()  # passes call this function for each op
     for value in op.attrs.values():  # without inner blocks, the common case, the op itself is returned: no copy
         if isinstance(value, Block):
             return replace(op, attrs={k: change(v) if isinstance(v, Block) else v for k, v in op.attrs.items()})
@@ -211,6 +214,7 @@ def live(ops: Sequence[Op], results: Iterable[str]) -> tuple[Op, ...]:
     needed = set(results)
     kept = []
     for op in reversed(ops):
+        poll()
         if not needed.isdisjoint(op.outputs):
             kept.append(op)
             needed.update(op.inputs)

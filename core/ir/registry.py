@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from core.ir.attr_groups import attributes_of, groups_of, packed
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
 
 __all__ = [
     "CONSTRUCTS",
+    "INFINITE",
     "REGISTRY",
     "Attr",
     "BlockIndex",
@@ -67,10 +69,13 @@ CONSTRUCTS: dict[str, OpSpec] = {}
 """Ops that exist on the wire only, by name. The reader turns them into ops of the core."""
 
 
-Extended = Annotated[float, "or infinite"]
+Extended = Annotated[float, Bounds(infinite=True)]
 """Attribute type: a float that may also be infinite. JSON has no such number: it is written "inf" or "-inf"."""
 
+FINITE = Bounds()
+
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
+"""The infinite numbers by their words in JSON."""
 
 
 class BlockIndex(int):
@@ -393,13 +398,15 @@ def convert(annotation: Any, value: Any) -> Any:
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(convert(args[0], each) for each in value)
-        raise ValueError(f"must be a list of {args[0].__name__}")
-    if annotation == Extended:
-        return INFINITE[value] if isinstance(value, str) and value in INFINITE else convert(float, value)
-    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
-            raise ValueError("must be a number that float64 holds exactly")
-        return float(value)
+        raise ValueError(f"must be a list of {_named(args[0])}")
+    if origin is Annotated:
+        bounds = next((note for note in args[1:] if isinstance(note, Bounds)), FINITE)
+        found = _number(value, bounds) if args[0] is float else convert(args[0], value)
+        if (wrong := bounds.wrong(found)) is not None:
+            raise ValueError(wrong if found == 0 and bounds.nonzero else f"{wrong}, not {_brief(found)}")
+        return found
+    if annotation is float:
+        return convert(Annotated[float, FINITE], value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         if -(2**63) <= value < 2**63:
             return value
@@ -410,7 +417,29 @@ def convert(annotation: Any, value: Any) -> Any:
         return value
     if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
         return value
-    raise ValueError(f"must be a {getattr(annotation, '__name__', annotation)}, not {type(value).__name__}")
+    raise ValueError(f"must be a {_named(annotation)}, not {type(value).__name__}")
+
+
+def _named(annotation: Any) -> str:
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _number(value: Any, bounds: Bounds) -> float:
+    """`value` as a float; the words for infinite values are read if `bounds` allow those. Raises ValueError."""
+    if bounds.infinite and isinstance(value, str) and value in INFINITE:
+        return INFINITE[value]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"must be a float, not {type(value).__name__}")
+    if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
+        raise ValueError("must be a number that float64 holds exactly")
+    return float(value)
+
+
+def _brief(value: Any) -> str:
+    """`value` in an error message; of a string or list the length."""
+    return str(len(value)) if isinstance(value, str | tuple) else str(value)
 
 
 def json_value(value: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Family, OpSpec, composite
+from core.ops.common.ranges import Count
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
 from core.ops.elementwise.math import clip, cos, exp, rsqrt
@@ -67,32 +68,25 @@ def _power(base: float, exponent: Value) -> Value:
     return exp(exponent * math.log(base)) if base > 0 else _full(exponent, 0.0)
 
 
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ProgramError(f"{name} must be above 0, not {value}", "bad_attr")
-
-
 def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
-    _positive(decay_steps=decay_steps)
     periods = _count(step) / float(decay_steps)
     return floor(periods) if staircase else periods
 
 
 @schedule
-def exponential_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
+def exponential_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
     """``learning_rate * decay_rate ** (step / decay_steps)``. `staircase` rounds the exponent down."""
     return _power(decay_rate, _periods(step, decay_steps, staircase)) * learning_rate
 
 
 @schedule
-def natural_exp_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
+def natural_exp_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
     """``learning_rate * exp(-decay_rate * step / decay_steps)``."""
     return exp(_periods(step, decay_steps, staircase) * -decay_rate) * learning_rate
 
 
 @schedule
-def inverse_time_decay(step, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False):
+def inverse_time_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
     """``learning_rate / (1 + decay_rate * step / decay_steps)``."""
     return learning_rate / (_periods(step, decay_steps, staircase) * decay_rate + 1.0)
 
@@ -102,7 +96,7 @@ def polynomial_decay(
     step,
     *,
     learning_rate: float,
-    decay_steps: int,
+    decay_steps: Count,
     end_learning_rate: float = 0.0001,
     power: float = 1.0,
     cycle: bool = False,
@@ -136,18 +130,17 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
 
 
 @schedule
-def noam_decay(step, *, d_model: int, warmup_steps: int, learning_rate: float = 1.0):
+def noam_decay(step, *, d_model: Count, warmup_steps: Count, learning_rate: float = 1.0):
     """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, where n = step + 1.
 
     Vaswani et al. 2017.
     """
-    _positive(d_model=d_model, warmup_steps=warmup_steps)
     n = _count(step) + 1.0
     return minimum(rsqrt(n), n * warmup_steps**-1.5) * (learning_rate * d_model**-0.5)
 
 
 @schedule
-def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0):
+def cosine_decay(step, *, learning_rate: float, decay_steps: Count, end_learning_rate: float = 0.0):
     """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` (Loshchilov and Hutter 2017).
 
     start is `learning_rate` and end is `end_learning_rate`, at which the rate stays.
@@ -158,7 +151,7 @@ def cosine_decay(step, *, learning_rate: float, decay_steps: int, end_learning_r
 
 
 @schedule
-def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0):
+def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: Count, start_learning_rate: float = 0.0):
     """``start + (rate - start) * min(step / warmup_steps, 1)``: from `start_learning_rate` to `learning_rate`."""
     done = clip(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
@@ -166,10 +159,9 @@ def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: int, start_lea
 
 @schedule
 def warmup_cosine_decay(
-    step, *, learning_rate: float, warmup_steps: int, decay_steps: int, end_learning_rate: float = 0.0
+    step, *, learning_rate: float, warmup_steps: Count, decay_steps: Count, end_learning_rate: float = 0.0
 ):
     """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` for `decay_steps` steps."""
-    _positive(warmup_steps=warmup_steps, decay_steps=decay_steps)
     up = linear_lr_warmup(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
     later = maximum(step - _full(step, warmup_steps), fill_zeros_like(step))
     down = cosine_decay(
@@ -183,7 +175,7 @@ def one_cycle(
     step,
     *,
     learning_rate: float,
-    total_steps: int,
+    total_steps: Count,
     warmup: float = 0.3,
     start_factor: float = 0.04,
     end_factor: float = 4e-6,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op, inner_blocks
 from core.ir.registry import roles_of
+from core.ir.stop import poll
 
 __all__ = ["eliminate_dead"]
 
@@ -20,6 +21,7 @@ def eliminate_dead(block: Block) -> Block:
     needed = set(block.results)
     kept: list[Op] = []
     for op in reversed(block.ops):
+        poll()
         if needed.isdisjoint(op.outputs):
             continue
         op = _trim(op, needed)

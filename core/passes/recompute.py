@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ir.generated import numbered, tagged
 from core.ir.registry import lookup
 from core.ops.control.inner_blocks import silent
 
@@ -58,13 +59,14 @@ def recompute(
         for n in op.inputs:
             if n in lost:
                 needed.setdefault(segment[n], set()).add(n)
+    taken = {*block.types, *(n for op in adjoint for n in op.outputs)}
     ops: list[Op] = []
     types: dict[str, Type] = {}
     renamed: dict[str, str] = {}
     count = 0
     for op in adjoint:
         for s in sorted({segment[n] for n in op.inputs if n in lost and n not in renamed}, reverse=True):
-            again = _again(block, made, needed[s], lost, s)
+            again = _again(block, made, needed[s], lost, s, taken)
             ops += again.ops
             count += sum(op.type != "barrier" for op in again.ops)
             types.update((new, block.types[old]) for old, new in (again.own | again.passed).items())
@@ -82,9 +84,14 @@ class _Again:
     passed: dict[str, str]
 
 
-def _again(block: Block, made: Mapping[str, int], wanted: set[str], lost: set[str], number: int) -> _Again:
+def _again(
+    block: Block, made: Mapping[str, int], wanted: set[str], lost: set[str], number: int, taken: set[str]
+) -> _Again:
     """The ops that compute `wanted` again. They read checkpoints through a `barrier`, so that no pass merges them
-    with the original ops."""
+    with the original ops.
+
+    taken: names in use, to which the new names are added. A backward program may contain recomputed ops already.
+    """
     needed, positions = set(wanted), set()
     for position in range(max(made[n] for n in wanted), -1, -1):
         op = block.ops[position]
@@ -92,8 +99,16 @@ def _again(block: Block, made: Mapping[str, int], wanted: set[str], lost: set[st
             positions.add(position)
             needed.update(n for n in op.inputs if n in lost)
     chosen = [silent(block.ops[i]) for i in sorted(positions)]
-    own = {n: f"{n}@AGAIN" for op in chosen for n in op.outputs}
-    passed = {n: f"{n}@AGAIN{number}" for op in chosen for n in op.inputs if n not in own and n != HOLE}
+    last: dict[str, int] = {}
+
+    def new(name: str, tag: str) -> str:
+        free = numbered(tagged(name, tag), taken, last)
+        taken.add(free)
+        return free
+
+    own = {n: new(n, "AGAIN") for op in chosen for n in op.outputs}
+    read = dict.fromkeys(n for op in chosen for n in op.inputs if n not in own and n != HOLE)
+    passed = {n: new(n, f"AGAIN{number}") for n in read}
     fresh = own | passed
     ops = [
         Op(

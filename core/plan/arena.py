@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from core.ir.stop import poll
 from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
@@ -43,6 +44,7 @@ def _place(body: Sequence, base: int, offsets: dict[Root, int], target: Target) 
     """
     lives: dict[Root, list[int]] = {}
     for at, each in enumerate(body.instructions):
+        poll()
         for root in _touched(each):
             if root.place == "arena" and root not in offsets:
                 lives.setdefault(root, [at, at])[1] = at
@@ -60,6 +62,7 @@ def _fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> i
     placed: list[tuple[int, int, int, int]] = []  # first, last, start, end
     end = base
     for root in sorted(lives, key=lambda r: (-r.nbytes, lives[r])):
+        poll()
         first, last = lives[root]
         size = target.aligned(root.nbytes)
         start = base
@@ -79,6 +82,7 @@ def _fit_in_order(lives: Lives, base: int, offsets: dict[Root, int], target: Tar
     live: list[tuple[int, int, int]] = []  # last use, size, start
     end = base
     for root in sorted(lives, key=lambda r: lives[r][0]):
+        poll()
         first, last = lives[root]
         while live and live[0][0] < first:
             _, size, start = heappop(live)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 
 __all__ = ["fuse_epilogues"]
@@ -56,6 +57,7 @@ def fuse_epilogues(
             touching.setdefault(root, set()).add(at)
     late = set(kept)
     for at, component in enumerate(components):
+        poll()
         product = component.instruction
         if not isinstance(product, Gemm) or product.c.root not in results:
             continue

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
+from core.ir.stop import poll
 from core.plan.data import Instruction, Root, View
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.target import RowLimits
@@ -46,7 +47,11 @@ class InstructionList:
 
     def finish(self) -> tuple[Instruction, ...]:
         """All instructions, with the fusions as row kernels."""
-        return tuple(each.finish() if isinstance(each, Fusion) else each for each in self._all)
+        finished: list[Instruction] = []
+        for each in self._all:
+            poll()
+            finished.append(each.finish() if isinstance(each, Fusion) else each)
+        return tuple(finished)
 
     def find_fusion(
         self, shape: tuple[int, ...], operands: Sequence[Member | View], stored: Callable[[Member], View]

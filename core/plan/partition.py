@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.ir import Block, Op, StackType, TensorType
+from core.ir.stop import poll
 from core.plan.build import plan_block
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
@@ -65,6 +66,7 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
     singles: dict[int, list[Op]] = {}
     by_single: set[str] = set()
     for index, op in enumerate(block.ops):
+        poll()
         if index in refused:
             at = max((after.get(n, 0) for n in op.inputs), default=0)
             singles.setdefault(at, []).append(op)
@@ -92,6 +94,7 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
 
 def _unfit(block: Block, op: Op, target: Target) -> str | None:
     """The reason why generated code cannot hold the arrays of `op`, or None."""
+    poll()
     for name in (*op.inputs, *op.outputs):
         type = block.types[name] if name else None
         if isinstance(type, StackType) and op.type not in STACKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.ir import Op, inner_blocks
 from core.ir.registry import lookup
+from core.ir.stop import poll
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.unsupported import Unsupported
@@ -14,6 +15,7 @@ __all__ = ["lower_ops"]
 def lower_ops(low: Lowering) -> None:
     """Lower every op of the block of `low`, in order. Raises Unsupported with the position of the op."""
     for index, op in enumerate(low.block.ops):
+        poll()
         low.location = op.location
         try:
             _lower(low, op)

@@ -9,7 +9,7 @@ import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import Interpreted, View, bytes_of
-from core.runtime.control_words import ERROR, RAISED
+from core.runtime.control_words import ERROR, RAISED, STOP
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 
@@ -22,7 +22,7 @@ class Callback:
     """A C function ``(number, addresses)`` at `address`: it runs op `number` of `ops` on the arrays at `addresses`.
 
     run:    the run that the ops belong to; set before machine code is entered.
-    raised: the error of an op. After it, or after a check that failed, no op runs any more.
+    raised: the error of an op. After it, after a check that failed, and after the stop word, no op runs any more.
     """
 
     def __init__(self, ops: Sequence[Interpreted], control: ctypes.Array[ctypes.c_int64]) -> None:
@@ -34,7 +34,7 @@ class Callback:
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
     def _call(self, number: int, addresses: ctypes._Pointer[ctypes.c_void_p]) -> None:
-        if self._control[ERROR]:  # a check failed: the op must not read its operands
+        if self._control[ERROR] or self._control[STOP]:  # a check failed, or a kernel was cut short: operands are wrong
             return
         try:
             op, views = self._ops[number]

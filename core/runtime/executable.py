@@ -13,12 +13,14 @@ import numpy as np
 
 from core.autodiff.cotangents import Densified
 from core.cost.budget import Choice
+from core.cost.memory import Memory
 from core.ir import Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.recursion import headroom
 from core.ops.common.types import as_dtype
 from core.optim.loss_scaling import LossScale
 from core.optim.optimizers import STEPS, Optimizer, state_types
+from core.runtime.admission import admission_peak, admit
 from core.runtime.backend import Backend
 from core.runtime.native import native_interpreter
 from core.runtime.outputs import Result
@@ -80,8 +82,10 @@ class Executable:
     loss_scale: LossScale | None = None
     machine: Interpreter | None = None
     _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
+    _peaks: dict[bool, Memory] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_peaks", {})
         object.__setattr__(self, "_dtypes", tuple(as_dtype(v.type.dtype) for v in self.inputs))
 
     def compiled(self, timed: bool = False) -> Executable:
@@ -135,9 +139,10 @@ class Executable:
                 "too_large",
             )
         run = Run(xp, limits, times=times)
-        started = time.perf_counter()
         # machine code returns all values at its end, so it cannot report a gradient before
         chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.interpreter
+        self.admit(run, chosen is self.machine)
+        started = time.perf_counter()
         if chosen.region is not None:
             results = chosen.region(run, *args)
         else:
@@ -147,6 +152,19 @@ class Executable:
         if times is not None:
             times.seconds += time.perf_counter() - started
         return self.outputs([r if isinstance(r, xp.ndarray) else xp.asarray(r) for r in results], run)
+
+    def admit(self, run: Run, as_machine_code: bool) -> None:
+        """Refuse `run` if its predicted peak exceeds the memory that is left. Raises OutOfMemory."""
+        if run.limits.memory is not None:
+            admit(run, self.peak(as_machine_code))
+
+    def peak(self, as_machine_code: bool) -> Memory:
+        """The predicted peak of one run of the machine code or of the reference executor, not counting its inputs."""
+        found = self._peaks.get(as_machine_code)
+        if found is None:
+            chosen = self.machine if as_machine_code and self.machine is not None else self.interpreter
+            found = self._peaks[as_machine_code] = admission_peak(chosen)
+        return found
 
     def outputs(self, results: Sequence[Any], run: Run | None = None) -> Outputs:
         """`results` of the block by their meaning, with the messages of their `run`."""

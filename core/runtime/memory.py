@@ -22,7 +22,7 @@ import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
 
-__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "keeps_result"]
+__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "free_idle", "idle_bytes", "keeps_result"]
 
 LINE = 64
 """Bytes of a cache line. Arenas start at the begin of a line; their allocations are longer by a line."""
@@ -81,6 +81,29 @@ class Arenas:
             found.is_lent = False
 
     @property
+    def missing(self) -> int:
+        """Bytes that the next `lent` allocates, not counting the memory that it frees before."""
+        if self.is_small:
+            return 0
+        with self._LOCK:
+            sizes = [own.size for each in self._ALL if (own := each._own) is not None and not own.is_lent]
+        return 0 if any(size >= self._size for size in sizes) else self._size
+
+    @classmethod
+    def idle_bytes(cls) -> int:
+        """Bytes of the shared arenas that are not lent."""
+        with cls._LOCK:
+            return sum(own.size for each in cls._ALL if (own := each._own) is not None and not own.is_lent)
+
+    @classmethod
+    def free_idle(cls) -> None:
+        """Free the shared arenas that are not lent."""
+        with cls._LOCK:
+            for each in cls._ALL:
+                if each._own is not None and not each._own.is_lent:
+                    each._own = None
+
+    @property
     def small(self) -> Arena:
         """The arena of a small size, which is not shared."""
         if self._own is None:
@@ -121,6 +144,23 @@ class _ResultPool:
                 self._kept.append(fresh)
             return fresh
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one array."""
+        return math.prod(self._shape) * self._dtype.itemsize
+
+    def idle(self, free: bool = False) -> int:
+        """Bytes of the kept arrays that nothing else refers to. free: give them up."""
+        if not self._kept:
+            return 0
+        with self._lock:
+            unused = [i for i in range(len(self._kept)) if sys.getrefcount(self._kept[i]) == 2]
+            found = sum(self._kept[i].nbytes for i in unused)
+            if free:
+                for i in reversed(unused):
+                    del self._kept[i]
+        return found
+
 
 class ResultPools:
     """Arrays for the results of one step. Steps with results of the same type share the pool of that type."""
@@ -143,29 +183,91 @@ class ResultPools:
         """One array for each result, to which nothing else refers."""
         return [each.array() for each in self._pools]
 
+    @property
+    def missing(self) -> int:
+        """Bytes that the next `arrays` allocates."""
+        wanted = sum(each.nbytes for each in self._pools)
+        return max(0, wanted - sum(each.idle() for each in set(self._pools)))
+
+    @classmethod
+    def idle_bytes(cls, free: bool = False) -> int:
+        """Bytes of all kept arrays that nothing else refers to. free: give them up."""
+        with cls._LOCK:
+            pools = list(cls._ALL.values())
+        return sum(each.idle(free) for each in pools)
+
 
 class Stacks:
     """The table of a region's stacks: (address, bytes) of each. Machine code enlarges them; this class frees them."""
 
+    _ALL: ClassVar[WeakSet[Stacks]] = WeakSet()
+    _LOCK = threading.Lock()
+
     def __init__(self, sizes: Sequence[int]) -> None:
         """sizes: bytes of each stack at first."""
+        self.in_use = threading.Lock()
+        self._first = list(sizes)
         self._libc: Any = ctypes.CDLL(None)
         self._libc.aligned_alloc.restype = ctypes.c_void_p
         self._libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         self._libc.free.argtypes = [ctypes.c_void_p]
         self._table = (ctypes.c_int64 * (2 * len(sizes)))()
         for i, size in enumerate(sizes):
-            address = self._libc.aligned_alloc(LINE, size)
-            if address is None:
-                raise ExecutionError("out of memory", "out_of_memory")
-            self._table[2 * i], self._table[2 * i + 1] = address, size
+            self._put(i, size)
         self.address = ctypes.addressof(self._table)
+        if sizes:
+            with self._LOCK:
+                self._ALL.add(self)
+
+    def _put(self, i: int, size: int) -> None:
+        """Give stack `i` fresh memory of `size` bytes. Raises ExecutionError (out_of_memory)."""
+        address = self._libc.aligned_alloc(LINE, size)
+        if address is None:
+            raise ExecutionError("out of memory", "out_of_memory")
+        self._libc.free(self._table[2 * i])
+        self._table[2 * i], self._table[2 * i + 1] = address, size
 
     @property
     def nbytes(self) -> int:
         """The bytes of all stacks together."""
         return sum(self._table[1::2])
 
+    def size(self, i: int) -> int:
+        """The bytes of stack `i`."""
+        return int(self._table[2 * i + 1])
+
+    def idle(self, free: bool = False) -> int:
+        """Bytes beyond the first sizes, if no run uses the stacks. free: shrink the stacks to these sizes."""
+        if not self.in_use.acquire(blocking=False):
+            return 0
+        try:
+            grown = [i for i, size in enumerate(self._first) if self.size(i) > size]
+            found = sum(self.size(i) - self._first[i] for i in grown)
+            for i in grown if free else ():
+                self._put(i, self._first[i])
+        finally:
+            self.in_use.release()
+        return found
+
+    @classmethod
+    def idle_bytes(cls, free: bool = False) -> int:
+        """Bytes that all stacks have grown by and that no run uses. free: free them."""
+        with cls._LOCK:
+            stacks = list(cls._ALL)
+        return sum(each.idle(free) for each in stacks)
+
     def __del__(self) -> None:
         for address in self._table[::2]:
             self._libc.free(address)
+
+
+def idle_bytes() -> int:
+    """Bytes of arenas, results and stacks that are kept for later runs and that no run uses."""
+    return Arenas.idle_bytes() + ResultPools.idle_bytes() + Stacks.idle_bytes()
+
+
+def free_idle() -> None:
+    """Free the memory that `idle_bytes` counts. Later runs allocate it again."""
+    Arenas.free_idle()
+    ResultPools.idle_bytes(free=True)
+    Stacks.idle_bytes(free=True)

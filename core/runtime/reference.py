@@ -14,11 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import HOLE, Block, Op
+from core.cost.duration import seconds_of, seconds_of_call
+from core.cost.scratch import needed_bytes, sizes_of_run
+from core.ir import HOLE, Block, Op, StackType
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
+from core.ir.stop import poll
 from core.ops.common.types import byte_size
 from core.runtime.backend import Region
+from core.runtime.forked import call_in_child
+from core.runtime.memory_limit import GRAIN
 from core.runtime.run import Run, RunLimits
 
 __all__ = ["NATIVE", "Interpreter", "OpCall", "execute", "interpreter_of"]
@@ -34,6 +39,9 @@ class OpCall:
     dead:      variables that no later op reads.
     takes_run: whether `call` gets the run as its first argument, instead of the array module.
     grows:     whether the size of a result is known only after the call.
+    seconds:   the time that it takes at most (`core.cost.duration`); None if the types leave a size open.
+    needs:     bytes that the call allocates; None if the operands decide. Blocks inside the op count for themselves.
+    keeps:     whether a result is a stack that keeps the operands.
     """
 
     op: Op
@@ -42,6 +50,9 @@ class OpCall:
     dead: tuple[str, ...]
     takes_run: bool
     grows: bool
+    seconds: float | None = 0.0
+    needs: int | None = 0
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +81,24 @@ class Interpreter:
             raise ExecutionError(f"the run executed more than {run.limits.max_ops} ops", "too_many_ops")
         if watch is not None:
             _notify(watch, self.block.params, env)
+        most = run.limits.most_inside if run.xp is np else None
+        limited = run.limits.memory is not None
         for each in self.calls:
             call = each.call
+            if most is not None and (each.seconds is None or each.seconds > most) and _seconds(each, env) > most:
+                call = partial(call_in_child, run, call)
             if run.times is not None and not each.takes_run:
                 call = partial(run.times.call, each.op, self.block, call)
+            operands = [env[name] for name in each.inputs]
             try:
-                result = call(run if each.takes_run else run.xp, *[env[name] for name in each.inputs])
+                if limited and (each.needs is None or each.needs >= GRAIN or each.keeps):
+                    _check_memory(run, each, operands)
+                result = call(run if each.takes_run else run.xp, *operands)
             except CoreError as error:
                 raise error.at(each.op.location) from error.__cause__
             except MemoryError as error:
-                raise ExecutionError("out of memory", "out_of_memory", location=each.op.location) from error
+                message = f"{each.op.type} needs more memory than is left: {error}"
+                raise ExecutionError(message, "out_of_memory", location=each.op.location) from error
             except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
                 # a size that the types leave open did not fit; known types were checked before
                 raise ExecutionError(
@@ -93,6 +112,7 @@ class Interpreter:
                 self._check_size(run, each.op, env)
             if watch is not None:
                 _notify(watch, each.op.outputs, env)
+            del operands, result  # they would keep values that are dead
             for name in each.dead:
                 del env[name]
             if polls:
@@ -109,6 +129,30 @@ class Interpreter:
                     "too_large",
                     location=op.location,
                 )
+
+
+def _seconds(each: OpCall, env: Mapping[str, Any]) -> float:
+    """The time that an op takes at most, on the arrays of the run if its types leave a size open."""
+    return seconds_of_call(each.op, [env[name] for name in each.inputs]) if each.seconds is None else each.seconds
+
+
+def _check_memory(run: Run, each: OpCall, operands: Sequence[Any]) -> None:
+    """Check that the arrays of a call fit into the memory that is left. Raises OutOfMemory, ExecutionError
+    (too_large).
+    """
+    op = each.op
+    if each.keeps:
+        run.keep(sum([v.nbytes for v in operands if not isinstance(v, list | tuple | None)]), op.type)
+        return
+    if each.needs is not None:
+        run.require(each.needs, op.type)
+        return
+    needed, largest = sizes_of_run(op.type, operands, op.attrs)
+    if largest > run.limits.max_bytes:
+        raise ExecutionError(
+            f"{op.type} would give an array of {largest} bytes, more than {run.limits.max_bytes}", "too_large"
+        )
+    run.require(needed, op.type)
 
 
 def _reporting(op: Op, call: Callable[..., Any], run: Run, *inputs: Any) -> Any:
@@ -128,6 +172,7 @@ def interpreter_of(block: Block) -> Interpreter:
     inner: list[int] = []
     needed = {*block.results, HOLE}
     for op in reversed(block.ops):
+        poll()
         dead = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name not in needed]
         needed.update(dead)
         grows = not all(block.types[n].is_static for n in op.outputs)
@@ -141,9 +186,22 @@ def interpreter_of(block: Block) -> Interpreter:
         if spec.reports:
             call = partial(_reporting, op, call)
         takes_run = spec.kind == "control" or spec.reports
-        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows))
+        ins = [block.types.get(name) for name in op.inputs]
+        seconds = 0.0 if takes_run else seconds_of(op, ins, [block.types[name] for name in op.outputs])
+        keeps = spec.kind != "control" and any(isinstance(block.types[n], StackType) for n in op.outputs)
+        needs = 0 if spec.kind == "control" else _needs(op, block)
+        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds, needs, keeps))
     largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
     return Interpreter(block, tuple(reversed(calls)), largest)
+
+
+def _needs(op: Op, block: Block) -> int | None:
+    """Bytes that a call of `op` allocates; None if sizes are open."""
+    types = [None if n == HOLE else block.types[n] for n in op.inputs]
+    outputs = [block.types[n] for n in op.outputs]
+    if not all(type is None or type.is_static for type in (*types, *outputs)):
+        return None
+    return needed_bytes(op.type, types, outputs)
 
 
 def execute(block: Block, args: Sequence[Any], xp: ModuleType = np, limits: RunLimits | None = None) -> tuple[Any, ...]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from core.ir.errors import ExecutionError
-from core.plan.data import Instruction
+from core.ir.errors import ExecutionError, Location
+from core.plan.data import Instruction, Stack, bytes_of
+from core.plan.data import Sequence as Instructions
+from core.plan.flow import Branch, Loop, Recording
 from core.plan.plan import Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback
-from core.runtime.control_words import CALLBACK, CONTROL, OPS_LEFT
+from core.runtime.control_words import CALLBACK, CONTROL, MEMORY_LEFT, OPS_LEFT, STACK, STOP, STOPPED
 from core.runtime.memory import Arenas, ResultPools, Stacks
+from core.runtime.memory_limit import GRAIN
 from core.runtime.reference import Interpreter, interpreter_of
 from core.runtime.run import Run
 from core.runtime.stop import watched
@@ -42,7 +44,6 @@ class NativeRegion:
     arena_bytes: int
     timed: tuple[Instruction, ...] = ()
     polls: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _reference: Interpreter | None = None
 
     readable = staticmethod(readable)  # a method would take 0.05 us longer, and the smallest steps take 2 us
@@ -50,11 +51,14 @@ class NativeRegion:
     def __post_init__(self) -> None:
         self._arenas = Arenas(self.arena_bytes)
         self._stacks = Stacks([self.plan.target.stack_bytes(s.slot_bytes) for s in self.plan.stacks])
+        self._lock = self._stacks.in_use
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
         self._enters_directly = self._arenas.is_small and not self.polls and self._callback is None
         self._shapes = [v.shape for v in self.plan.params]
         self._results = ResultPools((v.shape, np.dtype(v.dtype)) for v in self.plan.results)
+        nbytes = sum([bytes_of(v.shape, v.dtype) for v in self.plan.results])
+        self._result_bytes = nbytes if nbytes >= GRAIN else 0
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()
         times = (ctypes.addressof(self._times),) if self.timed else ()
         arena = self._arenas.small.address if self._arenas.is_small else 0
@@ -66,6 +70,8 @@ class NativeRegion:
         arrays = [readable(a) for a in args]
         if [a.shape for a in arrays] != self._shapes:
             return self.reference(run, *args)  # the run gave a size that differs from the declared one
+        if self._result_bytes:
+            run.require(self._results.missing, "the results of the step")
         results = self.results()
         self.run(self.bind([*arrays, *results]), run)
         return tuple(results)
@@ -96,30 +102,45 @@ class NativeRegion:
 
     def _failure(self, failed: int, run: Run) -> ExecutionError:
         """The error that the error word stands for."""
-        if failed < 0:
+        if failed <= STACK:
+            return self._stack_failure(failed, run)
+        if failed == STOPPED:
             run.poll()
-            return ExecutionError("a loop recorded more bytes than an array may have", "too_large")
+            return ExecutionError("the run was canceled", "canceled")
         check = self.plan.checks[failed]
         return ExecutionError(check.message, check.code, location=check.location)
+
+    def _stack_failure(self, failed: int, run: Run) -> ExecutionError:
+        """The error of a stack that could not grow."""
+        number, is_long = divmod(STACK - failed, 2)
+        at = _recorder(self.plan.body, self.plan.stacks[number])
+        wanted = 2 * self._stacks.size(number)
+        if is_long:
+            message = f"a loop recorded more than {run.limits.max_bytes} bytes of one value"
+            return ExecutionError(message, "too_large", location=at)
+        return run.refusal(wanted, self._control[MEMORY_LEFT], "the record of the loop").at(at)
 
     def _enter_watched(self, arrays: Arguments, run: Run) -> int:
         """Enter code that borrows its arena, has limits, calls back or measures times; return the error word."""
         control, limits = self._control, run.limits
         if run.times is not None:
             ctypes.memset(self._times, 0, ctypes.sizeof(self._times))
-        control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0]
+        control[:] = [0, 0, limits.max_trips, run.ops_left, limits.max_bytes, 0, 0]
         if self._callback is not None:
             self._callback.run, control[CALLBACK] = run, self._callback.address
         may_stop = self.polls and (limits.deadline is not None or limits.should_stop is not None)
+        run.require(self._arenas.missing, "the step")
         with self._arenas.lent() as arena, watched(control, run) if may_stop else nullcontext():
             arrays.put_arena(arena.address)
+            if self.plan.stacks:
+                control[MEMORY_LEFT] = run.available()
             failed = self.enter(arrays.address)
         if run.times is not None:
             run.times.add(self.timed, list(self._times))
         run.ops_left = control[OPS_LEFT]
         if self._callback is not None:
             self._callback.check()
-        return failed
+        return failed or (STOPPED if control[STOP] else 0)  # kernels were cut short, so the results are wrong
 
     @property
     def stack_bytes(self) -> int:
@@ -132,3 +153,18 @@ class NativeRegion:
         if self._reference is None:
             self._reference = interpreter_of(self.plan.block)
         return self._reference
+
+
+def _recorder(body: Instructions, stack: Stack) -> Location | None:
+    """The client's op whose loop records into `stack`."""
+    for each in body.instructions:
+        if isinstance(each, Branch):
+            found = _recorder(each.yes, stack) or _recorder(each.no, stack)
+        elif isinstance(each, Loop):
+            records = [r.stack for r, _ in each.records if isinstance(r, Recording)]
+            found = each.location if stack in records else _recorder(each.body, stack)
+        else:
+            continue
+        if found is not None:
+            return found
+    return None

@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 
 from core.ir import Op
-from core.ir.errors import ExecutionError, Location
+from core.ir.errors import ExecutionError, Location, OutOfMemory
+from core.runtime.memory_limit import GRAIN, MemoryLimit
 from core.runtime.times import Times
 
 __all__ = ["Message", "Run", "RunLimits"]
+
+NEARLY = 8
+"""A run that fails within one part in eight of all memory would fail alone too: what grows goes on growing."""
+
+NO_LIMIT = 2**62
+"""Bytes that a run without a memory limit may allocate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,10 @@ class RunLimits:
     deadline:    a time of time.monotonic(), in seconds; None for no deadline.
     should_stop: called between ops; the run ends when it returns True.
     messages:    messages of reporting ops in total; further messages are only counted.
+    most_inside: seconds that one op may be predicted to take in this process. A longer op runs in a forked child, so
+                 that it can be stopped; None runs all ops in this process, where the limits are read between ops. Ops
+                 on a GPU never run in a child.
+    memory:      the memory that the run shares with others; None for no limit.
     """
 
     max_trips: int = 10_000
@@ -35,6 +46,8 @@ class RunLimits:
     deadline: float | None = None
     should_stop: Callable[[], bool] | None = None
     messages: int = 100
+    most_inside: float | None = None
+    memory: MemoryLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,8 @@ class Run:
     unsaid: int = 0
     times: Times | None = None
     _reports: dict[int, int] = field(default_factory=dict)
+    _used_before: int | None = None
+    _unchecked: int = 0
 
     def __post_init__(self) -> None:
         self.ops_left = self.limits.max_ops
@@ -77,6 +92,60 @@ class Run:
                 f"the loop made {done} trips without ending", "too_many_trips", suggestion="raise max_trips"
             )
         self.poll()
+
+    def admit(self, peak: int, at: Location | None) -> None:
+        """Refuse the run before its first op if its predicted peak exceeds the memory that is left.
+
+        peak: bytes. at: the op of the peak. Raises OutOfMemory.
+        """
+        memory = self.limits.memory
+        if memory is None:
+            return
+        self._used_before = memory.used()
+        allowed = memory.available(peak, keep_idle=True)
+        if peak > allowed:
+            raise self.refusal(peak, allowed, "the step").at(at)
+
+    def require(self, nbytes: int, needed_for: str) -> None:
+        """Check that `nbytes` can be allocated. Raises OutOfMemory, whose message begins with `needed_for`."""
+        memory = self.limits.memory
+        if memory is None or nbytes < GRAIN:
+            return
+        if self._used_before is None:
+            self._used_before = memory.used()
+        allowed = memory.available(nbytes)
+        if nbytes > allowed:
+            raise self.refusal(nbytes, allowed, needed_for)
+
+    def available(self) -> int:
+        """Bytes that the run may allocate."""
+        memory = self.limits.memory
+        return NO_LIMIT if memory is None else memory.available(GRAIN)
+
+    def keep(self, nbytes: int, kept_by: str) -> None:
+        """Count `nbytes` that a loop has recorded, and check from time to time that there is memory for more.
+
+        Raises OutOfMemory.
+        """
+        self._unchecked += nbytes
+        if self._unchecked >= GRAIN:
+            nbytes, self._unchecked = self._unchecked, 0
+            self.require(nbytes, kept_by)
+
+    def refusal(self, wanted: int, allowed: int, needed_for: str) -> OutOfMemory:
+        """The error of a run that wants more bytes than allowed: permanent if it could not even succeed alone."""
+        memory = self.limits.memory
+        if memory is None or wanted <= allowed:
+            message = f"{needed_for} needs {wanted} bytes of memory, which the system does not have"
+            return OutOfMemory(message, wanted=wanted, allowed=max(0, allowed))
+        taken = 0 if self._used_before is None else max(0, memory.used() - self._used_before)
+        allowed = max(0, allowed)
+        return OutOfMemory(
+            f"{needed_for} needs {wanted} bytes of memory, but only {allowed} of {memory.capacity} are left",
+            "too_large" if taken + wanted > memory.capacity - memory.capacity // NEARLY else "out_of_memory",
+            wanted=wanted,
+            allowed=allowed,
+        )
 
     def report(self, op: Op, x: Any) -> None:
         """Add a message about x, unless `op` has reached its own number of messages."""

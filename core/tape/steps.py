@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 from core.autodiff.activity import Activity
 from core.autodiff.adjoint import Adjoint
 from core.compiler.compile import optimize
+from core.cost.memory import Memory
 from core.ir import HOLE, Block, Op, TensorType, Type, live, reads
 from core.ir.errors import CoreError, Location
 from core.ir.lru import LRU
 from core.ir.recursion import headroom
+from core.runtime.admission import admission_peak, admit
 from core.runtime.reference import Interpreter, interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.tape.playback import Playback, play_back
@@ -89,14 +91,24 @@ class Step:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     playback: Playback | None = None
+    _peaks: list[Memory] = field(default_factory=list, repr=False, compare=False)
+
+    def _peak(self) -> Memory:
+        """The predicted peak of a run, not counting its arguments."""
+        if not self._peaks:
+            self._peaks.append(admission_peak(self.interpreter))
+        return self._peaks[0]
 
     def run(
         self, form: Form, values: Mapping[str, Any], more: Sequence[Any], limits: RunLimits, xp: ModuleType
     ) -> dict[str, Any]:
         """The results, by their names in `form`. `more` holds the arguments after those of `reads`."""
         args = [values[form.names[i]] for i in self.reads]
+        run = Run(xp, limits)
         with np.errstate(all="ignore"), headroom(), _located(form):
-            results = self.interpreter(Run(xp, limits), *args, *more)
+            if limits.memory is not None:
+                admit(run, self._peak())
+            results = self.interpreter(run, *args, *more)
         types = self.interpreter.block.result_types
         arrays = [xp.asarray(v) if isinstance(t, TensorType) else v for v, t in zip(results, types, strict=True)]
         return dict(zip([form.names[i] for i in self.writes], arrays, strict=True))

@@ -6,7 +6,7 @@ a closed `loop` or `if_else`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import INTEGERS, Block, Op, TensorType, Type
@@ -15,7 +15,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
 from core.ops import control
 from core.ops.common.types import joined_type
-from core.ops.control.inner_blocks import BranchMemory, LoopMemory
+from core.ops.control.inner_blocks import BranchMemory, LoopMemory, empty
 from core.wire.reader import Reader
 from core.wire.site import KEY, AlreadyReported, Site
 
@@ -85,22 +85,26 @@ def overwritten(r: Reader, at: Site, writes: Iterable[str]) -> list[str]:
     """
     found = [n for n in writes if n in at.env]
     for name in found:
-        if (root := r.raw.blocks[0].vars.get(name)) is not None and root.role == "feed":
-            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed")
+        r.check_no_feed(at, name)
     return found
 
 
 def read_loop_body(
-    r: Reader, index: int, types: dict[str, Type], carried: Sequence[str], results: Sequence[str]
+    r: Reader,
+    index: int,
+    types: dict[str, Type],
+    carried: Sequence[str],
+    results: Sequence[str],
+    local: Collection[str] = (),
 ) -> Block:
     """The body of a loop, read with types of the carried values that hold before and after every trip.
 
     A size that a trip changes becomes unknown, and the body is read again. `results` begins with the new values of the
-    carried names.
+    carried names. local: see `Reader.open_block`.
     """
     types = dict(types)
     while True:
-        inner, names = r.open_block(r.raw.blocks[index], types, results)
+        inner, names = r.open_block(r.raw.blocks[index], types, results, local=local)
         inner = replace(inner, results=tuple(names[n] for n in results))
         joined = {
             n: joined_type(types[n], t, "carry_dtype_changed", f"{n!r} changes its type in the body of the loop")
@@ -215,13 +219,30 @@ def _select(r: Reader, at: Site, index: Value, branches: Sequence[BlockIndex | N
     """Run branch number `index` (int64). An index out of range selects the last branch."""
     merged = _merge(r, at, branches)
     _check_listed(at, merged.read, None)
+    if len(merged.blocks) == 1:
+        (only,) = merged.blocks
+        unreachable = _unreachable(only, [merged.read.index(n) if n in merged.read else None for n in merged.visible])
+        always = at.b.constant(True, "bool")
+        op = at.b.make("if_else", always, *at.current(merged.read), true_block=only, false_block=unreachable)
+        r.define(at, at.b.typed(op), merged.visible)
+        return
     last = at.b.constant(len(branches) - 1, "int64")
     zero = at.b.constant(0, "int64")
     inside = at.b.emit("logical_and", at.b.emit("greater_equal", index, zero), at.b.emit("less_than", index, last))
     index = at.b.emit("where", inside, index, last)
-    blocks = merged.blocks if len(merged.blocks) > 1 else merged.blocks * 2
-    op = _bisect(at.b, index, at.current(merged.read), blocks, 0)
+    op = _bisect(at.b, index, at.current(merged.read), merged.blocks, 0)
     r.define(at, at.b.typed(op), merged.visible)
+
+
+def _unreachable(like: Block, passed: Sequence[int | None]) -> Block:
+    """A block with the signature of `like` that never runs. Using `like` twice would double nested blocks per level.
+
+    passed: for each result the number of the parameter to return, or None for a value without a parameter.
+    """
+    b = BlockBuilder()
+    params = [b.param(t, n) for n, t in zip(like.params, like.param_types, strict=True)]
+    results = zip(passed, like.result_types, strict=True)
+    return b.build([empty(b, t) if i is None else params[i] for i, t in results])
 
 
 def _bisect(b: BlockBuilder, index: Value, operands: Sequence[Value], blocks: Sequence[Block], first: int) -> Op:

@@ -13,18 +13,28 @@ from typing import Any
 
 from core.ir import DTYPES, unknown_dtype
 from core.ir.errors import InvalidProgram, Location, Problem, escaped
+from core.ir.generated import GENERATED, PREFIX, generated_length
+from core.ir.stop import poll
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
 """Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
+CLOSED = 8
+"""Factor on the limits of blocks, ops and variables for programs in the closed form."""
+OP_NAME = 64
+"""A generated name may start with the name of an op in place of a client's name. No op has a longer name."""
 NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the size of a program. Sizes are counts; `max_bytes` is for one array."""
+    """Limits on the size of a program. Sizes are counts; `max_bytes` is for one array.
+
+    They hold for a client's own program. A program in the closed form, as an answer contains it, may be `CLOSED` times
+    as large, and its names may be longer by the generated part. So an answer can be sent back.
+    """
 
     max_blocks: int = 256
     max_depth: int = 200
@@ -128,7 +138,7 @@ class RawFunction:
 
 def is_reserved(name: str) -> bool:
     """Whether `name` is reserved for names that the service creates."""
-    return "@" in name or name.startswith("grad/")
+    return "@" in name or name.startswith(PREFIX)
 
 
 def parse(document: Any, limits: Limits) -> RawProgram:
@@ -169,10 +179,11 @@ class _Reader:
         if not isinstance(raw_blocks, list) or not raw_blocks:
             self.problems.add("bad_program", "blocks must be a list with at least one block", f"{at}/blocks")
             return None
-        if len(raw_blocks) > self.limits.max_blocks:
-            self.too_many("blocks", len(raw_blocks), self.limits.max_blocks, at)
+        scale = CLOSED if self.closed else 1
+        if len(raw_blocks) > (limit := scale * self.limits.max_blocks):
+            self.too_many("blocks", len(raw_blocks), limit, at)
             return None
-        for what, limit in (("ops", self.limits.max_ops), ("vars", self.limits.max_vars)):
+        for what, limit in (("ops", scale * self.limits.max_ops), ("vars", scale * self.limits.max_vars)):
             total = sum(len(b[what]) for b in raw_blocks if isinstance(b, dict) and isinstance(b.get(what), list))
             if total > limit:
                 self.too_many(what, total, limit, at)
@@ -298,6 +309,7 @@ class _Reader:
         return tuple(sizes)
 
     def op(self, raw: Any, block: int, index: int, pointer: str) -> RawOp | None:
+        poll()
         optional = {"inputs", "outputs", "attrs", "is_target", *(ORIGINS if self.closed else ())}
         members = self.members(raw, pointer, {"type"}, optional)
         type = members.get("type")
@@ -349,8 +361,17 @@ class _Reader:
         fits = isinstance(raw, str) and len(raw) <= self.limits.max_name and NAME.match(raw) is not None
         return fits and (self.closed or not is_reserved(raw))
 
+    def is_short(self, name: str) -> bool:
+        """Whether the length of `name` is legal. In the closed form the limit is for the client's part of the name."""
+        if len(name) <= self.limits.max_name:
+            return True
+        if not self.closed or len(name) > self.limits.max_name + OP_NAME + GENERATED:
+            return False
+        added = generated_length(name)
+        return added <= GENERATED and len(name) - added <= max(self.limits.max_name, OP_NAME)
+
     def name(self, raw: Any, pointer: str) -> str | None:
-        if not isinstance(raw, str) or len(raw) > self.limits.max_name or not NAME.match(raw):
+        if not isinstance(raw, str) or not self.is_short(raw) or not NAME.match(raw):
             self.problems.add(
                 "bad_name",
                 f"a name has at most {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",

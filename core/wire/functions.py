@@ -66,7 +66,9 @@ def _block(
     """
     before = len(r.problems.found)
     inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits)
+    inner.ops_left = r.ops_left
     program = inner.program()
+    r.ops_left = inner.ops_left
     if len(r.problems.found) > before:
         raise AlreadyReported
     for variable in program.variables:

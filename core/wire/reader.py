@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
-from core.ir.errors import ProgramError
+from core.ir.errors import InternalError, ProgramError
 from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
-from core.ops.common.types import byte_size, matches
+from core.ir.stop import poll
+from core.ops.common.types import byte_size, element_of, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
@@ -28,7 +29,8 @@ class Reader:
         self.scopes = scopes
         self.problems = problems
         self.limits = limits
-        # A loop whose carried sizes change is read again with unknown sizes. Nested loops multiply the readings.
+        # A loop whose carried sizes change is read again with unknown sizes, and a function is read once for each call.
+        # Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops
 
     def program(self) -> Program:
@@ -59,10 +61,13 @@ class Reader:
     def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. Problems are reported, and reading goes on."""
         for raw in block.ops:
+            poll()
             self.ops_left -= 1
             if self.ops_left < 0:
                 raise ProgramError(
-                    "the program takes too long to read: nested loops change the sizes of carried variables", "too_deep"
+                    "the program takes too long to read: nested loops change the sizes of carried variables, or large "
+                    "functions are called many times",
+                    "too_deep",
                 )
             if "axis" in raw.attrs and raw.type in ALIGNED:
                 raw = replace(raw, type=ALIGNED[raw.type])
@@ -75,6 +80,8 @@ class Reader:
                     else:
                         construct.body(self, at, **self.construct_attrs(construct, at))
             except AlreadyReported:
+                if not self.problems.found:
+                    raise InternalError(f"the reader left out {raw.type} without a problem") from None
                 self._poison(env, raw)
             except ProgramError as error:
                 for each in error.problems:
@@ -112,7 +119,10 @@ class Reader:
         raw = at.raw
         spec = lookup(raw.type)
         inner = block_attrs(spec)
-        attrs = {k: self.closed_block(at, k, v) if k in inner and v is not None else v for k, v in raw.attrs.items()}
+        given = self.param_types(spec, at) if inner else None
+        attrs = {
+            k: self.closed_block(at, k, v, given) if k in inner and v is not None else v for k, v in raw.attrs.items()
+        }
         if spec.takes_key and not self.raw.closed:
             attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
         try:
@@ -229,12 +239,8 @@ class Reader:
         types = [
             at.b.types[n] for n in op.outputs
         ]  # read all types first: the loop below may reuse the name of a temporary
+        self.check_limits(op, types)
         for temporary, type, name in zip(op.outputs, types, names, strict=True):
-            if byte_size(type) > self.limits.max_bytes:
-                raise ProgramError(
-                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
-                    "limit_exceeded",
-                )
             if name is None:
                 finals.append(temporary)
                 continue
@@ -246,11 +252,22 @@ class Reader:
         at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
         at.env.update((n, at.b.value(f)) for n, f in zip(names, finals, strict=True) if n is not None)
 
+    def check_limits(self, op: Op, types: Iterable[Type]) -> None:
+        """Raises ProgramError (limit_exceeded) if a result of `op` has too many bytes or too many axes."""
+        for type in types:
+            if byte_size(type) > self.limits.max_bytes:
+                raise ProgramError(
+                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
+                    "limit_exceeded",
+                )
+            if (axes := element_of(type).rank) > self.limits.max_rank:
+                raise ProgramError(
+                    f"the result {type} of {op.type} has rank {axes}, above the limit of {self.limits.max_rank}",
+                    "limit_exceeded",
+                )
+
     def check_write(self, at: Site, name: str, type: Type) -> None:
-        root = self.raw.blocks[0].vars.get(name)
-        if root is not None and root.role == "feed" and not (at.block.idx and name in at.block.vars):
-            location = replace(at.raw.location, variable=name)
-            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed", location=location)
+        self.check_no_feed(at, name)
         declared = self.declared(at.block, name)
         if declared is None:
             return
@@ -263,27 +280,46 @@ class Reader:
                 location=location,
             )
 
-    def declared(self, block: RawBlock, name: str) -> RawVar | None:
-        """The declaration of `name` in `block` or in the nearest block around it that has one."""
-        return self._declaring(block, name).vars.get(name)
+    def check_no_feed(self, at: Site, name: str) -> None:
+        """Raises ProgramError (write_to_feed) if `name` means a feed at this place."""
+        var = self.declared(at.block, name)
+        if var is not None and var.role == "feed":
+            location = replace(at.raw.location, variable=name)
+            raise ProgramError(f"{name!r} is a feed and cannot be written", "write_to_feed", location=location)
 
-    def _declaring(self, block: RawBlock, name: str, outermost: int | None = 0) -> RawBlock:
-        """The nearest block from `block` outwards that declares `name`. If none does, the last block of the search."""
-        at = block
-        while name not in at.vars and at.idx not in (0, outermost) and at.params is None:
-            at = self.raw.blocks[at.parent_idx]
-        return at
+    def declared(self, block: RawBlock, name: str) -> RawVar | None:
+        """The declaration of the variable that `name` means inside `block`."""
+        return self.scopes.home(block, name).vars.get(name)
 
     def core_name(self, at: Site, name: str) -> str:
-        """The name of the client's variable `name` in the core block that is being built."""
-        declaring = self._declaring(at.block, name, at.versions.index)
-        own = name in declaring.vars and declaring.idx not in (0, at.versions.index) and not self.raw.closed
-        return f"{name}@IN@{declaring.idx}" if own else name
+        """The name of the client's variable `name` in the core block that is being built.
+
+        A variable of its own of a block that is inlined into this one gets the number of that block.
+        """
+        if self.raw.closed:
+            return name
+        block, outermost = at.block, at.versions.index
+        while block.idx not in (0, outermost) and name not in block.vars:
+            block = self.raw.blocks[block.parent_idx]
+        return name if block.idx in (0, outermost) else f"{name}@IN@{block.idx}"
 
     # --- inner blocks ------------------------------------------------------------------------------------------
 
-    def closed_block(self, at: Site, attr: str, index: Any) -> Block:
-        """The closed block that attribute `attr` of a closed control-flow op refers to."""
+    def param_types(self, spec: OpSpec, at: Site) -> list[Type] | None:
+        """The types that a closed loop or branch passes to the parameters of its blocks. None if the op is wrong."""
+        names = [n for slot in spec.inputs for n in at.raw.inputs.get(slot.name, ())]
+        values = [at.env.get(n) for n in names]
+        counts = [at.raw.attrs.get(a.name) for a in spec.attrs if a.required and a.type is int]
+        if spec.roles_rule is None or None in values or not all(isinstance(n, int) and n >= 0 for n in counts):
+            return None
+        roles = spec.roles_rule(Op(spec.name, tuple(names), (), at.raw.attrs))
+        return roles.param_types([v.type for v in values if v is not None])
+
+    def closed_block(self, at: Site, attr: str, index: Any, given: Sequence[Type] | None) -> Block:
+        """The closed block that attribute `attr` of a closed control-flow op refers to.
+
+        given: types of the parameters that the block does not declare.
+        """
         raw = at.raw
         block = self.raw.blocks[index] if isinstance(index, int) and 0 < index < len(self.raw.blocks) else None
         if block is None or block.params is None or block.results is None:
@@ -292,11 +328,14 @@ class Reader:
             )
         c = Versions(block.idx)
         env: Env = {}
-        for name in block.params:
+        for i, name in enumerate(block.params):
             var = block.vars.get(name)
-            if var is None or var.dtype is None or var.shape is None:
+            if var is not None and var.dtype is not None and var.shape is not None:
+                env[name] = c.param(name, _full_type(var), var.stop_gradient)
+            elif var is None and given is not None and len(given) == len(block.params):
+                env[name] = c.param(name, given[i], False)
+            else:
                 raise ProgramError(f"parameter {name!r} of block {block.idx} needs a declared type", "bad_var")
-            env[name] = c.param(name, _full_type(var), var.stop_gradient)
         self.ops(c, env, block)
         inside = Site(c, env, block, raw)
         results = [self.resolve(inside, n, f"results/{i}", "results") for i, n in enumerate(block.results)]
@@ -310,18 +349,29 @@ class Reader:
         types: Mapping[str, Type],
         results: Sequence[str],
         optional: Iterable[str] = (),
+        local: Collection[str] = (),
     ) -> tuple[Block, dict[str, str]]:
         """Read an inner block with parameters `types`. Returns it, and for each result the variable with its last
         version.
 
-        An `optional` result may be missing. Raises AlreadyReported if another result is missing, or if the block has a
-        problem.
+        An `optional` result may be missing. Raises ProgramError (unknown_variable) if another result is missing, and
+        AlreadyReported if the block has a problem.
+
+        local: names that the op gives to variables of the block, such as states of a `scan`. The block may declare
+               them.
         """
         before = len(self.problems.found)
         c = Versions(None if block is None else block.idx)
-        env: Env = {n: c.param(n, t, False) for n, t in types.items()}
+        env: Env = {}
+        for n, t in types.items():
+            var = block.vars.get(n) if block is not None and n in local else None
+            if var is not None and (expected := _declared_type(var, t)) is not None and not matches(t, expected):
+                raise ProgramError(
+                    f"{n!r} is declared as {expected}, but is given {t}", "type_mismatch", pointer=var.pointer
+                )
+            env[n] = c.param(n, t, var is not None and var.stop_gradient)
         if block is not None:
-            self.inline_block(c, env, block)
+            self.inline_block(c, env, block, local)
             if KEY in results:
                 key = env[KEY]
                 assert key is not None
@@ -331,22 +381,38 @@ class Reader:
             value = env.get(name)
             if value is not None:
                 names[name] = value.name
-            elif name not in optional:
+            elif name in env:
                 raise AlreadyReported
+            elif name not in optional:
+                raise _not_written(block, name)
         if len(self.problems.found) > before:
             raise AlreadyReported
         renamed = c.final_names()
         return c.build([]), {n: renamed.get(v, v) for n, v in names.items()}
 
-    def inline_block(self, b: Versions, env: Env, block: RawBlock) -> None:
+    def inline_block(self, b: Versions, env: Env, block: RawBlock, local: Collection[str] = ()) -> None:
         """Read the ops of a block in place. Its own variables hide outer ones of the same name, and end with the
-        block.
+        block. Names in `local` are its own already, and stay in `env`.
         """
-        hidden = {n: env.pop(n) for n in block.vars if n in env}
+        own = [n for n in block.vars if n not in local]
+        hidden = {n: env.pop(n) for n in own if n in env}
         self.ops(b, env, block)
-        for n in block.vars:
+        for n in own:
             env.pop(n, None)
         env |= hidden
+
+
+def _not_written(block: RawBlock | None, name: str) -> ProgramError:
+    """The error for a block that does not write a result."""
+    if block is None:
+        return ProgramError(f"no block writes {name!r}", "unknown_variable")
+    if name in block.vars:
+        return ProgramError(
+            f"block {block.idx} declares {name!r} as its own variable, which ends with the block",
+            "unknown_variable",
+            suggestion=f"remove {name!r} from the vars of block {block.idx}",
+        )
+    return ProgramError(f"block {block.idx} does not write {name!r}", "unknown_variable")
 
 
 def _full_type(var: RawVar) -> Type:

@@ -138,7 +138,7 @@ def _read(
 
     local = local_names(at.raw)
     touched = r.scopes.touched(index)
-    outer_carried = [n for n in overwritten(r, at, touched.writes) if n not in local]
+    outer_carried = overwritten(r, at, [n for n in touched.writes if n not in local])
     outer_carried += [KEY] if touched.draws else []
     carried = [*names.before, *outer_carried]
     captured = [n for n in touched.reads if n in at.env and n not in carried and n not in local]
@@ -150,7 +150,7 @@ def _read(
     operands = [*initial, *at.current(outer_carried), *at.current(captured), *stacks]
     given_types = [v.type.element if isinstance(v.type, StackType) else v.type for v in operands]
     types = dict(zip([*carried, *captured, *elements], given_types, strict=True))
-    inner = read_loop_body(r, index, types, carried, [*names.after, *outer_carried, *names.outputs])
+    inner = read_loop_body(r, index, types, carried, [*names.after, *outer_carried, *names.outputs], local)
     op = at.b.make(
         "loop",
         *operands,

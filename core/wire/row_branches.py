@@ -66,7 +66,7 @@ def if_else_rows(
     found = []
     for index, given, run in zip((true_block, false_block), sides, nonempty, strict=True):
         types = {n: v.type for n, v in zip((*read, *rows), (*captured, *given), strict=True)}
-        block, names = r.open_block(r.raw.blocks[index], types, requested)
+        block, names = r.open_block(r.raw.blocks[index], types, requested, local=local)
         found.append((run, given, replace(block, results=tuple(names[n] for n in requested))))
     row_types = [
         _row_type(n, joined_type(s, t, "branch_mismatch", f"the branches give {n!r} different types"))

@@ -9,7 +9,11 @@ from typing import get_args
 
 from core.ir import Block
 from core.ir.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
+from core.ir.stop import poll
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
+
+CLOSED_DEPTH = 2
+"""Factor on the limit of nesting for programs in the closed form: a `switch_case` becomes nested branches."""
 
 __all__ = ["Scopes", "Touched", "inner_indices", "local_names"]
 
@@ -32,20 +36,32 @@ class Scopes:
     def __init__(self, program: RawProgram, problems: Problems, limits: Limits) -> None:
         self.program = program
         self._touched: dict[int, Touched] = {}
+        self._owner: dict[int, RawOp] = {}
         self._check_tree(problems, limits)
 
     def touched(self, index: int) -> Touched:
         return self._touched[index]
+
+    def home(self, block: RawBlock, name: str) -> RawBlock:
+        """The block whose variable `name` means inside `block`: the nearest one, from `block` outwards, that declares
+        it in its `vars` or gets it from its op, as a state of a `scan`. Block 0 if there is none.
+        """
+        at = block
+        while at.idx and name not in at.vars and at.params is None and name not in local_names(self._owner[at.idx]):
+            at = self.program.blocks[at.parent_idx]
+        return at
 
     def _check_tree(self, problems: Problems, limits: Limits) -> None:
         """Walk from block 0 to the leaves and report all violations of the tree; then collect names on the way back."""
         blocks = self.program.blocks
         if blocks[0].parent_idx != -1:
             problems.add("bad_program", "block 0 is the root: its parent_idx must be -1", "/blocks/0/parent_idx")
-        owner: dict[int, RawOp] = {}
+        deepest = (CLOSED_DEPTH if self.program.closed else 1) * limits.max_depth
+        owner = self._owner
         order = [(0, 1)]
         for index, depth in order:  # the loop appends to the list it iterates
             for op in blocks[index].ops:
+                poll()
                 for attr, inner in inner_indices(op):
                     pointer = f"{op.pointer}/attrs/{attr}"
                     if not isinstance(inner, int) or isinstance(inner, bool) or not 0 < inner < len(blocks):
@@ -55,10 +71,8 @@ class Scopes:
                     elif inner in owner:
                         code = "block_cycle" if self._encloses(inner, index, owner) else "block_shared"
                         problems.add(code, f"block {inner} already belongs to another op", pointer, op.location)
-                    elif depth >= limits.max_depth:
-                        problems.add(
-                            "too_deep", f"blocks are nested more than {limits.max_depth} deep", pointer, op.location
-                        )
+                    elif depth >= deepest:
+                        problems.add("too_deep", f"blocks are nested more than {deepest} deep", pointer, op.location)
                     else:
                         owner[inner] = op
                         order.append((inner, depth + 1))

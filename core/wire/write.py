@@ -10,7 +10,8 @@ from core.ir.errors import Place
 from core.ir.exact import exact
 from core.ir.names import block_index
 from core.ir.recursion import headroom
-from core.ir.registry import OpSpec, json_value, lookup
+from core.ir.registry import OpSpec, json_value, lookup, roles_of
+from core.ir.stop import poll
 
 __all__ = ["write"]
 
@@ -20,6 +21,10 @@ def write(program: Program) -> dict[str, Any]:
 
     Forward blocks keep the client's indices where these are known. The blocks of the backward pass follow, outer ones
     before inner ones, and each names its forward block.
+
+    Each type is stated once. An inner block declares neither a parameter whose type is that of its operand, nor an
+    output of a loop or branch, whose type is that of a result of an inner block. Values that pass through many blocks
+    would otherwise be most of the document.
     """
     roles = {v.name: v for v in program.variables}
     with headroom():
@@ -35,8 +40,12 @@ def write(program: Program) -> dict[str, Any]:
 class _Place:
     """The position of a block in the document."""
 
-    def __init__(self, block: Block, index: int, parent: int, forward: int, number: int) -> None:
-        self.block, self.index, self.parent, self.forward, self.number = block, index, parent, forward, number
+    def __init__(self, block: Block, index: int, parent: int, forward: int, node: _Node | None) -> None:
+        self.block, self.index, self.parent, self.forward, self.node = block, index, parent, forward, node
+
+    @property
+    def number(self) -> int:
+        return self.node.number if self.node else 0
 
 
 Slot = tuple[int, int, str]
@@ -52,6 +61,7 @@ class _Node:
     slot: Slot
     op: Op
     block: Block
+    outer: Block
 
 
 def _assign_places(root: Block) -> dict[Slot | None, _Place]:
@@ -78,14 +88,14 @@ def _assign_places(root: Block) -> dict[Slot | None, _Place]:
         at = node.op.location
         if at is not None and not at.adjoint:
             forward_of.setdefault((at.place, node.slot[2]), index_of[node.number])
-    places: dict[Slot | None, _Place] = {None: _Place(root, 0, -1, -1, 0)}
+    places: dict[Slot | None, _Place] = {None: _Place(root, 0, -1, -1, None)}
     for node in nodes:
         forward = -1
         if _is_adjoint(node.op):
             at = node.op.location
             assert at is not None
             forward = forward_of.get((at.place, node.slot[2]), -1)
-        places[node.slot] = _Place(node.block, index_of[node.number], index_of[node.slot[0]], forward, node.number)
+        places[node.slot] = _Place(node.block, index_of[node.number], index_of[node.slot[0]], forward, node)
     return places
 
 
@@ -98,7 +108,7 @@ def _inner_nodes(root: Block) -> list[_Node]:
         for number, block in level:
             for position, op in enumerate(block.ops):
                 for attr, inner in inner_blocks(op):
-                    found.append(_Node(len(found) + 1, (number, position, attr), op, inner))
+                    found.append(_Node(len(found) + 1, (number, position, attr), op, inner, block))
                     below.append((len(found), inner))
         level = below
     return found
@@ -125,11 +135,24 @@ def _block(place: _Place, places: dict[Slot | None, _Place]) -> dict[str, Any]:
     out: dict[str, Any] = {"idx": place.index, "parent_idx": place.parent}
     if place.forward >= 0:
         out["forward_block_idx"] = place.forward
+    omitted = _stated_elsewhere(place)
     out["params"] = list(block.params)
     out["results"] = list(block.results)
-    out["vars"] = [_var(name, type, name in block.stopped) for name, type in block.types.items()]
+    out["vars"] = [_var(name, type, name in block.stopped) for name, type in block.types.items() if name not in omitted]
     out["ops"] = [_op(op, place, i, places) for i, op in enumerate(block.ops)]
     return out
+
+
+def _stated_elsewhere(place: _Place) -> set[str]:
+    """The variables of an inner block that it need not declare."""
+    block, node = place.block, place.node
+    if node is None:
+        return set()
+    found = {n for op in block.ops if roles_of(op) is not None for n in op.outputs}
+    if (roles := roles_of(node.op)) is not None:
+        given = roles.param_types([node.outer.types[n] for n in node.op.inputs])
+        found.update(n for n, type in zip(block.params, given, strict=True) if block.types[n] == type)
+    return found - block.stopped
 
 
 def _var(name: str, type: Type, stopped: bool) -> dict[str, Any]:
@@ -145,6 +168,7 @@ def _var(name: str, type: Type, stopped: bool) -> dict[str, Any]:
 
 
 def _op(op: Op, place: _Place, position: int, places: dict[Slot | None, _Place]) -> dict[str, Any]:
+    poll()
     spec = lookup(op.type)
     out: dict[str, Any] = {"type": op.type}
     if op.inputs:

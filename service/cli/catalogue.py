@@ -32,6 +32,15 @@ sums that cancel, which is shown as 0."""
 WIDTH = 120
 SENTENCE_END = re.compile(r"\. (?=[A-Z`])")
 """The end of a sentence. The full stop of "et al. 2006" is not one."""
+BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+    "maxLength": "of a length of at most",
+    "not": "other than",
+}
+"""Keywords of JSON Schema in words, each before its value."""
 LARGE = 24
 """Most elements, of all arrays together, of an example shown with its gradients."""
 
@@ -168,16 +177,27 @@ def _marked(optional: bool, variadic: bool) -> str:
 def _type(attr: Attr) -> str:
     """The JSON Schema of an attribute as a phrase."""
 
-    def words(schema: Mapping[str, Any]) -> str:
+    def words(schema: Mapping[str, Any], plural: str = "") -> str:
         if "anyOf" in schema:
             return " or ".join(dict.fromkeys(words(each) for each in schema["anyOf"]))
         if "enum" in schema:
             return ", ".join(f'`"{each}"`' for each in schema["enum"])
         if schema.get("type") == "array":
-            return f"list of {words(schema['items'])}"
-        return schema.get("description", "").rstrip(".").lower() or schema.get("type", "anything")
+            least, most = schema.get("minItems", 0), schema.get("maxItems")
+            many = "" if most is None else f" {least}" if most == least else f" {least} to {most}"
+            return f"list of{many} {words(schema['items'], 's')}"
+        kind = schema.get("description", "").rstrip(".").lower() or schema.get("type", "anything") + plural
+        return kind + _range(schema)
 
     return words(schema_of(attr))
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    """The range of a number or the longest length of a string in words, with a space in front."""
+    if "minimum" in schema and "maximum" in schema:
+        return f" from {schema['minimum']} to {schema['maximum']}"
+    values = {**schema, "not": schema.get("not", {}).get("const")}
+    return " and".join(f" {text} {value}" for key, text in BOUNDS.items() if (value := values.get(key)) is not None)
 
 
 def _default(attr: Attr) -> str:

@@ -127,8 +127,15 @@ def _serve(chosen: argparse.Namespace) -> int:
         return 2
     # imported here, because `version` and an invalid option need no application
     from service.app import create_app
+    from service.engine import UnusableSettings, worker_memory
     from service.store.errors import StorageError
 
+    try:
+        if settings.device != "cuda":
+            worker_memory(settings)
+    except UnusableSettings as error:
+        print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
+        return 2
     logs.configure(settings.log_level)
     app = create_app(settings)
     try:

@@ -2,6 +2,7 @@
 
 protocol      the interface `Engine`, its results and its errors
 devices       the workers to start, and their devices
+memory        the memory of each worker
 child         one worker as an operating-system process
 process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply
@@ -10,6 +11,7 @@ embedded      the pool: supervision and replacement of workers
 """
 
 from service.engine.embedded import EmbeddedPool
+from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.protocol import (
     DeadlineExceeded,
     Engine,
@@ -31,6 +33,8 @@ __all__ = [
     "QueueFull",
     "RemoteError",
     "Reply",
+    "UnusableSettings",
     "WorkerInfo",
     "WorkerLost",
+    "worker_memory",
 ]

@@ -12,12 +12,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
+from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.process import ParkedCall, WorkerConfig, WorkerProcess
 from service.engine.protocol import (
     NO_TENSORS,
@@ -51,7 +53,6 @@ class EmbeddedPool:
         self._config = WorkerConfig(
             handlers=handlers,
             heartbeat=min(0.25, settings.heartbeat_timeout / 4),
-            memory_limit=settings.worker_memory,
             settings=settings.model_dump(mode="json"),
         )
         self._slots: list[Slot] = []
@@ -63,6 +64,11 @@ class EmbeddedPool:
 
     async def start(self) -> None:
         plans = await asyncio.to_thread(plan_workers, self._settings)
+        try:
+            limit = worker_memory(self._settings, len(plans))
+        except UnusableSettings as error:
+            raise NoCapacity(f"BACKPASS_{error.setting.upper()}: {error}") from error
+        self._config = replace(self._config, memory_limit=limit)
         self._slots += [Slot(index, plan) for index, plan in enumerate(plans)]
         first = [asyncio.Event() for _ in self._slots]
         self._supervisors = [

@@ -54,8 +54,8 @@ class WorkerConfig:
 
     handlers: str
     heartbeat: float
-    memory_limit: int | None
     settings: dict[str, Any]
+    memory_limit: int | None = None
 
 
 def worker_id() -> str:

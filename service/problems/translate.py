@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from core.ir.errors import CoreError, ProgramError
+from core.ir.errors import CoreError, OutOfMemory, ProgramError
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
 
@@ -117,11 +117,10 @@ def from_remote(error: RemoteError, *, prefix: str = PROGRAM_PREFIX) -> HttpProb
     """The problem for an error of a handler. prefix: JSON pointer to the program in the body."""
     if error.kind == "internal":
         return HttpProblem("internal", "the call failed inside the worker; the failure is logged there")
-    if error.kind == "memory":
-        return HttpProblem("device-out-of-memory", error.message)
     problem = error.problem
     problems, location = problem.get("problems", ()), problem.get("location")
-    return _from_core(error.kind == "program", error.code, error.message, problems, location, prefix)
+    sizes = {name: size for name, size in problem.items() if name in ("wanted_bytes", "allowed_bytes")}
+    return _from_core(error.kind == "program", error.code, error.message, problems, location, prefix, sizes)
 
 
 @from_exception.register
@@ -129,7 +128,8 @@ def from_core(error: CoreError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
     """The problem for an error of the core that was raised in this process."""
     problems = [asdict(problem) for problem in error.problems]
     location = asdict(error.location) if error.location else None
-    return _from_core(isinstance(error, ProgramError), error.code, error.message, problems, location, prefix)
+    sizes = {"wanted_bytes": error.wanted, "allowed_bytes": error.allowed} if isinstance(error, OutOfMemory) else {}
+    return _from_core(isinstance(error, ProgramError), error.code, error.message, problems, location, prefix, sizes)
 
 
 def _from_core(
@@ -139,12 +139,13 @@ def _from_core(
     problems: Sequence[Mapping[str, Any]],
     location: Mapping[str, Any] | None,
     prefix: str,
+    sizes: Mapping[str, int],
 ) -> HttpProblem:
     known = _PROGRAM_CODES if in_program else _EXECUTION_CODES
     kind = known.get(code, "invalid-program" if in_program else "execution-failed")
     if kind != "invalid-program" and len({known.get(problem["code"]) for problem in problems}) > 1:
         kind = "invalid-request"  # mistakes of several kinds in the values of one request
-    extensions: dict[str, Any] = {"reason": code.replace("_", "-")}
+    extensions: dict[str, Any] = {"reason": code.replace("_", "-"), **sizes}
     if location is not None:
         extensions["location"] = clipped_location(location)
     if not in_program:

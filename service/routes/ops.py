@@ -13,13 +13,14 @@ from pydantic import Field
 
 import core.compiler.compile  # noqa: F401  (declares every op)
 from core.ir import Block
+from core.ir.bounds import Bounds
 from core.ir.registry import (
     CONSTRUCTS,
+    INFINITE,
     REGISTRY,
     Attr,
     BlockIndex,
     Example,
-    Extended,
     Family,
     Kind,
     LocalName,
@@ -43,7 +44,6 @@ SCHEMAS: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
-    Extended: {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
     Block: {"type": "integer", "description": "Index of an inner block with params and results."},
     BlockIndex: {"type": "integer", "description": "Index of an inner block."},
     LocalName: {"type": "string", "description": "A name in the inner block."},
@@ -201,7 +201,25 @@ def _of(annotation: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(args)}
     if origin is tuple:
         return {"type": "array", "items": _of(args[0])}
+    if origin is Annotated:
+        bounds = next(note for note in args[1:] if isinstance(note, Bounds))
+        bounded = _of(args[0]) | _bounds(bounds, "Items" if typing.get_origin(args[0]) is tuple else "Length")
+        return {"anyOf": [bounded, {"enum": list(INFINITE)}]} if bounds.infinite else bounded
     return dict(SCHEMAS.get(annotation, {}))
+
+
+def _bounds(bounds: Bounds, length: str) -> dict[str, Any]:
+    """The keywords of JSON Schema for `bounds`. length: "Items" of a list, "Length" of a string."""
+    named = {
+        "minimum": bounds.ge,
+        "exclusiveMinimum": bounds.gt,
+        "maximum": bounds.le,
+        "exclusiveMaximum": bounds.lt,
+        f"min{length}": bounds.min_length,
+        f"max{length}": bounds.max_length,
+        "not": {"const": 0} if bounds.nonzero else None,
+    }
+    return {keyword: value for keyword, value in named.items() if value is not None}
 
 
 def _examples(spec: OpSpec) -> list[dict[str, Any]]:

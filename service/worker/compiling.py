@@ -1,18 +1,26 @@
-"""Compilation in a thread, so that the worker serves other calls meanwhile.
+"""Compilation in threads, so that the worker serves other calls meanwhile.
 
 A handler requests a compilation here. If the result is not ready, the call is parked: the worker tells the service at
-once, serves other calls, and reports when the compilation is done; the service then sends the call again. One thread
-runs the compilations one after another. LLVM runs in a separate process.
+once, serves other calls, and reports when the compilation is done; the service then sends the call again.
+
+Each compilation has a thread, but only one of them runs Python code at a time: the one that has run for the shortest
+time. A short compilation therefore never waits for a long one. A compilation hands over its turn between two ops; it
+also pauses there while the worker serves a call, and ends there when no call waits for it any more. LLVM runs in
+separate processes.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Hashable
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from core.ir.stop import watched_by
 
 __all__ = ["Compilation", "CompilationPending", "Compilations"]
 
@@ -20,6 +28,20 @@ log = logging.getLogger("backpass.worker")
 
 UNCLAIMED = 64  # results to keep for calls that may never be sent again
 STACK_BYTES = 64 * 2**20  # deeply nested programs need deep recursion
+
+SLICE_S = 0.005
+"""Time for which a compilation runs between two decisions about whose turn it is."""
+
+PAUSE_S, PAUSE_SHARE = 0.004, 2.0
+"""A compilation pauses while the worker serves a call: for at most PAUSE_S at a time, and for at most PAUSE_SHARE times
+as long as it runs. A compilation beside calls without end thus keeps a third of its speed."""
+
+STEP_S = 0.0002
+"""Time between two looks at the call during a pause."""
+
+YOUNG, YOUNG_S, MOST = 6, 1.0, 16
+"""A compilation begins while fewer than YOUNG others have run for less than YOUNG_S seconds, and fewer than MOST have
+begun. The others wait in a queue."""
 
 
 class CompilationPending(Exception):
@@ -30,9 +52,18 @@ class CompilationPending(Exception):
         self.compilation = compilation
 
 
+class _Abandoned(Exception):
+    """No call waits for the compilation any more."""
+
+
 @dataclass(eq=False, slots=True)
 class Compilation:
-    """One compilation. waiting: numbers of the calls that wait for it; abandoned: all of these calls gave up."""
+    """One compilation.
+
+    waiting:   numbers of the calls that wait for it.
+    abandoned: all of these calls gave up.
+    seconds:   time for which it has run Python code.
+    """
 
     key: Hashable
     compile: Callable[[], Any]
@@ -41,6 +72,7 @@ class Compilation:
     error: Exception | None = None
     waiting: set[int] = field(default_factory=set)
     abandoned: bool = False
+    seconds: float = 0.0
 
 
 class Compilations:
@@ -55,9 +87,22 @@ class Compilations:
         """
         self._notify, self._idle, self._idle_s = notify, idle, idle_s
         self._compilations: dict[Hashable, Compilation] = {}
-        self._queue: queue.SimpleQueue[Compilation] = queue.SimpleQueue()
+        self._queue: deque[Compilation] = deque()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._came = threading.Condition(self._lock)
+        self._turns = _Turns(self._grown_old)
+        self._running: set[Compilation] = set()
+        self._threads = 0
+        self._free = 0
+
+    @property
+    def serving(self) -> bool:
+        """Whether the worker serves a call. Compilations pause meanwhile."""
+        return self._turns.serving
+
+    @serving.setter
+    def serving(self, serving: bool) -> None:
+        self._turns.serving = serving
 
     def result(self, key: Hashable, compile: Callable[[], Any]) -> Any:
         """The result of `compile`, or its exception. Each run of `compile` serves one call of this method.
@@ -68,8 +113,8 @@ class Compilations:
             compilation = self._compilations.get(key)
             if compilation is None:
                 compilation = self._compilations[key] = Compilation(key, compile)
-                self._queue.put(compilation)
-                self.start()
+                self._queue.append(compilation)
+                self._begin_more()
             compilation.abandoned = False
             if not compilation.done:
                 raise CompilationPending(compilation)
@@ -87,46 +132,219 @@ class Compilations:
         self._notify(number)
 
     def forget(self, number: int) -> None:
-        """Call `number` will not be sent again. A queued compilation without waiting calls does not run."""
+        """Call `number` will not be sent again. A compilation without waiting calls does not begin, or ends early."""
         with self._lock:
             for compilation in self._compilations.values():
                 if number in compilation.waiting:
                     compilation.waiting.discard(number)
                     compilation.abandoned = not compilation.waiting
+        self._turns.look()
 
     def start(self) -> None:
-        """Start the thread, and with it the idle time. The first compilation would start it otherwise."""
-        if self._thread is None:
-            before = threading.stack_size(STACK_BYTES)
-            try:
-                self._thread = threading.Thread(target=self._work, daemon=True, name="compiling")
-                self._thread.start()
-            finally:
-                threading.stack_size(before)
+        """Start a thread, and with it the idle time. The first compilation would start it otherwise."""
+        with self._lock:
+            if not self._threads:
+                self._start_thread()
+
+    # --- the threads; the caller of each of these methods holds the lock ------------------------------------------
+
+    def _begin_more(self) -> None:
+        """Let free or new threads begin with the queue, as far as the limits allow."""
+        self._came.notify(len(self._queue))
+        if self._may_begin() and self._free < len(self._queue):
+            self._start_thread()
+
+    def _grown_old(self) -> None:
+        """A compilation has run for YOUNG_S, so another one may begin."""
+        with self._lock:
+            self._begin_more()
+
+    def _may_begin(self) -> bool:
+        young = sum(each.seconds < YOUNG_S for each in self._running)
+        return young < YOUNG and len(self._running) < MOST
+
+    def _start_thread(self) -> None:
+        self._threads += 1
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            threading.Thread(target=self._work, daemon=True, name=f"compiling-{self._threads}").start()
+        finally:
+            threading.stack_size(before)
+
+    def _next(self) -> Compilation | None:
+        """The next compilation, which is then running. None after `idle_s` seconds without one."""
+        end = time.monotonic() + self._idle_s
+        self._free += 1
+        try:
+            while True:
+                while self._queue and self._may_begin():
+                    compilation = self._queue.popleft()
+                    if not compilation.abandoned:
+                        self._running.add(compilation)
+                        return compilation
+                    self._compilations.pop(compilation.key, None)
+                left = end - time.monotonic()
+                if left <= 0 and not self._queue:
+                    return None
+                self._came.wait(max(left, 0.1))
+        finally:
+            self._free -= 1
 
     def _work(self) -> None:
+        """The threads never end: a compiler process ends with the thread that started it."""
         while True:
-            try:
-                compilation = self._queue.get(timeout=self._idle_s)
-            except queue.Empty:
-                self._idle()
-                compilation = self._queue.get()
             with self._lock:
+                compilation = self._next()
+                idle = not self._running
+            if compilation is not None:
+                self._run(compilation)
+                continue
+            if idle:
+                self._idle()
+            with self._lock:
+                while not self._queue:
+                    self._came.wait()
+
+    def _run(self, compilation: Compilation) -> None:
+        """Run one compilation, and report its end to the calls that wait for it."""
+        watch = _TurnOf(self._turns, compilation)
+        value = error = None
+        try:
+            with watch.turn(), watched_by(watch):
+                value = compilation.compile()
+        except _Abandoned:
+            with self._lock:
+                self._running.discard(compilation)
                 if compilation.abandoned:
                     del self._compilations[compilation.key]
-                    continue
-            try:
-                compilation.value = compilation.compile()
-            except Exception as error:  # `result` raises it in the call that waits
-                compilation.error = error
-            with self._lock:
-                compilation.done = True
-                waiting, compilation.waiting = compilation.waiting, set()
-                self._drop_unclaimed()
-            for number in waiting:
-                self._notify(number)
+                else:  # a call came for it in the meantime
+                    self._queue.append(compilation)
+                self._begin_more()
+            return
+        except Exception as raised:  # `result` raises it in the call that waits
+            error = raised
+        with self._lock:
+            compilation.value, compilation.error, compilation.done = value, error, True
+            self._running.discard(compilation)
+            waiting, compilation.waiting = compilation.waiting, set()
+            self._drop_unclaimed()
+            self._begin_more()
+        for number in waiting:
+            self._notify(number)
 
     def _drop_unclaimed(self) -> None:
         done = [key for key, compilation in self._compilations.items() if compilation.done]
         for key in done[:-UNCLAIMED]:
             del self._compilations[key]
+
+
+class _Turns:
+    """Decides which compilation runs Python code: the one that has run for the shortest time.
+
+    serving: whether the worker serves a call.
+    current: the compilation whose turn it is. ready: those that wait for their turn.
+    """
+
+    def __init__(self, grown_old: Callable[[], None]) -> None:
+        """grown_old: called when a compilation has run for YOUNG_S."""
+        self.grown_old = grown_old
+        self.serving = False
+        self.changed = threading.Condition()
+        self.current: _TurnOf | None = None
+        self.ready: list[_TurnOf] = []
+
+    def first(self) -> _TurnOf | None:
+        """The ready compilation that has run for the shortest time. The caller holds `changed`."""
+        return min(self.ready, key=lambda each: each.compilation.seconds, default=None)
+
+    def look(self) -> None:
+        """Let abandoned compilations end that wait for their turn."""
+        with self.changed:
+            self.changed.notify_all()
+
+
+class _TurnOf:
+    """The turns of one compilation: a `core.ir.stop.Watch`."""
+
+    def __init__(self, turns: _Turns, compilation: Compilation) -> None:
+        self.compilation = compilation
+        self._turns = turns
+        self._began = 0.0
+        self._may_pause = PAUSE_S  # seconds
+        self._waiting = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Inside the context, only this compilation runs, except where it polls or waits."""
+        self._take()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        self._leave()
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False
+            self._take()
+
+    def poll(self) -> None:
+        if self.compilation.abandoned:
+            raise _Abandoned
+        if self._waiting:
+            return
+        ran = time.perf_counter() - self._began
+        if self._turns.serving and self._may_pause > STEP_S:
+            self._pause(ran)
+        elif ran > SLICE_S:
+            self._count(ran)
+            with self._turns.changed:
+                first = self._turns.first()
+                shorter = first is not None and first.compilation.seconds < self.compilation.seconds
+            if shorter:
+                self._leave()
+                self._take()
+
+    def _count(self, ran: float) -> None:
+        before = self.compilation.seconds
+        self.compilation.seconds += ran
+        if before < YOUNG_S <= self.compilation.seconds:
+            self._turns.grown_old()
+        self._may_pause = min(PAUSE_S, self._may_pause + PAUSE_SHARE * ran)
+        self._began = time.perf_counter()
+
+    def _pause(self, ran: float) -> None:
+        self._count(ran)
+        end = self._began + self._may_pause
+        while self._turns.serving and time.perf_counter() < end:
+            time.sleep(STEP_S)
+        now = time.perf_counter()
+        self._may_pause -= now - self._began
+        self._began = now
+
+    def _take(self) -> None:
+        """Wait for the turn. Raises _Abandoned."""
+        turns = self._turns
+        with turns.changed:
+            turns.ready.append(self)
+            while turns.current is not None or turns.first() is not self:
+                if self.compilation.abandoned:
+                    turns.ready.remove(self)
+                    turns.changed.notify_all()
+                    raise _Abandoned
+                turns.changed.wait()
+            turns.ready.remove(self)
+            turns.current = self
+        self._began = time.perf_counter()
+
+    def _leave(self) -> None:
+        turns = self._turns
+        with turns.changed:
+            if turns.current is self:
+                self._count(time.perf_counter() - self._began)
+                turns.current = None
+                turns.changed.notify_all()

@@ -16,13 +16,11 @@ from core.ir.errors import ProgramError
 from core.wire import write
 from service.worker import insight, sessions, tapes
 from service.worker.given import Mistakes, check_values, leaves_of, outputs_of
-from service.worker.programs import blocks_of, cached_program
+from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
 
 __all__ = ["HANDLERS"]
-
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 QUERY = tuple(each.name for each in fields(GradientQuery))
 
@@ -31,9 +29,9 @@ def ping(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
     return {"worker": state.worker, "device": state.device}, {}
 
 
-def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+def inspect(cached: CachedProgram, args: dict[str, Any]) -> Answer:
     """The inputs and the size of the program. Raises ProgramError with all its mistakes."""
-    program = cached_program(state, args).program
+    program = cached.program
     types = Counter(op.type for block in blocks_of(program.block) for op in block.ops)
     return {
         "feeds": _signature(program.feeds),
@@ -45,32 +43,31 @@ def inspect(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
     }, {}
 
 
-def backward(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+def backward(cached: CachedProgram, args: dict[str, Any]) -> Answer:
     """The program with its backward pass, and the tables that describe it.
 
     args: program_id or document, and the members of a GradientQuery.
     """
-    program = cached_program(state, args).program
     query = query_from({name: args[name] for name in QUERY if name in args})
     if any(query.target_gradients):
         raise ProgramError("a program without values cannot take target gradients", "bad_query")
     if query.loss is not None:
-        found = append_backward(program, query.loss, query.parameter_list, query)
+        found = append_backward(cached.program, query.loss, query.parameter_list, query)
     else:
-        found = gradients(program, query.targets, query.inputs, None, query)
+        found = gradients(cached.program, query.targets, query.inputs, None, query)
     return found.as_document(), {}
 
 
-def cloned(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+def cloned(cached: CachedProgram, args: dict[str, Any]) -> Answer:
     """The program without its backward pass. args: program_id or document, for_test."""
-    return {"program": write(clone(cached_program(state, args).program, args["for_test"]))}, {}
+    return {"program": write(clone(cached.program, args["for_test"]))}, {}
 
 
-def graph(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
     """The program to draw: with its backward pass if `args` contain a loss or targets, else without."""
     if args.get("loss") is not None or args.get("targets"):
-        return backward(state, args, tensors)
-    return Backward(cached_program(state, args).program, ()).as_document(), {}
+        return backward(cached, args)
+    return Backward(cached.program, ()).as_document(), {}
 
 
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -106,12 +103,12 @@ def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
 
 HANDLERS: dict[str, Handler] = {
     "ping": ping,
-    "inspect": inspect,
-    "backward": backward,
-    "clone": cloned,
-    "graph": graph,
+    "inspect": about_program(inspect),
+    "backward": about_program(backward),
+    "clone": about_program(cloned),
+    "graph": about_program(graph),
     "gradients": one_shot_gradients,
-    "analysis": insight.analysis,
+    "analysis": about_program(insight.analysis),
     "check": insight.check,
     "session.create": sessions.create,
     "session.describe": sessions.describe,

@@ -10,18 +10,15 @@ from core.analysis import analyse, check_gradients
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ProgramError
 from service.worker.given import check_shapes, check_sizes, check_values, missing_inputs, with_sizes
-from service.worker.programs import cached_program
+from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import limits_of, query_from
 from service.worker.state import WorkerState
 
 __all__ = ["analysis", "check"]
 
 
-def analysis(
-    state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def analysis(cached: CachedProgram, args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The predicted cost of a step. args: program_id or document, query, shapes, trips."""
-    cached = cached_program(state, args)
     check_shapes(cached.program, args["shapes"])
     query, compiled = query_from(args["query"]), cached.machine != "never"
 

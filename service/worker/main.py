@@ -11,7 +11,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -26,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from core.ir.errors import CoreError, ProgramError
+from core.ir.errors import CoreError, OutOfMemory, ProgramError
+from core.ir.stop import watched_by
 from service import logs
 from service.ipc import messages
 from service.ipc.messages import (
@@ -42,16 +42,17 @@ from service.ipc.messages import (
     Tensor,
     ToWorker,
 )
-from service.ipc.shared_memory import SharedMemoryReader, SharedMemoryWriter
+from service.ipc.shared_memory import SharedMemoryReader, SharedMemoryWriter, extent
 from service.ipc.signal_page import SignalPage
 from service.worker.compiling import CompilationPending, Compilations
+from service.worker.memory import DeviceMemory, HostMemory, require, volunteer_for_the_killer
 from service.worker.state import Handler, StopSignal, WorkerState
 
 log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
-SWITCH_S = 0.0005  # the most time for which the compilation thread can delay a call before the interpreter switches
+SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
 
 
 class ProtocolError(Exception):
@@ -61,6 +62,7 @@ class ProtocolError(Exception):
 def main(socket_fd: int, parent_pid: int) -> int:
     """Serve calls from `socket_fd` until it closes; returns the exit status."""
     _die_with(parent_pid)
+    volunteer_for_the_killer()
     sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()
     os.set_inheritable(socket_fd, False)
@@ -76,8 +78,6 @@ def main(socket_fd: int, parent_pid: int) -> int:
     page = SignalPage(descriptors[0])
     os.close(descriptors[0])
     threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
-    if start.memory_limit is not None and start.device == "cpu":  # CUDA reserves far more address space than it uses
-        resource.setrlimit(resource.RLIMIT_AS, (start.memory_limit, start.memory_limit))
 
     module, _, name = start.handlers.partition(":")
     handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
@@ -90,6 +90,8 @@ def main(socket_fd: int, parent_pid: int) -> int:
         lambda number: send(messages.encode(messages.CompilationDone(number))), _end_compiler
     )
     state.compilations.start()
+    if start.memory_limit is not None:
+        _limit_memory(state, start.memory_limit)
     send(messages.encode(Ready(device)))
     return _serve(send, frames, handlers, state, page)
 
@@ -134,6 +136,17 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
+
+
+def _limit_memory(state: WorkerState, limit: int) -> None:
+    """Limit the memory of this process to `limit` bytes, and that of its GPU as configured."""
+    np.ones((256, 256)) @ np.ones((256, 256))  # BLAS takes its buffers now: without memory for them it would abort
+    state.host_memory = HostMemory(limit)
+    if state.device == "cpu":
+        state.host_memory.enforce()
+        state.memory = state.host_memory
+    else:  # no limit by the system: CUDA maps far more memory than it uses
+        state.memory = DeviceMemory(state.xp, state.settings.get("device_memory"))
 
 
 def _end_compiler() -> None:
@@ -183,6 +196,9 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
         state.send_part = partial(_send_part, send, call.number, state, answers)
+        compilations = state.compilations
+        assert compilations is not None
+        compilations.serving = True
         try:
             answer, sent_along = _answer(call, descriptors, handlers, state, requests, answers)
             requests.trim()
@@ -190,10 +206,11 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         except CompilationPending as pending:
             requests.trim()
             send(messages.encode(messages.Parked(call.number)))
-            assert state.compilations is not None  # only its compilations raise CompilationPending
-            state.compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
+            compilations.wait(pending.compilation, call.number)  # after the message: see `wait`
         except OSError:
             return 0
+        finally:
+            compilations.serving = False
 
 
 def _answer(
@@ -220,7 +237,7 @@ def _answer(
     except MemoryError as error:
         state.free_device_memory()
         log.warning("call %d (%s) ran out of memory: %s", call.number, call.op, error)
-        failed = _failed(call, state, "memory", "out_of_memory", "the worker ran out of memory")
+        failed = _failed(call, state, "memory", "out_of_memory", f"the worker ran out of memory: {error}")
     except Exception:
         log.exception("call %d (%s) failed inside its handler", call.number, call.op)
         _end_if_device_lost(state)
@@ -240,9 +257,12 @@ def _returned(
     answers: SharedMemoryWriter,
 ) -> tuple[bytes, list[int]]:
     started = time.perf_counter()
+    if call.tensors and not call.data:
+        require(state.host_memory, extent(call.tensors), "the request")
     tensors = requests.read(call.tensors, call.data)
     read = time.perf_counter()
-    result, computed = handlers[call.op](state, call.args, tensors)
+    with watched_by(state.stop):
+        result, computed = handlers[call.op](state, call.args, tensors)
     done = time.perf_counter()
 
     def returned(described: tuple[Tensor, ...], data: bytearray) -> Returned:
@@ -277,6 +297,10 @@ def _written(
     message: Callable[[tuple[Tensor, ...], bytearray], FromWorker],
 ) -> tuple[bytes, list[int]]:
     """Copy the arrays into place; returns (payload of the message about them, descriptors to send with it)."""
+    try:
+        require(state.host_memory, sum([array.nbytes for array in computed.values()]), "the answer")
+    except OutOfMemory as error:  # the call may have taken effect, as it has when `put` raises this error
+        raise MemoryError(error.message) from error
     described, data, descriptor = answers.put({name: state.to_host(array) for name, array in computed.items()})
     try:
         payload = messages.encode(message(described, data))
@@ -297,7 +321,10 @@ def _failed(
 def _problem(error: CoreError) -> dict[str, Any]:
     problems = [asdict(problem) for problem in error.problems]
     location = asdict(error.location) if error.location is not None else None
-    return {"code": error.code, "message": error.message, "location": location, "problems": problems}
+    found: dict[str, Any] = {"code": error.code, "message": error.message, "location": location, "problems": problems}
+    if isinstance(error, OutOfMemory):
+        found |= {"wanted_bytes": error.wanted, "allowed_bytes": error.allowed}
+    return found
 
 
 def _end_if_device_lost(state: WorkerState) -> None:

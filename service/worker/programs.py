@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from core.compiler.compile import (
@@ -30,12 +31,22 @@ from core.ir.exact import exact
 from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
-from core.wire import Limits, read
 from service.worker.compiling import Compilations
+from service.worker.documents import SHORT_OPS, digest, is_short, read_program
 from service.worker.given import with_sizes
-from service.worker.state import WorkerState
+from service.worker.state import Handler, WorkerState
 
-__all__ = ["CachedProgram", "Prepared", "blocks_of", "cached_program", "check_type", "wire_limits"]
+__all__ = [
+    "Answer",
+    "CachedProgram",
+    "Prepared",
+    "about_program",
+    "blocks_of",
+    "cached_program",
+    "check_type",
+]
+
+Answer = tuple[dict[str, Any], dict[str, Any]]
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
@@ -51,9 +62,6 @@ SLOWER = 20
 
 TRIPS = 100
 """The assumed trips of a loop whose number of trips is unknown."""
-
-SHORT_OPS = 200
-"""The most ops of a program whose backward pass and plan take only milliseconds, so that parking costs more."""
 
 EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
 
@@ -80,6 +88,7 @@ class CachedProgram:
         )
     )
     _ops: int | None = None
+    _short: bool | None = None
 
     def gradient(
         self,
@@ -174,7 +183,7 @@ class CachedProgram:
         if found is not None:
             return Prepared(found, fresh=False)
         certain = self.machine == "always" or (self.machine == "auto" and repeated)
-        if self.compilations is None or (self._is_short and not certain):
+        if self.compilations is None or (self.is_short and not certain):
             executable = self._noted(_timed(lambda: self._planned(compile)))
             if self._becomes_code(executable, repeated):
                 executable = self._in_thread(key, executable.compiled)
@@ -191,9 +200,11 @@ class CachedProgram:
         return self._ops
 
     @property
-    def _is_short(self) -> bool:
+    def is_short(self) -> bool:
         """Whether the compilation without machine code takes only milliseconds."""
-        return self.ops <= SHORT_OPS
+        if self._short is None:
+            self._short = self.ops * _depth(self.program.block) <= SHORT_OPS
+        return self._short
 
     def _in_thread(self, key: Hashable, compile: Callable[[], Executable]) -> Executable:
         """The result of `compile`, run in the compilation thread. Raises CompilationPending until it is done."""
@@ -225,9 +236,11 @@ class CachedProgram:
 def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram:
     """The program ``args["program_id"]``, read from ``args["document"]`` if the cache does not contain it.
 
-    Without an id, the program is read from the document and not cached.
-    Raises ExecutionError (program_unknown) if the cache does not contain it and there is no document: the service then
-    sends the call again with the document. Raises ProgramError if the document is not a valid program.
+    Without an id, a short program is read from the document and not cached; a long one is cached by its content, so
+    that the call that is sent again finds it. Long documents are read in a compilation thread.
+    Raises CompilationPending; ExecutionError (program_unknown) if the cache does not contain the program and there is
+    no document: the service then sends the call again with the document. Raises ProgramError if the document is not a
+    valid program.
     """
     id, document = args.get("program_id"), args.get("document")
     found: CachedProgram | None = state.programs.get(id)
@@ -235,36 +248,44 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
         return found
     if document is None:
         raise ExecutionError("this worker does not have the program in its cache", "program_unknown")
-    # without an id, the call sent again would read another object and wait again
-    compilations = state.compilations if id is not None else None
-    cached = CachedProgram(read_program(state, document), machine_for(state), compilations, state.note_compilation)
+    compilations = state.compilations
+    if compilations is None or is_short(document):
+        program = read_program(state.settings, document)
+        if id is None:  # the call sent again would read another object and wait again
+            compilations = None
+    else:
+        if id is None:
+            id = digest(document)
+            found = state.programs.get(id)
+            if found is not None:
+                return found
+        program = compilations.result(("read", id), lambda: read_program(state.settings, document))
+    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation)
     if id is not None:
         state.programs.put(id, cached)
     return cached
 
 
+def about_program(examine: Callable[[CachedProgram, dict[str, Any]], Answer]) -> Handler:
+    """The handler that calls `examine` with the program of a call, in a compilation thread unless that is short.
+
+    examine: a pure function of the program and of the other arguments of the call.
+    """
+
+    def handler(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+        cached = cached_program(state, args)
+        if cached.compilations is None or cached.is_short:
+            return examine(cached, args)
+        more = {name: value for name, value in args.items() if name != "document"}
+        key = (examine.__name__, id(cached), msgspec.json.encode(more, order="sorted"))
+        return cached.compilations.result(key, lambda: examine(cached, args))  # type: ignore[no-any-return]
+
+    return handler
+
+
 def machine_for(state: WorkerState) -> Machine:
     """Whether this worker compiles programs to machine code: "auto" decides for each program."""
     return state.settings.get("compile", "never") if state.device == "cpu" else "never"
-
-
-def read_program(state: WorkerState, document: Any) -> Program:
-    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes."""
-    return read(document, wire_limits(state.settings))
-
-
-def wire_limits(s: Mapping[str, Any]) -> Limits:
-    """The limits on documents in the settings."""
-    return Limits(
-        max_blocks=s["blocks"],
-        max_depth=s["block_nesting"],
-        max_ops=s["ops"],
-        max_vars=s["variables"],
-        max_name=s["name_length"],
-        max_rank=s["tensor_rank"],
-        max_elements=s["tensor_elements"],
-        max_bytes=s["tensor_bytes"],
-    )
 
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:
@@ -283,6 +304,15 @@ def blocks_of(root: Block) -> Iterator[Block]:
     while level:
         yield from level
         level = [inner for block in level for op in block.ops for _, inner in inner_blocks(op)]
+
+
+def _depth(root: Block) -> int:
+    """The number of levels of blocks."""
+    depth, level = 0, [root]
+    while level:
+        depth += 1
+        level = [inner for block in level for op in block.ops for _, inner in inner_blocks(op)]
+    return depth
 
 
 def op_count(root: Block) -> int:

@@ -15,6 +15,7 @@ from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 from service.worker.given import missing_inputs
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
@@ -22,6 +23,12 @@ __all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MOST_INSIDE = 0.5
+"""Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
+
+The prediction is for slow cases, so ops that take longer than this on a slow machine still end within `cancel_grace`.
+"""
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
@@ -43,6 +50,8 @@ def limits_of(state: WorkerState) -> RunLimits:
         max_bytes=state.settings["tensor_bytes"],
         deadline=state.stop.deadline,
         should_stop=state.stop.should_stop,
+        most_inside=MOST_INSIDE if state.device == "cpu" else None,
+        memory=state.memory,
     )
 
 
@@ -93,8 +102,8 @@ def answer_of(
     For a sparse gradient, ``grad/<name>`` holds the values of some rows of the table, ``rows/<name>`` their numbers,
     and the member `sparse` the table's shape.
     A norm that is not finite becomes null, because JSON has no number for it. `times` become the member `profile`.
-    Raises ExecutionError (not_finite) if `require_finite` and a value is not finite, ProgramError (bad_query) for
-    returned gradients that were not computed.
+    Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
+    is not finite, ProgramError (bad_query) for returned gradients that were not computed.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
@@ -124,6 +133,7 @@ def answer_of(
     for name in returning:
         if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
+    require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
     result["messages"] = [_message(each) for each in out.messages]

@@ -6,20 +6,23 @@ runs out of memory does not change the session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from core.compiler.compile import Clip, LossScale
-from core.ir import Program
+from core.compiler.compile import Clip, Executable, LossScale
+from core.cost.scratch import drawn_bytes
+from core.ir import Program, TensorType, Variable
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.suggest import near
+from core.ops.common.types import as_dtype, byte_size
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
 from service.worker.given import BY_ROLE, Mistakes, check_values, outputs_of
 from service.worker.given_gradients import given_gradients
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession
@@ -54,13 +57,16 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     _check_slots(cached, optimizer)
     clip = Clip.read(args["clip"]) if args["clip"] else None
     scale = LossScale.read(args["loss_scale"]) if args.get("loss_scale") is not None else None
-    cached.training(query, optimizer, clip, (), {}, scale)  # raises for a wrong query now, and not at the first step
+    # raises for a wrong query now, and not at the first step
+    training = cached.training(query, optimizer, clip, (), {}, scale).executable
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(
                 f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
             )
     given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
+    slots = _slots_of(cached, training)
+    _check_memory(state, training, [v.type for v in variables if v.name not in given], slots)
     defaults = {v.name: {"type": "zeros"} for v in cached.program.states}
     first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
     values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
@@ -73,6 +79,8 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         seed=args["seed"],
         parameters={v.name: values[v.name] for v in cached.program.parameters},
         states={v.name: values[v.name] for v in cached.program.states},
+        # allocated now, so that no other session can take their memory before the first step
+        slots={v.name: state.xp.zeros(v.type.shape, as_dtype(v.type.dtype)) for v in slots},
     )
     return {**session.about(), "bytes": sum(value.nbytes for value in values.values())}, {}
 
@@ -211,6 +219,24 @@ def _session(state: WorkerState, args: Mapping[str, Any]) -> WorkerSession:
     if session is None:
         raise ExecutionError("the worker does not have this session", "session_unknown")
     return session
+
+
+def _slots_of(cached: CachedProgram, training: Executable) -> list[Variable]:
+    """The optimiser state of a training step."""
+    own = {v.name for v in cached.program.states}
+    return [v for v in training.inputs if v.role == "state" and v.name not in own]
+
+
+def _check_memory(
+    state: WorkerState, training: Executable, drawn: Sequence[TensorType], slots: Sequence[Variable]
+) -> None:
+    """Raises OutOfMemory if the values of a session and its first step do not fit into the memory that is left.
+
+    drawn: types of the values that are initialised. Open sizes of feeds count as 1.
+    """
+    peak = training.peak(training.machine is not None).peak
+    held = sum(byte_size(v.type) for v in slots)
+    require(state.memory, drawn_bytes(drawn) + held + peak, "the session with its first step")
 
 
 def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
+from service.worker.memory import HostMemory, Memory
 
 __all__ = ["Handler", "StopSignal", "WorkerState"]
 
@@ -22,7 +24,10 @@ PROGRAM_ROOM = 400_000
 
 
 class StopSignal:
-    """Whether the current call must stop. A check takes less than a microsecond, so handlers check between ops."""
+    """Whether the current call must stop. A check takes less than a microsecond, so handlers check between ops.
+
+    It is a `core.ir.stop.Watch` of the call's own transformations.
+    """
 
     __slots__ = ("_call", "_page", "deadline")
 
@@ -39,6 +44,12 @@ class StopSignal:
 
     def should_stop(self) -> bool:
         return self.reason() is not None
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def poll(self) -> None:
+        self.check()
 
     def check(self) -> None:
         """Raises ExecutionError with code canceled or deadline_exceeded when the call must stop."""
@@ -63,6 +74,8 @@ class WorkerState:
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
     compile_seconds: seconds spent on compiling programs for the current call.
+    memory:       limits the arrays of runs, on the device that they run on; None for no limit.
+    host_memory:  limits requests and answers; on a CPU worker it is `memory`.
     """
 
     worker: str
@@ -77,6 +90,8 @@ class WorkerState:
     steps: Any = None
     compilations: Compilations | None = None
     compile_seconds: float = 0.0
+    memory: Memory | None = None
+    host_memory: HostMemory | None = None
 
     @property
     def residents(self) -> int:

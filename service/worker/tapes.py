@@ -11,8 +11,8 @@ import numpy as np
 from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError, ProgramError, escaped
 from core.tape import Appended, Steps, Tape, TapeLimits
+from service.worker.documents import wire_limits
 from service.worker.given import FLAWED, Mistakes
-from service.worker.programs import wire_limits
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
 

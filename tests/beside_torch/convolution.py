@@ -168,6 +168,8 @@ def spread(x: tuple[int, ...], k: int) -> list[Inputs]:
         *CONVS[:3],
         {"strides": (2,), "paddings": (1,), "output_padding": (1,)},
         {"strides": (2,), "dilations": (2,)},
+        {"dilations": (3,), "output_padding": (2,)},
+        {"strides": (2,), "dilations": (4,), "paddings": (1,), "output_padding": (3,)},
     ]
     plain = [case((2, 4, *x[2:]), (4, 3, *[k] * n), (3,), **attrs) for attrs in ways]
     grouped = [case((2, 4, *x[2:]), (4, 2, *[k] * n), groups=2, **attrs) for attrs in ways]

@@ -63,7 +63,7 @@ def even(paddings: Any, n: int) -> bool:
 
 def avg_pool(n: int) -> Callable[..., Any]:
     def f(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, exclusive: bool) -> Any:
-        if even(paddings, n) and (exclusive or not ceil_mode):
+        if even(paddings, n):
             run = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[n - 1]
             steps = None if strides is None else each(strides, n)
             borders = tuple(a for a, _ in pads(paddings, n))

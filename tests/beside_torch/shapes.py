@@ -137,6 +137,8 @@ OPS: dict[str, Callable[..., Any]] = {
     "expand": expand,
     "expand_as": lambda x, like: x.expand_as(like),
     "flatten": flatten,
+    "merge_axes": lambda x, start, end: torch.flatten(x, start, end - 1),
+    "unflatten": lambda x, axis, sizes: torch.unflatten(x, axis, sizes),
     "flatten_contiguous_range": lambda x, start_axis, stop_axis: torch.flatten(x, start_axis, stop_axis),
     "flip": lambda x, axes: torch.flip(x, axes),
     "meshgrid": lambda *x: tuple(torch.meshgrid(*x, indexing="ij")),

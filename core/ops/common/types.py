@@ -19,6 +19,7 @@ __all__ = [
     "broadcast",
     "broadcast_shapes",
     "byte_size",
+    "element_of",
     "floating",
     "holds",
     "joined_type",
@@ -137,11 +138,17 @@ def product(sizes: Iterable[int]) -> int:
     return -1 if unknown and total else total
 
 
+def element_of(type: Type) -> TensorType:
+    """`type`, or for a stack, however deep, the type of its arrays."""
+    while isinstance(type, StackType):
+        type = type.element
+    return type
+
+
 @lru_cache(REMEMBERED)
 def byte_size(type: Type) -> int:
     """The bytes of an array of `type`. An unknown size counts as 1, and a stack as one element."""
-    while isinstance(type, StackType):
-        type = type.element
+    type = element_of(type)
     width = 1 if type.dtype == "bool" else as_dtype(type.dtype).itemsize
     return width * math.prod(max(n, 0 if n == 0 else 1) for n in type.shape)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from core.ir.attr_groups import AttrGroup
 from core.ir.errors import ProgramError
+from core.ops.common.ranges import Count, Reach, Span
 
 __all__ = [
     "PLANE",
@@ -32,16 +33,16 @@ __all__ = [
 class Window(AttrGroup):
     """How windows move over spatial axes: one number for all axes, or one for each. For `paddings` see `pads_of`."""
 
-    strides: tuple[int, ...] = (1,)
-    paddings: tuple[int, ...] = (0,)
-    dilations: tuple[int, ...] = (1,)
+    strides: tuple[Span, ...] = (1,)
+    paddings: tuple[Reach, ...] = (0,)
+    dilations: tuple[Span, ...] = (1,)
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution(Window):
     """How a filter moves over x, and in how many groups it divides the channels."""
 
-    groups: int = 1
+    groups: Count = 1
 
 
 PLANE = Convolution(strides=(1, 1), paddings=(0, 0), dilations=(1, 1))
@@ -120,6 +121,8 @@ def _overlap(size: int, count: int, step: int, start: int) -> tuple[slice, slice
 
 def blocks(shape: tuple[int, ...], room: int) -> Iterator[tuple[slice, ...]]:
     """Blocks of at most `room` elements (at least one) that cover an array, with whole last axes where they fit."""
+    if 0 in shape:
+        return
     steps: list[int] = []
     for n in reversed(shape):
         step = max(1, min(n, room))

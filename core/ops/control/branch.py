@@ -166,12 +166,12 @@ def _keep_in_branches(a: Adjoint, index: int, op: Op, sides: list[Side], kept: l
         for which, s in enumerate(sides):
             b = BlockBuilder.like(s.forward)
             other = sides[1 - which].adjoint.b
-            absent = [empty(b, other.types[n]) for n in kept[1 - which]]
+            zeros = {type: empty(b, type) for type in dict.fromkeys(other.types[n] for n in kept[1 - which])}
+            absent = [zeros[other.types[n]] for n in kept[1 - which]]
             own = [b.value(n) for n in kept[which]]
             extra = [*own, *absent] if which == 0 else [*absent, *own]
             blocks.append(b.build([*s.adjoint.block.results, *extra]))
-        names = [f"{n}@KEPT" for n in (*kept[0], *kept[1])]
-        outputs = (*op.outputs, *free_names(a, names))
+        outputs = (*op.outputs, *free_names(a, [*kept[0], *kept[1]], "KEPT"))
     true_block, false_block = blocks
     op = replace(op, outputs=outputs, attrs={**op.attrs, "true_block": true_block, "false_block": false_block})
     a.rewrite(index, a.b.typed(op))

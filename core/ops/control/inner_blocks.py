@@ -10,6 +10,7 @@ from core.autodiff.adjoint import Adjoint
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type, live, reads, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
+from core.ir.generated import numbered, residual
 from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
@@ -66,7 +67,7 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
         if needed.isdisjoint(op.outputs):
             continue
         # an output that is stored exists already: its recomputed copy gets a name that no op reads
-        outputs = tuple(n if lost(n) else a.b.fresh(n) for n in op.outputs)
+        outputs = tuple(n if lost(n) else a.b.fresh(op.type) for n in op.outputs)
         a.b.types.update((new, a.b.types[old]) for new, old in zip(outputs, op.outputs, strict=True))
         ops.append(silent(replace(op, outputs=outputs)))
         needed.update(n for n in op.inputs if n != HOLE and lost(n))
@@ -106,13 +107,7 @@ def empty(b: BlockBuilder, type: Type) -> Value:
     return b.constant(0.0, type.dtype, tuple(max(n, 0) for n in type.shape))
 
 
-def free_names(a: Adjoint, names: Sequence[str]) -> list[str]:
-    """`names`, with a number added to each that is in use already."""
-    out: dict[str, None] = {}
-    for name in names:
-        free, n = name, 0
-        while free in a.b.types or free in out:
-            n += 1
-            free = f"{name}@{n}"
-        out[free] = None
-    return list(out)
+def free_names(a: Adjoint, names: Sequence[str], tag: str) -> list[str]:
+    """Names for the residuals of the inner variables `names` in the block of `a`."""
+    last: dict[str, int] = {}
+    return [numbered(residual(name, tag), a.b.types, last) for name in names]

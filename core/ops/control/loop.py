@@ -72,6 +72,8 @@ def loop(
         state = results[:carried]
         for stack, value in zip(recorded, results[carried:], strict=True):
             stack.append(value)
+            if not isinstance(value, list):  # an inner loop has counted the elements of its stack
+                run.keep(value.nbytes, "the record of the loop")
         done += 1
     if reverse:
         recorded = [stack[::-1] for stack in recorded]
@@ -334,7 +336,7 @@ def _record(a: Adjoint, index: int, op: Op, body: Block, kept: list[str]) -> tup
     n = op.attrs["carried"]
     recorded = list(body.results[n:])
     new = [name for name in kept if name not in recorded]
-    outputs = (*op.outputs, *free_names(a, [f"{name}@STACK" for name in new]))
+    outputs = (*op.outputs, *free_names(a, new, "STACK"))
     results = (*body.results, *new)
     op = replace(op, outputs=outputs, attrs={**op.attrs, "sub_block": replace(body, results=results)})
     a.rewrite(index, a.b.typed(op))

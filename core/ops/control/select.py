@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from core.ir import INTEGERS, TensorType
+from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
+from core.ops.common.ranges import OpenSize
 from core.ops.common.types import joined_type, matches
 
 __all__: list[str] = []
@@ -91,7 +95,14 @@ select_output.example(
 
 
 @op(reports=True)
-def print_(xp, x, *, message: str = "", summarize: int = 20, first_n: int = -1):
+def print_(
+    xp,
+    x,
+    *,
+    message: Annotated[str, Bounds(max_length=MAX_MESSAGE)] = "",
+    summarize: Annotated[int, Bounds(ge=0, le=MAX_ELEMENTS)] = 20,
+    first_n: int = -1,
+):
     """``out = x``. The answer of the run reports the first `summarize` elements of x under `messages`.
 
     A print whose output is not read does nothing, as any op that no result needs: write it over x, or read it. Inside a
@@ -103,10 +114,6 @@ def print_(xp, x, *, message: str = "", summarize: int = 20, first_n: int = -1):
 
 @print_.infer
 def print_infer(x, *, message, summarize, first_n):
-    if len(message) > MAX_MESSAGE or not 0 <= summarize <= MAX_ELEMENTS:
-        raise ProgramError(
-            f"print takes a message of at most {MAX_MESSAGE} characters and at most {MAX_ELEMENTS} elements", "bad_attr"
-        )
     return x
 
 
@@ -146,7 +153,7 @@ assert_.example(
 
 
 @op
-def check_shape(xp, x, *, shape: tuple[int, ...]):
+def check_shape(xp, x, *, shape: tuple[OpenSize, ...]):
     """x, unchanged. A shape other than `shape` is an error of the run, at this op.
 
     A size of -1 matches any size. A function that declares sizes checks operands of unknown sizes this way.
@@ -158,8 +165,6 @@ def check_shape(xp, x, *, shape: tuple[int, ...]):
 
 @check_shape.infer
 def check_shape_infer(x, *, shape):
-    if any(n < -1 for n in shape):
-        raise ProgramError(f"sizes must be whole numbers from 0, or -1, not {list(shape)}", "bad_attr")
     if not matches(x, TensorType(shape, x.dtype)):
         raise ProgramError(f"{x} cannot have the shape {list(shape)}", "shape_mismatch")
     return TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, shape, strict=True)), x.dtype)

@@ -8,13 +8,15 @@ element of the cotangent of an array, in the middle or after the end, is zero.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from core.ir import INTEGERS, StackType, TensorType, Type
+from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, composite, op
+from core.ops.common.ranges import OpenSize
 from core.ops.common.types import as_dtype, joined_type, matches
 
 __all__: list[str] = []
@@ -44,15 +46,13 @@ def _element(type: Type) -> TensorType:
 
 
 @op(no_gradient="it is a constant")
-def create_array(xp, *, shape: tuple[int, ...], dtype: Dtype = "float32"):
+def create_array(xp, *, shape: tuple[OpenSize, ...], dtype: Dtype = "float32"):
     """An empty tensor array, for elements of that dtype and shape; a size of -1 stands for any size."""
     return []
 
 
 @create_array.infer
 def create_array_infer(*, shape, dtype):
-    if any(n < -1 for n in shape):
-        raise ProgramError(f"sizes must be at least 0, or -1, not {list(shape)}", "bad_attr")
     return StackType(TensorType(shape, dtype))
 
 
@@ -223,7 +223,7 @@ array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
 
 
 @op(stacks=True)
-def array_join(xp, array, like=None, *, shape: tuple[int, ...], dtype: Dtype, count: int = -1):
+def array_join(xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtype, count: OpenSize = -1):
     """The elements of an array, each of `shape`, along a new first axis.
 
     like, count: a tensor like the result, or the number of elements. They give the sizes if the array is empty, and the
@@ -237,6 +237,8 @@ def array_join(xp, array, like=None, *, shape: tuple[int, ...], dtype: Dtype, co
         sizes = like.shape[1:]
     if like is not None or count < 0:
         count = len(array) if like is None else like.shape[0]
+    if len(array) > count:
+        raise ExecutionError(f"an array of {len(array)} elements does not fit into {count}", "shape_mismatch")
     out = xp.zeros((count, *sizes), dtype=as_dtype(dtype))
     for i, each in enumerate(array):
         if each is not None:
@@ -318,7 +320,7 @@ array_split_as.example(
 
 
 @op(stacks=True)
-def array_chunks(xp, array, *, order: int = 1):
+def array_chunks(xp, array, *, order: Annotated[int, Bounds(ge=1, le=64)] = 1):
     """The elements in runs, as an array of arrays. Run k = 1, 2, ... has binom(k + order - 1, order) elements.
 
     With order 1 the runs have 1, 2, 3, ... elements, with order 2 they have 1, 3, 6, ...; the last may be shorter.
@@ -334,8 +336,6 @@ def array_chunks(xp, array, *, order: int = 1):
 
 @array_chunks.infer
 def array_chunks_infer(array, *, order):
-    if order < 1:
-        raise ProgramError(f"order must be at least 1, not {order}", "bad_attr")
     return StackType(_array(array, "array_chunks"))
 
 

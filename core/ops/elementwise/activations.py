@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Count, Nonzero, NotNegative
 from core.ops.common.types import axis_of, matches
 from core.ops.elementwise.arithmetic import abs_
 from core.ops.elementwise.logic import greater_equal, greater_than, less_equal, where
@@ -93,13 +94,11 @@ selu.example(_cases(lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.ex
 
 
 @composite
-def celu(x, *, alpha: float = 1.0):
+def celu(x, *, alpha: Nonzero = 1.0):
     """Continuously differentiable ELU (Barron 2017): ``out = x`` where x > 0, else ``alpha * (exp(x / alpha) - 1)``.
 
-    `alpha` must not be 0. The gradient at 0 is 1.
+    The gradient at 0 is 1.
     """
-    if alpha == 0:
-        raise ProgramError("alpha must not be 0", "bad_attr")
     return where(_positive(x), x, expm1(_negative_part(x) / alpha) * alpha)
 
 
@@ -137,7 +136,7 @@ softsign.example(_cases(lambda x: x / (1 + np.abs(x))))
 
 
 @composite
-def softshrink(x, *, alpha: float = 0.5):
+def softshrink(x, *, alpha: NotNegative = 0.5):
     """Soft shrinkage: ``sign(x) * max(|x| - alpha, 0)`` moves x towards 0 by `alpha`.
 
     The gradient at -alpha and at alpha is 0.
@@ -183,7 +182,7 @@ hard_sigmoid.example(_cases(lambda x: np.clip(0.2 * x + 0.5, 0, 1), slope=0.2))
 
 
 @composite
-def hard_swish(x, *, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0):
+def hard_swish(x, *, threshold: float = 6.0, scale: Nonzero = 6.0, offset: float = 3.0):
     """Piecewise swish: ``out = x * min(max(x + offset, 0), threshold) / scale`` (Howard et al. 2019).
 
     Where ``x + offset`` is 0 or `threshold`, the factor ``min(max(...))`` has gradient 0, as in `relu6`.
@@ -201,8 +200,8 @@ def hard_tanh(x, *, min: float = -1.0, max: float = 1.0):
 
     The gradient is 0 on both bounds. The gradient of `clip` is 1 there.
     """
-    if not min < max:
-        raise ProgramError(f"min {min} must be below max {max}", "bad_attr")
+    if not min <= max:
+        raise ProgramError(f"min {min} is above max {max}", "bad_attr")
     return _clamped(x, min, max)
 
 
@@ -259,13 +258,13 @@ prelu.example(
 
 
 @composite
-def maxout(x, *, groups: int, axis: int = 1):
+def maxout(x, *, groups: Count, axis: int = 1):
     """Maximum of each group of `groups` consecutive elements along `axis` (Goodfellow et al. 2013).
 
     ``out[i] = max(x[groups * i], ..., x[groups * i + groups - 1])``. Tied elements share the gradient evenly.
     """
     at = axis_of(axis, x.rank)
-    if groups < 1 or x.shape[at] == -1 or x.shape[at] % groups:
+    if x.shape[at] == -1 or x.shape[at] % groups:
         raise ProgramError(
             f"the size of axis {axis} of {x.type} must be known and a multiple of {groups}", "shape_mismatch"
         )

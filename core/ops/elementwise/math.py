@@ -8,6 +8,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
+from core.ops.common.ranges import Nonzero
 from core.ops.common.types import floating, working_dtype
 from core.ops.elementwise.logic import equal, greater_than, where, where_or_zero
 from core.ops.shape.creation import fill_zeros_like, full_like
@@ -206,7 +207,7 @@ clip.example(lambda: [Example((A,), (np.clip(A, -1.0, 2.0),), {"min": -1.0, "max
 
 
 @op(elementwise=True)
-def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
+def softplus(xp, x, *, beta: Nonzero = 1.0, threshold: float | None = None):
     """Smooth approximation of ReLU (Dugas et al. 2001): ``out = log(1 + exp(beta * x)) / beta``, without overflow.
 
     - `threshold`: where ``beta * x`` exceeds it, out is x and the gradient is 1. With null, the formula applies
@@ -223,8 +224,6 @@ def softplus(xp, x, *, beta: float = 1.0, threshold: float | None = None):
 
 @softplus.infer
 def softplus_infer(x, *, beta, threshold):
-    if beta == 0:
-        raise ProgramError("beta must not be 0", "bad_attr")
     return floating(x)
 
 

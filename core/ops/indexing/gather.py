@@ -13,6 +13,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, op
+from core.ops.common.ranges import Size
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import as_dtype, axis_of, matches, same_dtype
 
@@ -128,7 +129,7 @@ index_select.example(
 
 
 @op(no_gradient="its result is a constant of its integer input")
-def one_hot(xp, x, *, depth: int, dtype: Dtype = "float32"):
+def one_hot(xp, x, *, depth: Size, dtype: Dtype = "float32"):
     """``out[..., k] = 1`` where ``k == x[...]``, else 0. An index outside 0 to depth - 1 is an error."""
     if x.size and bool(xp.any((x < 0) | (x >= depth))):
         raise ExecutionError(f"an index is outside 0 to {depth - 1}", "index_out_of_range")
@@ -140,8 +141,6 @@ def one_hot(xp, x, *, depth: int, dtype: Dtype = "float32"):
 @one_hot.infer
 def one_hot_infer(x, *, depth, dtype):
     check_index(x, "x")
-    if depth < 0:
-        raise ProgramError(f"depth must not be negative: {depth}", "bad_attr")
     return TensorType((*x.shape, depth), dtype)
 
 

@@ -8,6 +8,7 @@ and only it gets a gradient.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -15,14 +16,15 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of, broadcast_shapes, matches
-from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.arithmetic import add, cast
 from core.ops.elementwise.logic import equal, where
 from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
-from core.ops.shape.broadcast import expand, expand_to
+from core.ops.shape.broadcast import expand, expand_as, expand_to
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import fill_zeros_like
-from core.ops.shape.reshape import reshape, reshape_to, unsqueeze
+from core.ops.shape.reshape import merged, reshape, reshape_to, unsqueeze
 
 __all__: list[str] = []
 
@@ -303,11 +305,7 @@ positions_nd.example(
 
 def _as_slices(x, count):
     """x with its first `count` axes flattened to one."""
-    rest = x.shape[count:]
-    if -1 in rest or (0 in rest and -1 in x.shape):
-        raise ProgramError(f"the sizes of the slices of {x.type} must be known", "shape_mismatch")
-    lead = math.prod(x.shape[:count]) if -1 not in x.shape else -1
-    return reshape(x, shape=(lead, *rest))
+    return merged(x, 0, count)
 
 
 @composite
@@ -357,10 +355,8 @@ scatter_nd_add.example(
 
 
 @composite
-def scatter_nd(index, updates, *, shape: tuple[int, ...]):
+def scatter_nd(index, updates, *, shape: tuple[Size, ...]):
     """Zeros of `shape` with ``updates[...]`` added at ``out[index[..., 0], index[..., 1], ...]``."""
-    if any(n < 0 for n in shape):
-        raise ProgramError(f"sizes must be at least 0, not {list(shape)}", "bad_attr")
     return scatter_nd_add(updates.builder.constant(0.0, updates.dtype, shape), index, updates)
 
 
@@ -389,14 +385,17 @@ def index_put(x, values, *index, accumulate: bool = False):
         raise ProgramError(f"values must be {x.dtype}, not {values.type}", "dtype_mismatch")
     shape = broadcast_shapes(*(each.shape for each in index))
     wanted = (*shape, *x.shape[len(index) :])
-    if -1 in wanted:
-        raise ProgramError(f"index_put needs known sizes of indices and slices, not {list(wanted)}", "shape_mismatch")
-    columns = [unsqueeze(cast(_broadcast(each, shape), dtype="int64"), axes=(len(shape),)) for each in index]
-    at = positions_nd(concat(*columns, axis=len(shape)), x)
-    count = math.prod(shape)
-    at = reshape(at, shape=(count,))
-    values = reshape(_broadcast(values, wanted), shape=(count, *x.shape[len(index) :]))
+    whole = [cast(each, dtype="int64") for each in index]
+    if -1 in shape:  # only the run knows the shape to which the indices broadcast: that of their sum
+        total = reduce(add, map(fill_zeros_like, whole))
+        whole = [expand_as(each, total) for each in whole]
+    else:
+        whole = [_broadcast(each, shape) for each in whole]
+    at = positions_nd(concat(*(unsqueeze(each, axes=(len(shape),)) for each in whole), axis=len(shape)), x)
     slices = _as_slices(x, len(index))
+    values = _broadcast(values, wanted) if -1 not in wanted else expand_as(values, gather(slices, at, axis=0))
+    at = merged(at, 0, len(shape))
+    values = merged(values, 0, len(shape))
     if accumulate:
         return reshape_to(_added_to(slices, at, values), x)
     return reshape_to(_written(slices, at, values, _each_slice(is_last(at), values)), x)

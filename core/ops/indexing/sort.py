@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
+from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of
 from core.ops.elementwise.logic import where
 from core.ops.elementwise.rounding import isnan
@@ -74,7 +75,7 @@ sort.example(
 
 
 @composite(outputs=("out", "index"))
-def topk(x, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True):
+def topk(x, *, k: Size, axis: int = -1, largest: bool = True, sorted: bool = True):
     """``out[0] >= out[1] >= ...``: the `k` largest (or smallest) elements along `axis`, and their positions in x.
 
     They are in order whether `sorted` is set or not. Of equal elements the first in x comes first and gets the
@@ -98,7 +99,7 @@ topk.example(
 
 
 @composite(outputs=("out", "index"))
-def kthvalue(x, *, k: int, axis: int = -1, keepdims: bool = False):
+def kthvalue(x, *, k: Size, axis: int = -1, keepdims: bool = False):
     """``sort(x)[k - 1]``: the `k`-th smallest element along `axis`, and its position in x."""
     at = axis_of(axis, x.rank)
     if k < 1 or (x.shape[at] >= 0 and k > x.shape[at]):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.halves import with_halves_widened
@@ -62,7 +63,7 @@ def terms_of(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], st
 
 
 @op(broadcasts=True)
-def einsum(xp, *x, equation: str):
+def einsum(xp, *x, equation: Annotated[str, Bounds(max_length=1000)]):
     """Einstein summation: multiplies the operands and sums over each letter that the result lacks, as in
     ``ij,jk->ik``.
 
@@ -164,7 +165,7 @@ def _emit(operands, result, ellipsis):
 
 
 @op
-def diagonals_into(xp, x, like, *, letters: str):
+def diagonals_into(xp, x, like, *, letters: Annotated[str, Bounds(max_length=64)]):
     """Zeros shaped like `like`, with x on the diagonals that einsum reads for ``letters -> letters without
     repeats``.
     """

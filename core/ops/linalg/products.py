@@ -6,11 +6,14 @@ import math
 from functools import reduce
 from itertools import islice
 from string import ascii_letters
+from typing import Annotated
 
 import numpy as np
 
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Count
 from core.ops.common.types import axis_of, same_size
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import slice_
@@ -37,7 +40,7 @@ def _ranks(what: str, *wanted: tuple[object, int]) -> None:
 
 
 @composite
-def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
+def mul_flattened(x, y, *, x_num_col_dims: Count = 1, y_num_col_dims: Count = 1):
     """Matrix product ``x @ y`` of two arrays flattened to matrices: the first `num_col_dims` axes are rows, the others
     columns.
 
@@ -45,7 +48,7 @@ def mul_flattened(x, y, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1):
     product.
     """
     for value, n in ((x, x_num_col_dims), (y, y_num_col_dims)):
-        if not 0 < n < value.rank:
+        if n >= value.rank:
             raise ProgramError(
                 f"{n} row axes of {value.type} must leave at least one row axis and one column axis", "bad_attr"
             )
@@ -252,15 +255,13 @@ trace.example(
 
 
 @composite
-def matrix_power(x, *, n: int):
+def matrix_power(x, *, n: Annotated[int, Bounds(ge=-10_000, le=10_000)]):
     """Power of a square matrix: ``x @ x @ ... @ x``, `n` times.
 
     n = 0 gives the identity. A negative n gives the power of the inverse.
     """
-    if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]) or abs(n) > 10_000:
-        raise ProgramError(
-            f"matrix_power needs square matrices and |n| of at most 10,000, not {x.type} and {n}", "bad_attr"
-        )
+    if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]):
+        raise ProgramError(f"matrix_power needs square matrices, not {x.type}", "shape_mismatch")
     if n == 0:
         mask = diagonal_mask_like(x)
         return cast(mask, dtype=x.dtype)

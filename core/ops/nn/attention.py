@@ -8,6 +8,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Positive
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, where
 from core.ops.elementwise.math import cos, exp, sin
@@ -95,7 +96,7 @@ scaled_dot_product_attention.example(
 
 
 @composite
-def rotary_embedding(x, positions, *, base: float = 10000.0):
+def rotary_embedding(x, positions, *, base: Positive = 10000.0):
     """Rotary position embedding (Su et al. 2021): each pair (i, i + d / 2) of the last axis of x [..., l, d] is
     rotated.
 
@@ -107,8 +108,6 @@ def rotary_embedding(x, positions, *, base: float = 10000.0):
     d = x.shape[-1] if x.rank > 1 else 1
     if d < 2 or d % 2:
         raise ProgramError(f"the last axis of {x.type} must be known and even", "shape_mismatch")
-    if not 0 < base < math.inf:
-        raise ProgramError(f"the base must be positive and finite, not {base}", "bad_attr")
     half = d // 2
     exponents = x.builder.emit("linspace", start=0.0, stop=2.0 / d - 1.0, num=half, dtype="float64")
     rates = exp(exponents * math.log(base))

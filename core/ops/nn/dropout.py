@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Count, Probability
 from core.ops.common.types import axes_of
 from core.ops.elementwise.arithmetic import assign, stop_gradient
 from core.ops.elementwise.logic import greater_equal, where, where_or_zero
@@ -46,17 +47,12 @@ def _zeros(x):
     return where_or_zero(full_like(isnan(x), value=0.0), x)
 
 
-def _check_probability(p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ProgramError(f"p must be within 0 and 1, not {p}", "bad_attr")
-
-
 @composite
 def dropout(
     x,
     key=None,
     *,
-    p: float = 0.5,
+    p: Probability = 0.5,
     is_test: bool = False,
     mode: Literal["upscale_in_train", "downscale_in_infer"] = "upscale_in_train",
     axes: tuple[int, ...] | None = None,
@@ -72,7 +68,6 @@ def dropout(
 
     ``p = 1`` gives zeros. The gradient uses the same mask.
     """
-    _check_probability(p)
     upscale = mode == "upscale_in_train"
     if axes is not None:
         axes = axes_of(axes, x.rank)
@@ -97,13 +92,12 @@ dropout.example(
 
 
 @composite
-def alpha_dropout(x, key=None, *, p: float = 0.5, is_test: bool = False, seed: int = 0, stream: int = 0):
+def alpha_dropout(x, key=None, *, p: Probability = 0.5, is_test: bool = False, seed: int = 0, stream: int = 0):
     """Dropout that keeps mean 0 and variance 1, for use with `selu` (Klambauer et al. 2017).
 
     With probability `p` an element is set to -1.7580993, the limit of `selu` for large negative x. A scale and a shift
     then restore mean and variance. ``p = 1`` gives zeros. A test changes nothing.
     """
-    _check_probability(p)
     if is_test or p == 0:
         return assign(x)
     if p == 1:
@@ -125,7 +119,7 @@ alpha_dropout.example(
 
 
 @composite
-def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
+def temporal_shift(x, *, segments: Count, shift_ratio: float = 0.25):
     """Temporal shift of channels of [n * segments, c, h, w], the consecutive frames of n videos (Lin et al. 2019).
 
     The first ``floor(c * shift_ratio)`` channels come from the frame before, the next as many from the frame after, and
@@ -137,7 +131,7 @@ def temporal_shift(x, *, segments: int, shift_ratio: float = 0.25):
             "shape_mismatch",
         )
     frames, c, h, w = x.shape
-    if segments < 1 or (frames % segments and frames != -1):
+    if frames % segments and frames != -1:
         raise ProgramError(f"{frames} frames are not a multiple of {segments} segments", "bad_attr")
     shifted_count = int(c * shift_ratio)
     videos = -1 if frames == -1 else frames // segments

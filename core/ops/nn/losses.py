@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import NotNegative, Positive
 from core.ops.elementwise.arithmetic import abs_, pow_
 from core.ops.elementwise.logic import greater_than, less_equal, where
 from core.ops.elementwise.math import clip, exp, log, relu, softplus, square
@@ -72,21 +74,14 @@ def _huber(difference, delta: float):
     """Half the square within `delta`, and a line with slope `delta` outside."""
     size = abs_(difference)
     inside = less_equal(size, _full(size, delta))
-    return where(inside, square(difference) * 0.5, size * delta - 0.5 * delta * delta)
-
-
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ProgramError(f"{name} must be a positive number, not {value}", "bad_attr")
+    return where(inside, square(difference) * 0.5, (size - 0.5 * delta) * delta)
 
 
 @composite
-def huber_loss(x, label, *, delta: float = 1.0, reduction: Reduction = "none"):
+def huber_loss(x, label, *, delta: Positive = 1.0, reduction: Reduction = "none"):
     """Huber loss (Huber 1964) with d = x - label: ``d ** 2 / 2`` for ``|d| <= delta``, else ``delta * (|d| - delta /
     2)``.
     """
-    _positive(delta=delta)
     return reduced(_huber(x - label, delta), reduction)
 
 
@@ -96,7 +91,14 @@ huber_loss.example(
 
 
 @composite
-def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, reduction: Reduction = "mean"):
+def smooth_l1_loss(
+    x,
+    label,
+    *,
+    delta: Positive = 1.0,
+    sigma: Annotated[float, Bounds(ge=1e-150, le=1e150)] | None = None,
+    reduction: Reduction = "mean",
+):
     """Smooth L1 loss (Girshick 2015) with d = x - label: ``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| -
     delta / 2``.
 
@@ -105,9 +107,7 @@ def smooth_l1_loss(x, label, *, delta: float = 1.0, sigma: float | None = None, 
     - `sigma`: if given, delta is ``1 / sigma ** 2``.
     """
     if sigma is not None:
-        _positive(sigma=sigma)
         delta = sigma**-2
-    _positive(delta=delta)
     return reduced(_huber(x - label, delta) / delta, reduction)
 
 
@@ -247,13 +247,11 @@ dice_loss.example(
 
 
 @composite
-def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: float = 2.0, reduction: Reduction = "none"):
+def sigmoid_focal_loss(x, label, *, alpha: float = 0.25, gamma: NotNegative = 2.0, reduction: Reduction = "none"):
     """Focal loss (Lin et al. 2017): cross-entropy of sigmoid(x), weighted by ``alpha_t * (1 - p_t) ** gamma``.
 
     It does not overflow for large logits.
     """
-    if gamma < 0:
-        raise ProgramError(f"gamma must be at least 0, not {gamma}", "bad_attr")
     loss = softplus(x) - x * label
     # 1 - p_t without cancellation where p_t is nearly 1
     yes, no = (exp(-softplus(v)) for v in (-x, x))
@@ -317,14 +315,15 @@ poisson_nll_loss.example(
 
 
 @composite
-def gaussian_nll_loss(x, label, variance, *, full: bool = False, epsilon: float = 1e-6, reduction: Reduction = "mean"):
+def gaussian_nll_loss(
+    x, label, variance, *, full: bool = False, epsilon: Positive = 1e-6, reduction: Reduction = "mean"
+):
     """Negative log-likelihood of a Gaussian (Nix and Weigend 1994): ``(log(v) + (x - label) ** 2 / v) / 2``.
 
     v is max(variance, epsilon). A variance below `epsilon` has gradient 0.
 
     - `full`: add ``log(2 pi) / 2``.
     """
-    _positive(epsilon=epsilon)
     v = clip(variance, min=epsilon)
     each = (log(v) + square(x - label) / v) * 0.5
     return reduced(each + 0.5 * math.log(2.0 * math.pi) if full else each, reduction)

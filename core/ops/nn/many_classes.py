@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Count
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import greater_equal, where
 from core.ops.elementwise.math import clip, exp, log, log1p, softplus
@@ -22,9 +24,11 @@ from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
+Classes = Annotated[int, Bounds(ge=2, le=2**40)]
+
 
 @op(outputs=("table", "code"), no_gradient="its results depend on integers only")
-def tree_path(xp, label, *, num_classes: int):
+def tree_path(xp, label, *, num_classes: Classes):
     """Path from the root of a complete binary tree to each class: inner nodes (-1 beyond the leaf) and branch bits.
 
     With c = label + num_classes, node i of the path is ``(c >> (i + 1)) - 1``, and its branch bit is bit i of c. Both
@@ -48,8 +52,6 @@ def _depth(num_classes: int) -> int:
 @tree_path.infer
 def tree_path_infer(label, *, num_classes):
     check_index(label, "label")
-    if not 2 <= num_classes <= 2**40:
-        raise ProgramError(f"num_classes must be at least 2, not {num_classes}", "bad_attr")
     rows = _rows(label, label.shape[0] if label.rank else -1)
     return (TensorType((rows, _depth(num_classes)), "int64"),) * 2
 
@@ -87,7 +89,7 @@ def _like_label(loss, label):
 
 
 @composite(outputs=("loss",))
-def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code=None, *, num_classes: int = 2):
+def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code=None, *, num_classes: Classes = 2):
     """Hierarchical sigmoid loss (Morin and Bengio 2005): cross-entropy of the branch bits on the tree path to the
     label.
 
@@ -197,7 +199,7 @@ def nce(
     samples=None,
     key=None,
     *,
-    num_neg_samples: int = 10,
+    num_neg_samples: Count = 10,
     sampler: Sampler = "uniform",
     seed: int = 0,
     stream: int = 0,

@@ -7,6 +7,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, op
+from core.ops.common.ranges import Count
 from core.ops.indexing.gather import check_index
 
 __all__: list[str] = []
@@ -15,7 +16,7 @@ X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 
 
 @op(no_gradient="it counts")
-def accuracy(xp, x, label, *, k: int = 1):
+def accuracy(xp, x, label, *, k: Count = 1):
     """Share of rows whose label is among the `k` highest scores: ``right / n``. Without rows it is 0.
 
     x is [n, classes], label [n] or [n, 1]. Of equal scores, the first ones rank higher.
@@ -32,8 +33,6 @@ def accuracy_infer(x, label, *, k):
     fits = any(len(r) == label.rank and _agree(r, label.shape) for r in rows)
     if not x.is_float or x.rank != 2 or not fits:
         raise ProgramError(f"accuracy takes scores [n, classes] and labels [n], not {x} and {label}", "shape_mismatch")
-    if k < 1:
-        raise ProgramError(f"k must be at least 1, not {k}", "bad_attr")
     return TensorType((), x.dtype)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import NotNegative
 from core.ops.common.types import product
 from core.ops.elementwise.arithmetic import stop_gradient
 from core.ops.elementwise.logic import where
@@ -25,7 +26,7 @@ LIST = np.arange(1.0, 7.0) / 4
 
 
 @composite
-def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: float = 1e-5):
+def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: NotNegative = 1e-5):
     """Layer normalisation: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
     `begin_norm_axis` on.
 
@@ -80,7 +81,7 @@ def batch_norm(
     variance,
     *,
     momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    epsilon: NotNegative = 1e-5,
     is_test: bool = False,
     use_global_stats: bool = False,
     data_layout: Literal["NCHW", "NHWC"] = "NCHW",
@@ -94,8 +95,13 @@ def batch_norm(
     batch. To keep the updates, write `mean_out` and `variance_out` over `mean` and `variance`. No gradient flows
     through the running statistics.
 
+    An empty vector x is a batch without channels.
+
     - `data_layout`: channels are axis 1 (NCHW) or the last axis (NHWC).
     """
+    if x.shape in ((0,), (-1,)):
+        x = x.builder.emit("check_shape", x, shape=(0,))
+        return x + scale + bias, stop_gradient(mean), stop_gradient(variance)
     if x.rank < 2:
         raise ProgramError(f"batch_norm needs a batch and a channel axis, not {x.type}", "shape_mismatch")
     channel = 1 if data_layout == "NCHW" else x.rank - 1
@@ -156,6 +162,7 @@ def _bn_examples():
     stats = (out, 0.5 * updated[:2] + 0.5 * m, 0.5 * wider[:2] + 0.5 * v)
     yield Example((three, S[:2], B[:2], updated[:2], wider[:2]), stats, {"momentum": 0.5})
     yield Example((three[:0], S[:2], B[:2], updated[:2], wider[:2]), (three[:0], updated[:2], wider[:2]))
+    yield Example((np.zeros(0),) * 5, (np.zeros(0),) * 3)
 
 
 batch_norm.example(_bn_examples)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from ml_dtypes import finfo
 
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Count, NotNegative
 from core.ops.common.types import as_dtype, axis_of
 from core.ops.elementwise.arithmetic import pow_, stop_gradient
 from core.ops.elementwise.math import clip, rsqrt, square
@@ -49,7 +53,7 @@ def _spatial(x) -> tuple[int, ...]:
 
 
 @composite
-def instance_norm(x, scale=None, bias=None, *, epsilon: float = 1e-5):
+def instance_norm(x, scale=None, bias=None, *, epsilon: NotNegative = 1e-5):
     """Instance normalisation (Ulyanov et al. 2016): ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
 
     Mean and variance are taken over the spatial axes, for each channel of each sample of x [n, c, *spatial]. The
@@ -59,10 +63,10 @@ def instance_norm(x, scale=None, bias=None, *, epsilon: float = 1e-5):
 
 
 @composite
-def group_norm(x, scale=None, bias=None, *, groups: int, epsilon: float = 1e-5):
+def group_norm(x, scale=None, bias=None, *, groups: Count, epsilon: NotNegative = 1e-5):
     """Group normalisation (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
     c = x.shape[1] if x.rank > 1 else 0
-    if groups < 1 or c < 1 or c % groups or x.shape.count(-1) > 1:
+    if c < 1 or c % groups or x.shape.count(-1) > 1:
         raise ProgramError(f"the channels of {x.type} must be known and a multiple of {groups} groups", "bad_attr")
     grouped = reshape(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
     out = _standardised(grouped, tuple(range(2, x.rank + 1)), epsilon)
@@ -70,7 +74,7 @@ def group_norm(x, scale=None, bias=None, *, groups: int, epsilon: float = 1e-5):
 
 
 @composite
-def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
+def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: NotNegative = 1e-6):
     """Root mean square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``.
 
     The mean is over the axes from `begin_axis` on.
@@ -81,7 +85,7 @@ def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: float = 1e-6):
 
 
 @composite
-def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
+def l2_normalize(x, *, axis: int = -1, epsilon: NotNegative = 1e-12):
     """x divided by its 2-norm along `axis`: ``x / sqrt(max(sum(x ** 2), epsilon))``.
 
     Zeros stay zeros, even if `epsilon` underflows in the dtype of x.
@@ -92,7 +96,7 @@ def l2_normalize(x, *, axis: int = -1, epsilon: float = 1e-12):
 
 
 @composite
-def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75):
+def lrn(x, *, n: Count = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75):
     """Local response normalisation (Krizhevsky et al. 2012) of x [n, c, *spatial].
 
     ``x / (k + alpha * sum of squares of n neighbouring channels) ** beta``. With an even n there is one more neighbour
@@ -100,10 +104,8 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
     """
     _spatial(x)
     c = x.shape[1]
-    if n < 1 or c < 0:
-        raise ProgramError(
-            f"lrn needs n of at least 1 and a known number of channels, not {n} and {x.type}", "bad_attr"
-        )
+    if c < 0:
+        raise ProgramError(f"lrn needs a known number of channels, not {x.type}", "bad_attr")
     before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # no more neighbours than channels
     if before + after >= 1000:
         raise ProgramError(f"n covers {before + after + 1} channels, more than the limit of 1000", "bad_attr")
@@ -115,7 +117,15 @@ def lrn(x, *, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.7
 
 
 @composite(outputs=("out", "u_out", "v_out"))
-def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12):
+def spectral_norm(
+    weight,
+    u,
+    v,
+    *,
+    axis: int = 0,
+    power_iterations: Annotated[int, Bounds(ge=0, le=100)] = 1,
+    epsilon: NotNegative = 1e-12,
+):
     """Spectral normalisation (Miyato et al. 2018): ``weight / (u @ weight @ v)``, the largest singular value by power
     iteration.
 
@@ -124,11 +134,8 @@ def spectral_norm(weight, u, v, *, axis: int = 0, power_iterations: int = 1, eps
     value. `power_iterations` is at most 100.
     """
     at = axis_of(axis, weight.rank)
-    if -1 in weight.shape or not 0 <= power_iterations <= 100:
-        raise ProgramError(
-            f"spectral_norm needs known sizes and 0 to 100 power_iterations, not {weight.type} and {power_iterations}",
-            "bad_attr",
-        )
+    if -1 in weight.shape:
+        raise ProgramError(f"spectral_norm needs known sizes, not {weight.type}", "shape_mismatch")
     order = (at, *(i for i in range(weight.rank) if i != at))
     rows = weight.shape[at]
     matrix = reshape(transpose(weight, axes=order), shape=(rows, -1) if rows else (0, 0))

@@ -11,10 +11,11 @@ import numpy as np
 
 from core.ir.attr_groups import AttrGroup
 from core.ir.registry import Example
+from core.ops.common.ranges import Fraction, NotNegative
 from core.ops.elementwise.arithmetic import abs_, cast, increment, maximum, pow_
 from core.ops.elementwise.logic import equal, greater_than, logical_or, where
 from core.ops.elementwise.math import sqrt, square
-from core.ops.optimizers.updates import STATES, Penalties, check_share, optimizer
+from core.ops.optimizers.updates import STATES, Penalties, optimizer
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
@@ -25,13 +26,9 @@ __all__: list[str] = []
 class Moments(AttrGroup):
     """The decay rates of Adam's running means, and the number added to its divisor."""
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    def check(self) -> None:
-        """Raises ProgramError (bad_attr) for a decay rate outside [0, 1)."""
-        check_share(beta1=self.beta1, beta2=self.beta2)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
 
 
 LAMB = Moments(epsilon=1e-6)
@@ -44,7 +41,6 @@ def _left(beta: float, count, dtype: str):
 
 def _means(gradient, first, second, step, moments):
     """The new running means of the gradient and its square, the new step, and the new step as a float64."""
-    moments.check()
     step = increment(step)
     beta1, beta2 = moments.beta1, moments.beta2
     first = first * beta1 + gradient * (1.0 - beta1)
@@ -116,7 +112,6 @@ def adamax(
 
     Kingma and Ba 2015.
     """
-    moments.check()
     gradient = penalties.added(parameter, gradient)
     step = increment(step)
     first = first * moments.beta1 + gradient * (1.0 - moments.beta1)

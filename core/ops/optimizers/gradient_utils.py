@@ -7,6 +7,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Positive
 from core.ops.common.types import floating
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import greater_than, logical_and, where
@@ -33,14 +34,8 @@ def grad_add(x, y):
 grad_add.example(lambda: [Example((G, G), (2 * G,)), Example((H, H[:1]), (H + 1,)), Example((G[:0], G[:0]), (G[:0],))])
 
 
-def _limit(max_norm: float) -> float:
-    if not 0 < max_norm < float("inf"):
-        raise ProgramError(f"max_norm must be a positive number, not {max_norm}", "bad_attr")
-    return max_norm
-
-
 @composite
-def clip_by_norm(x, *, max_norm: float):
+def clip_by_norm(x, *, max_norm: Positive):
     """``out = x * min(1, max_norm / norm(x))``, with the 2-norm of all elements. The norm is differentiated too."""
     return clip_by_global_norm(x, max_norm=max_norm)
 
@@ -56,7 +51,7 @@ clip_by_norm.example(
 
 
 @op(outputs="out")
-def clip_by_global_norm(xp, *x, max_norm: float):
+def clip_by_global_norm(xp, *x, max_norm: Positive):
     """``out = x * min(1, max_norm / norm)`` for each of x, with the joint 2-norm of all of them (Pascanu et al. 2013).
 
     The norm is computed in float64. If it is not finite, all x stay as they are. The norm is differentiated too; if it
@@ -71,7 +66,6 @@ def clip_by_global_norm(xp, *x, max_norm: float):
 
 @clip_by_global_norm.infer
 def clip_by_global_norm_infer(*x, max_norm):
-    _limit(max_norm)
     return tuple(floating(v) for v in x)
 
 

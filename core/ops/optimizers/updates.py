@@ -20,22 +20,15 @@ import numpy as np
 
 from core.ir.attr_groups import AttrGroup
 from core.ir.builder import Value
-from core.ir.errors import ProgramError
 from core.ir.registry import Example, OpSpec, composite
+from core.ops.common.ranges import Fraction, Nonzero, NotNegative
 from core.ops.elementwise.arithmetic import abs_, sign
 from core.ops.elementwise.logic import equal, less_equal, logical_or, not_equal, where
 from core.ops.elementwise.math import clip, sqrt, square
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__ = ["STATES", "Penalties", "check_share", "optimizer"]
-
-
-def check_share(**values: float) -> None:
-    """Raises ProgramError (bad_attr) for a value outside [0, 1)."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise ProgramError(f"{name} must be at least 0 and below 1, not {value}", "bad_attr")
+__all__ = ["STATES", "Penalties", "optimizer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ def adagrad(
     moment,
     *,
     learning_rate: float = 0.01,
-    epsilon: float = 1e-6,
+    epsilon: NotNegative = 1e-6,
     penalties: Penalties,
 ):
     """``moment += gradient ** 2``; the parameter moves by ``-learning_rate * gradient / (sqrt(moment) + epsilon)``.
@@ -118,12 +111,11 @@ def decayed_adagrad(
     moment,
     *,
     learning_rate: float = 0.01,
-    decay: float = 0.95,
-    epsilon: float = 1e-6,
+    decay: Fraction = 0.95,
+    epsilon: NotNegative = 1e-6,
     penalties: Penalties,
 ):
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
-    check_share(decay=decay)
     gradient = penalties.added(parameter, gradient)
     moment = moment * decay + square(gradient) * (1.0 - decay)
     return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
@@ -137,15 +129,14 @@ def adadelta(
     moves,
     *,
     learning_rate: float = 1.0,
-    rho: float = 0.95,
-    epsilon: float = 1e-6,
+    rho: Fraction = 0.95,
+    epsilon: NotNegative = 1e-6,
     penalties: Penalties,
 ):
     """``parameter - learning_rate * sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient`` (Zeiler 2012).
 
     `moves` and `gradients` are running means of the squares of the moves and of the gradients.
     """
-    check_share(rho=rho)
     gradient = penalties.added(parameter, gradient)
     gradients = gradients * rho + square(gradient) * (1.0 - rho)
     move = gradient * sqrt((moves + epsilon) / (gradients + epsilon))
@@ -162,8 +153,8 @@ def rmsprop(
     velocity,
     *,
     learning_rate: float = 0.01,
-    rho: float = 0.95,
-    epsilon: float = 1e-6,
+    rho: Fraction = 0.95,
+    epsilon: NotNegative = 1e-6,
     momentum: float = 0.0,
     centered: bool = False,
     penalties: Penalties,
@@ -172,7 +163,6 @@ def rmsprop(
 
     The parameter moves by ``-velocity``. With `centered` the square of the running mean is subtracted from mean_square.
     """
-    check_share(rho=rho)
     gradient = penalties.added(parameter, gradient)
     mean_square = mean_square * rho + square(gradient) * (1.0 - rho)
     spread = mean_square
@@ -185,7 +175,9 @@ def rmsprop(
 
 
 @optimizer
-def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0):
+def ftrl(
+    parameter, gradient, squares, linear, *, learning_rate: Nonzero = 0.01, l1: NotNegative = 0.0, l2: NotNegative = 0.0
+):
     """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``.
 
     The learning rate is a divisor, so a constant one must not be 0. In a step whose schedule gives 0 nothing changes.
@@ -195,8 +187,6 @@ def ftrl(parameter, gradient, squares, linear, *, learning_rate: float = 0.01, l
     if isinstance(learning_rate, Value):
         moves = not_equal(learning_rate, fill_zeros_like(learning_rate))
         learning_rate = where(moves, learning_rate, full_like(learning_rate, value=1.0))
-    elif learning_rate == 0:
-        raise ProgramError("the learning_rate of ftrl must not be 0", "bad_attr")
     total = squares + square(gradient)
     # sqrt has no finite gradient where squares is 0, as before the first update
     linear = linear + gradient - (sqrt(total) - sqrt(squares)) * parameter / learning_rate
@@ -218,7 +208,7 @@ def lars(
     momentum: float = 0.9,
     coefficient: float = 0.001,
     penalties: Penalties = LARS,
-    epsilon: float = 0.0,
+    epsilon: NotNegative = 0.0,
 ):
     """`momentum` whose gradient is multiplied by a rate for each parameter (You et al. 2017).
 
@@ -235,9 +225,8 @@ def lars(
 
 
 @composite
-def moving_average(average, x, *, decay: float = 0.999):
+def moving_average(average, x, *, decay: Fraction = 0.999):
     """``decay * average + (1 - decay) * x``: an exponential moving average, for example of parameters."""
-    check_share(decay=decay)
     return average * decay + x * (1.0 - decay)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from core.ir import FLOATS, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, op
+from core.ops.common.ranges import NotNegative, Positive, Size
 from core.ops.common.types import as_dtype
 
 __all__ = ["philox"]
@@ -85,7 +86,7 @@ def uniform_random(
     xp,
     key=None,
     *,
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     min: float = -1.0,
     max: float = 1.0,
     dtype: Dtype = "float32",
@@ -136,9 +137,9 @@ def gaussian_random(
     xp,
     key=None,
     *,
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     mean: float = 0.0,
-    std: float = 1.0,
+    std: NotNegative = 1.0,
     dtype: Dtype = "float32",
     seed: int = 0,
     stream: int = 0,
@@ -152,8 +153,6 @@ def gaussian_random(
 
 @gaussian_random.infer
 def gaussian_random_infer(key, *, shape, mean, std, dtype, seed, stream):
-    if not std >= 0:
-        raise ProgramError(f"std must be at least 0, not {std}", "bad_attr")
     return _random_type(shape, dtype, key)
 
 
@@ -193,9 +192,9 @@ def truncated_gaussian(
     xp,
     key=None,
     *,
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     mean: float = 0.0,
-    std: float = 1.0,
+    std: NotNegative = 1.0,
     dtype: Dtype = "float32",
     seed: int = 0,
     stream: int = 0,
@@ -224,8 +223,8 @@ def exponential(
     xp,
     key=None,
     *,
-    shape: tuple[int, ...],
-    rate: float = 1.0,
+    shape: tuple[Size, ...],
+    rate: Positive = 1.0,
     dtype: Dtype = "float32",
     seed: int = 0,
     stream: int = 0,
@@ -237,8 +236,6 @@ def exponential(
 
 @exponential.infer
 def exponential_infer(key, *, shape, rate, dtype, seed, stream):
-    if not 0 < rate < math.inf:
-        raise ProgramError(f"rate must be above 0 and finite, not {rate}", "bad_attr")
     return _random_type(shape, dtype, key)
 
 
@@ -255,7 +252,7 @@ def randint(
     xp,
     key=None,
     *,
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     low: int = 0,
     high: int,
     dtype: Literal["int32", "int64"] = "int64",
@@ -287,7 +284,7 @@ randint.example(
 
 
 @op(no_gradient=_RANDOM)
-def randperm(xp, key=None, *, n: int, dtype: Literal["int32", "int64"] = "int64", seed: int = 0, stream: int = 0):
+def randperm(xp, key=None, *, n: Size, dtype: Literal["int32", "int64"] = "int64", seed: int = 0, stream: int = 0):
     """The integers 0 to `n` - 1 in a random order."""
     return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype(dtype)
 
@@ -336,7 +333,7 @@ bernoulli.example(
 
 
 @op(no_gradient=_RANDOM)
-def multinomial(xp, p, key=None, *, num_samples: int = 1, replacement: bool = False, seed: int = 0, stream: int = 0):
+def multinomial(xp, p, key=None, *, num_samples: Size = 1, replacement: bool = False, seed: int = 0, stream: int = 0):
     """Positions, int64 [..., num_samples], drawn with probabilities proportional to p [..., n].
 
     Without `replacement` no position is drawn twice (Gumbel top-k, Vieira 2014).
@@ -383,7 +380,7 @@ def multinomial_infer(p, key, *, num_samples, replacement, seed, stream):
     _check_key(key)
     if not p.is_float or p.rank == 0:
         raise ProgramError(f"p must be floats with at least one axis, not {p}", "dtype_mismatch")
-    if num_samples < 0 or (not replacement and 0 <= p.shape[-1] < num_samples):
+    if not replacement and 0 <= p.shape[-1] < num_samples:
         raise ProgramError(f"cannot draw {num_samples} positions from {p}", "bad_attr")
     return TensorType((*p.shape[:-1], num_samples), "int64")
 

@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import over_rows
+from core.ops.common.ranges import OpenSize
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, working_dtype
 from core.ops.elementwise.arithmetic import cast
@@ -31,7 +32,7 @@ def _segment_count(ids, like, num_segments: int) -> int:
 
 
 @op
-def segment_sum(xp, x, ids, like=None, *, num_segments: int = -1):
+def segment_sum(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     """Sum of the rows of each segment: ``out[k]`` is the sum of the rows of x with id k.
 
     The number of segments is `num_segments`, or the number of rows of `like`. A segment without rows gives 0. An id
@@ -75,14 +76,14 @@ def _counts(x, ids, like, num_segments):
 
 
 @composite
-def segment_mean(x, ids, like=None, *, num_segments: int = -1):
+def segment_mean(x, ids, like=None, *, num_segments: OpenSize = -1):
     """Mean of the rows of each segment, with segments as in `segment_sum`. A segment without rows gives 0."""
     total = segment_sum(x, ids, like, num_segments=num_segments)
     return total / over_rows(clip(_counts(x, ids, like, num_segments), min=1.0), total)
 
 
 @op
-def segment_max(xp, x, ids, like=None, *, num_segments: int = -1):
+def segment_max(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     """Maximum of the rows of each segment, element by element, with segments as in `segment_sum`.
 
     A segment without rows gives 0. Tied rows share the gradient evenly.
@@ -123,7 +124,7 @@ def segment_max_vjp(ct, out, x, ids, like, *, num_segments):
 
 
 @composite
-def segment_min(x, ids, like=None, *, num_segments: int = -1):
+def segment_min(x, ids, like=None, *, num_segments: OpenSize = -1):
     """Minimum of the rows of each segment, element by element, with segments as in `segment_sum`.
 
     A segment without rows gives 0. Tied rows share the gradient evenly.

@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Size
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import where
 from core.ops.elementwise.math import clip
@@ -27,7 +28,7 @@ __all__: list[str] = []
     outputs=("states", "origin", "open", "live", "final", "start"),
     no_gradient="its results depend on integers only",
 )
-def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: int = 0):
+def ctc_lattice(xp, label, input_lengths, label_lengths, log_probs, *, blank: Size = 0):
     """The lattice of `ctc_loss`: blank, label 0, blank, label 1, ..., blank are states s = 0 to 2 L of a sequence.
 
     states: [time, n, 2 L + 1], the class of each state, the same at all times.
@@ -80,7 +81,7 @@ def ctc_lattice_infer(label, input_lengths, label_lengths, log_probs, *, blank):
         raise ProgramError(f"label must have one row for each of {batch} sequences, not {label}", "shape_mismatch")
     check_counts(input_lengths, batch, "input_lengths")
     check_counts(label_lengths, batch, "label_lengths")
-    if blank < 0 or -1 < classes <= blank:
+    if -1 < classes <= blank:
         raise ProgramError(f"the blank {blank} is not one of {classes} classes", "bad_attr")
     size = -1 if label.shape[1] == -1 else 2 * label.shape[1] + 1
     return (
@@ -118,7 +119,7 @@ def ctc_loss(
     input_lengths,
     label_lengths,
     *,
-    blank: int = 0,
+    blank: Size = 0,
     zero_infinity: bool = False,
     reduction: Reduction = "mean",
 ):

@@ -13,6 +13,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, Extended, composite, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, row_numbers
+from core.ops.common.ranges import OpenSize, Size
 from core.ops.common.types import as_dtype, product
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
@@ -29,7 +30,7 @@ _INTEGER = "its result is an integer"
 
 
 @op(no_gradient=_INTEGER)
-def sequence_slots(xp, lengths, x, *, width: int = -1):
+def sequence_slots(xp, lengths, x, *, width: OpenSize = -1):
     """For each row of x its position in the padded batch, ``sequence * width + step``.
 
     A width of -1 stands for the length of the longest sequence.
@@ -45,8 +46,6 @@ def sequence_slots(xp, lengths, x, *, width: int = -1):
 
 @sequence_slots.infer
 def sequence_slots_infer(lengths, x, *, width):
-    if width < -1:
-        raise ProgramError(f"width must be at least 0, or -1, not {width}", "bad_attr")
     return row_numbers(lengths, x)
 
 
@@ -59,7 +58,7 @@ sequence_slots.example(
 
 
 @composite
-def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: int = -1):
+def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: OpenSize = -1):
     """``out[i, t]`` is row t of sequence i: [n, padded_length, ...].
 
     Missing rows are filled with `value`, a single element, or without it with the number `pad_value`. A `padded_length`
@@ -84,7 +83,7 @@ def _single(value):
 
 @op(no_gradient="it is a constant")
 def padded_like(
-    xp, lengths, *, shape: tuple[int, ...], width: int = -1, value: Extended = 0.0, dtype: Dtype = "float32"
+    xp, lengths, *, shape: tuple[Size, ...], width: OpenSize = -1, value: Extended = 0.0, dtype: Dtype = "float32"
 ):
     """An array [n, width, *shape] full of `value`, for n lengths. A width of -1 stands for the largest length."""
     size = (int(lengths.max()) if lengths.size else 0) if width == -1 else width
@@ -95,8 +94,6 @@ def padded_like(
 @padded_like.infer
 def padded_like_infer(lengths, *, shape, width, value, dtype):
     check_lengths(lengths)
-    if any(n < 0 for n in shape) or width < -1:
-        raise ProgramError(f"sizes must be at least 0, not {list(shape)}", "bad_attr")
     check_fits(value, dtype)
     return TensorType((lengths.shape[0], width, *shape), dtype)
 
@@ -166,7 +163,7 @@ sequence_unpad.example(
 
 
 @op(no_gradient="it depends on integers only")
-def sequence_mask(xp, lengths, *, maxlen: int = -1, dtype: Dtype = "bool"):
+def sequence_mask(xp, lengths, *, maxlen: OpenSize = -1, dtype: Dtype = "bool"):
     """``out[i, t] = t < lengths[i]``: [n, maxlen]; a `maxlen` of -1 stands for the largest length."""
     width = (int(lengths.max()) if lengths.size else 0) if maxlen == -1 else maxlen
     check_count(lengths.shape[0] * width, f"{lengths.shape[0]} sequences of {width} rows")
@@ -176,8 +173,6 @@ def sequence_mask(xp, lengths, *, maxlen: int = -1, dtype: Dtype = "bool"):
 @sequence_mask.infer
 def sequence_mask_infer(lengths, *, maxlen, dtype):
     check_lengths(lengths)
-    if maxlen < -1:
-        raise ProgramError(f"maxlen must be at least 0, or -1, not {maxlen}", "bad_attr")
     return TensorType((lengths.shape[0], maxlen), dtype)
 
 

@@ -14,6 +14,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
+from core.ops.common.ranges import Count
 from core.ops.common.types import matches
 from core.ops.elementwise.arithmetic import cast, stop_gradient
 from core.ops.elementwise.logic import equal, where
@@ -314,7 +315,7 @@ sequence_concat.example(
 
 
 @op(no_gradient=_INTEGER)
-def context_rows(xp, lengths, x, *, length: int, start: int):
+def context_rows(xp, lengths, x, *, length: Count, start: int):
     """For each row the positions of `length` rows, beginning `start` after it: [rows, length].
 
     A row outside the sequence has the position after the last row of x.
@@ -328,8 +329,6 @@ def context_rows(xp, lengths, x, *, length: int, start: int):
 
 @context_rows.infer
 def context_rows_infer(lengths, x, *, length, start):
-    if length < 1:
-        raise ProgramError(f"context_length must be at least 1, not {length}", "bad_attr")
     return TensorType((*row_numbers(lengths, x).shape, length), "int64")
 
 
@@ -339,7 +338,7 @@ context_rows.example(
 
 
 @composite
-def sequence_conv(x, lengths, filter, *, context_length: int = 3, context_start: int | None = None):
+def sequence_conv(x, lengths, filter, *, context_length: Count = 3, context_start: int | None = None):
     """``out[t] = concat(x[t + start], ..., x[t + start + context_length - 1]) @ filter`` within each sequence.
 
     x is [rows, d] and `filter` [context_length * d, out]. ``start`` is `context_start`; by default the row is in the

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Count, OpenSize, Size
 from core.ops.common.types import axis_of, matches, same_size
 from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
 from core.ops.indexing.gather import gather, slice_
@@ -17,7 +17,7 @@ from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import check_count, fill_zeros_like, full_like
-from core.ops.shape.reshape import reshape, unsqueeze
+from core.ops.shape.reshape import merged, unsqueeze
 
 __all__: list[str] = []
 
@@ -27,19 +27,11 @@ EMPTY = X[:0]
 _INTEGER = "its result is an integer"
 
 
-def _static_size(value: Any, axis: int) -> int:
-    """The size of an axis. Raises ProgramError (shape_mismatch) if it is unknown before the run."""
-    n = value.shape[axis]
-    if n == -1:
-        raise ProgramError(f"the size of axis {axis} must be known, not {value.type}", "shape_mismatch")
-    return n
-
-
 # --- repeating -------------------------------------------------------------------------------------------------
 
 
 @op
-def tile(xp, x, *, repeats: tuple[int, ...]):
+def tile(xp, x, *, repeats: tuple[Size, ...]):
     """x repeated `repeats[i]` times along axis i.
 
     If `repeats` and the axes of x differ in number, the shorter list is padded with 1 in front.
@@ -49,8 +41,6 @@ def tile(xp, x, *, repeats: tuple[int, ...]):
 
 @tile.infer
 def tile_infer(x, *, repeats):
-    if any(n < 0 for n in repeats):
-        raise ProgramError(f"repeats must be at least 0, not {list(repeats)}", "bad_attr")
     rank = max(x.rank, len(repeats))
     shape, counts = _padded_in_front(x.shape, rank), _padded_in_front(repeats, rank)
     return TensorType(tuple(-1 if n == -1 else n * r for n, r in zip(shape, counts, strict=True)), x.dtype)
@@ -79,7 +69,7 @@ tile.example(
 
 
 @op
-def sum_tiles_like(xp, x, like, *, repeats: tuple[int, ...]):
+def sum_tiles_like(xp, x, like, *, repeats: tuple[Size, ...]):
     """Sum of the tiles of x, each shaped like `like`: the transpose of `tile` with these `repeats`. `like` gives only
     its shape.
     """
@@ -112,7 +102,7 @@ sum_tiles_like.example(
 
 
 @composite
-def broadcast_to(x, *, shape: tuple[int, ...]):
+def broadcast_to(x, *, shape: tuple[OpenSize, ...]):
     """x broadcast to `shape`. Another name for `expand`."""
     return expand(x, shape=shape)
 
@@ -168,18 +158,13 @@ repeat_positions.example(
 
 
 @composite
-def repeat(x, counts=None, *, repeats: int = 1, axis: int = 0):
+def repeat(x, counts=None, *, repeats: Size = 1, axis: int = 0):
     """Each slice of x along `axis`, `repeats` times in a row. With `counts`, slice i occurs `counts[i]` times."""
     at = axis_of(axis, x.rank)
     if counts is not None:
         return gather(x, repeat_positions(counts, x, axis=at), axis=at)
-    if repeats < 0:
-        raise ProgramError(f"repeats must be at least 0, not {repeats}", "bad_attr")
-    if x.shape.count(-1) > 1:
-        raise ProgramError(f"repeat allows at most one unknown size, not {x.type}", "shape_mismatch")
     copies = tile(unsqueeze(x, axes=(at + 1,)), repeats=(repeats, *(1,) * (x.rank - at - 1)))
-    n = x.shape[at]
-    return reshape(copies, shape=(*x.shape[:at], -1 if n == -1 else n * repeats, *x.shape[at + 1 :]))
+    return merged(copies, at, at + 2)
 
 
 repeat.example(
@@ -213,6 +198,27 @@ flip.example(
 )
 
 
+@op(no_gradient=_INTEGER)
+def roll_positions(xp, x, *, shift: int, axis: int = 0):
+    """The position along `axis` of x from which `roll` takes each slice, as int64."""
+    n = x.shape[axis]
+    return (xp.arange(n, dtype="int64") - shift % max(n, 1)) % max(n, 1)
+
+
+@roll_positions.infer
+def roll_positions_infer(x, *, shift, axis):
+    return TensorType((x.shape[axis_of(axis, x.rank)],), "int64")
+
+
+roll_positions.example(
+    lambda: [
+        Example((X,), (np.array([2, 0, 1]),), {"shift": 1, "axis": 1}),
+        Example((X,), (np.array([1, 0]),), {"shift": -7}),
+        Example((EMPTY,), (np.zeros(0, int),), {"shift": 3}),
+    ]
+)
+
+
 @composite
 def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
     """x moved cyclically by `shifts[i]` along `axes[i]`: ``out[i] = x[(i - shift) mod n]``."""
@@ -220,7 +226,10 @@ def roll(x, *, shifts: tuple[int, ...], axes: tuple[int, ...]):
         raise ProgramError(f"shifts and axes differ in number: {len(shifts)} and {len(axes)}", "bad_attr")
     for shift, axis in zip(shifts, axes, strict=True):
         at = axis_of(axis, x.rank)
-        n = _static_size(x, at)
+        n = x.shape[at]
+        if n == -1:
+            x = gather(x, roll_positions(x, shift=shift, axis=at), axis=at)
+            continue
         by = shift % n if n else 0
         if by:
             tail = slice_(x, axes=(at,), starts=(n - by,), ends=(n,))
@@ -257,12 +266,11 @@ strided_slice.example(
 
 
 @composite
-def crop(x, *, offsets: tuple[int, ...], shape: tuple[int, ...]):
+def crop(x, *, offsets: tuple[Size, ...], shape: tuple[OpenSize, ...]):
     """The part of x of size `shape` that begins at `offsets`. A size of -1 reaches to the end of the axis."""
-    if len(offsets) != x.rank or len(shape) != x.rank or min((*offsets, 0)) < 0 or min((*shape, 0)) < -1:
+    if len(offsets) != x.rank or len(shape) != x.rank:
         raise ProgramError(
-            f"crop needs {x.rank} offsets of at least 0 and {x.rank} sizes, not {list(offsets)} and {list(shape)}",
-            "bad_attr",
+            f"crop needs {x.rank} offsets and {x.rank} sizes, not {list(offsets)} and {list(shape)}", "bad_attr"
         )
     for n, start, size in zip(x.shape, offsets, shape, strict=True):
         if n >= 0 and (start > n or size > n - start):
@@ -315,16 +323,13 @@ meshgrid.example(
 
 
 @composite(no_gradient=_INTEGER)
-def shard_index(x, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1):
+def shard_index(x, *, index_num: Count, nshards: Count, shard_id: Size, ignore_value: int = -1):
     """Indices local to shard `shard_id`. `index_num` indices are divided into `nshards` equal shards.
 
     An index outside the shard becomes `ignore_value`.
     """
-    if nshards < 1 or not 0 <= shard_id < nshards or index_num < 1:
-        raise ProgramError(
-            f"shard_id must be within 0 to nshards - 1 and index_num positive, not {shard_id}, {nshards}, {index_num}",
-            "bad_attr",
-        )
+    if shard_id >= nshards:
+        raise ProgramError(f"shard_id must be below the {nshards} shards, not {shard_id}", "bad_attr")
     size = -(-index_num // nshards)
     at = x - full_like(x, value=shard_id * size)
     inside = logical_and(greater_equal(at, fill_zeros_like(x)), less_than(at, full_like(x, value=size)))

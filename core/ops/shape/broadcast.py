@@ -7,6 +7,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
+from core.ops.common.ranges import OpenSize, Size
 from core.ops.common.types import broadcast, broadcast_shapes, working_dtype
 
 __all__ = ["expand_to"]
@@ -18,7 +19,7 @@ CUBE = np.sin(np.arange(12.0) * 7 + 1).reshape(2, 3, 2)
 
 
 @op
-def expand(xp, x, *, shape: tuple[int, ...]):
+def expand(xp, x, *, shape: tuple[OpenSize, ...]):
     """x broadcast to `shape`. A size of -1 keeps the size of x."""
     return xp.broadcast_to(x, _resolved(x.shape, shape))
 
@@ -32,7 +33,7 @@ def _resolved(sizes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]
 def expand_infer(x, *, shape):
     if len(shape) < x.rank:
         raise ProgramError(f"cannot expand {x} to {list(shape)}: it has more axes", "shape_mismatch")
-    if any(n < -1 for n in shape) or -1 in shape[: len(shape) - x.rank]:
+    if -1 in shape[: len(shape) - x.rank]:
         raise ProgramError(f"expand needs sizes of at least 0, or -1 for an axis of {x}, not {list(shape)}", "bad_attr")
     out = _resolved(x.shape, shape)
     if any(n not in (-1, 1, m) for n, m in zip(x.shape[::-1], out[::-1], strict=False)):
@@ -90,7 +91,7 @@ def expand_to(value, like):
 
 
 @op
-def sum_to(xp, x, *, shape: tuple[int, ...]):
+def sum_to(xp, x, *, shape: tuple[Size, ...]):
     """x summed to `shape`: the transpose of broadcasting an array of `shape` to x."""
     return _sum_to(xp, x, shape)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, as_tuple, composite, op
+from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of, same_dtype, same_size
 from core.ops.shape.reshape import unsqueeze
 
@@ -64,7 +67,7 @@ concat.example(
 
 
 @op(outputs="out")
-def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis: int = 0):
+def split(xp, x, *, num: Size = 0, sections: tuple[Size, ...] | None = None, axis: int = 0):
     """x split along `axis` into `num` equal parts, or into parts of the sizes in `sections`."""
     sizes = sections if sections is not None else (x.shape[axis] // num,) * num
     return _cut(xp, x, sizes, axis)
@@ -72,7 +75,7 @@ def split(xp, x, *, num: int = 0, sections: tuple[int, ...] | None = None, axis:
 
 def _cut(xp, x, sizes, axis: int):
     """x in pieces of `sizes` along `axis`. Raises ExecutionError where they do not add up, as only a run can tell."""
-    *ends, total = np.cumsum(sizes, dtype=np.int64).tolist()
+    *ends, total = accumulate(sizes)
     if total != x.shape[axis]:
         raise ExecutionError(f"pieces of {list(sizes)} do not add up to {x.shape[axis]}", "shape_mismatch")
     return tuple(xp.split(x, ends, axis=axis))
@@ -82,14 +85,14 @@ def _cut(xp, x, sizes, axis: int):
 def split_infer(x, *, num, sections, axis):
     at = axis_of(axis, x.rank)
     size = x.shape[at]
-    if (num > 0) == (sections is not None) or num < 0:
+    if (num > 0) == (sections is not None):
         raise ProgramError("split needs either num above 0 or sections, not both", "bad_attr")
     check_sections(num)
     if sections is None:
         if size >= 0 and size % num:
             raise ProgramError(f"cannot split axis {at} of {x} into {num} equal parts", "shape_mismatch")
         sections = (size // num if size >= 0 else -1,) * num
-    elif not sections or min(sections) < 0 or (size >= 0 and sum(sections) != size):
+    elif not sections or (size >= 0 and sum(sections) != size):
         raise ProgramError(f"sections {list(sections)} do not add up to axis {at} of {x}", "shape_mismatch")
     return tuple(TensorType((*x.shape[:at], n, *x.shape[at + 1 :]), x.dtype) for n in sections)
 

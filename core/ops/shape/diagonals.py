@@ -27,7 +27,12 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 @op
 def diagonal(xp, x, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
     """Diagonal of two axes of x: ``out[..., i] = x[i, i + offset]``. The diagonal becomes the last axis."""
-    return xp.diagonal(x, offset, axis1, axis2)
+    return xp.diagonal(x, _within(x, offset, axis1, axis2), axis1, axis2)
+
+
+def _within(x, offset: int, axis1: int, axis2: int) -> int:
+    """`offset`, or the nearest one that is still empty: NumPy keeps it in a C int, where a larger one wraps."""
+    return min(max(offset, -x.shape[axis1]), x.shape[axis2])
 
 
 @diagonal.infer
@@ -56,7 +61,7 @@ diagonal.example(
 @op
 def diagonal_into(xp, x, like, *, offset: int = 0, axis1: int = 0, axis2: int = 1):
     """Zeros shaped like `like`, with x at the positions that `diagonal(like)` reads: the transpose of `diagonal`."""
-    out = xp.zeros(like.shape, x.dtype)
+    out, offset = xp.zeros(like.shape, x.dtype), _within(like, offset, axis1, axis2)
     last = xp.moveaxis(out, (axis1, axis2), (-2, -1))
     at = xp.arange(x.shape[-1])
     last[..., at + max(-offset, 0), at + max(offset, 0)] = x

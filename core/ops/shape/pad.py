@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
+from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of
 from core.ops.indexing.gather import gather, slice_
 from core.ops.shape.creation import check_fits
@@ -20,7 +21,7 @@ EMPTY = X[:0]
 
 
 @op
-def pad_constant(xp, x, *, paddings: tuple[int, ...], value: Extended = 0.0):
+def pad_constant(xp, x, *, paddings: tuple[Size, ...], value: Extended = 0.0):
     """x with a border of `value`: ``out[before + i] = x[i]`` along each axis.
 
     - `paddings`: for each axis the number of elements before and after it.
@@ -38,10 +39,8 @@ def pad_constant_infer(x, *, paddings, value):
 
 
 def _check_paddings(x: TensorType, paddings: tuple[int, ...]) -> None:
-    if len(paddings) != 2 * x.rank or any(n < 0 for n in paddings):
-        raise ProgramError(
-            f"paddings of {x} must be {2 * x.rank} sizes of at least 0, not {list(paddings)}", "bad_attr"
-        )
+    if len(paddings) != 2 * x.rank:
+        raise ProgramError(f"paddings of {x} must be {2 * x.rank} sizes, not {list(paddings)}", "bad_attr")
 
 
 @pad_constant.vjp
@@ -61,7 +60,7 @@ pad_constant.example(
 
 
 @op(no_gradient="its result is an integer")
-def border_positions(xp, x, *, axis: int, before: int, after: int, mode: Literal["reflect", "replicate", "circular"]):
+def border_positions(xp, x, *, axis: int, before: Size, after: Size, mode: Literal["reflect", "replicate", "circular"]):
     """Position along `axis` of x of each element of the padded axis, as int64. x gives only its shape."""
     n = x.shape[axis]
     _check_border(n, before, after, mode, f"axis {axis}")
@@ -83,8 +82,6 @@ def _check_border(n: int, before: int, after: int, mode: str, what: str) -> None
 @border_positions.infer
 def border_positions_infer(x, *, axis, before, after, mode):
     n = x.shape[axis_of(axis, x.rank)]
-    if min(before, after) < 0:
-        raise ProgramError(f"paddings must be at least 0, not {before} and {after}", "bad_attr")
     _check_border(n, before, after, mode, f"axis {axis} of {x}")
     return TensorType((-1 if n == -1 else n + before + after,), "int64")
 
@@ -106,7 +103,7 @@ border_positions.example(
 def pad(
     x,
     *,
-    paddings: tuple[int, ...],
+    paddings: tuple[Size, ...],
     value: Extended = 0.0,
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
 ):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from core.ir import TensorType
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import OpenSize
 from core.ops.common.types import axes_of, axis_of, product
 
-__all__: list[str] = []
+__all__ = ["divided", "merged"]
 
 X = np.arange(6.0).reshape(2, 3)
 CUBE = np.arange(8.0).reshape(2, 2, 2) - 3
@@ -17,7 +20,7 @@ EMPTY = X[:0]
 
 
 @op
-def reshape(xp, x, *, shape: tuple[int, ...]):
+def reshape(xp, x, *, shape: tuple[OpenSize, ...]):
     """x with another shape; the elements keep their row-major order. One size may be -1 and is computed from the
     others.
     """
@@ -26,10 +29,8 @@ def reshape(xp, x, *, shape: tuple[int, ...]):
 
 @reshape.infer
 def reshape_infer(x, *, shape):
-    if shape.count(-1) > 1 or any(n < -1 for n in shape):
-        raise ProgramError(
-            f"at most one size of {list(shape)} may be -1, and the others must be at least 0", "bad_attr"
-        )
+    if shape.count(-1) > 1:
+        raise ProgramError(f"at most one size of {list(shape)} may be -1", "bad_attr")
     total, rest = product(x.shape), product(n for n in shape if n != -1)
     if total == -1:
         return TensorType(shape, x.dtype)
@@ -82,6 +83,83 @@ reshape_as.example(
         Example((EMPTY, np.zeros((4, 0))), (np.zeros((4, 0)),)),
     ]
 )
+
+
+@op
+def merge_axes(xp, x, *, start: int, end: int):
+    """x with its axes from `start` to ``end - 1`` merged into one, in row-major order. Any sizes may be open."""
+    return x.reshape((*x.shape[:start], math.prod(x.shape[start:end]), *x.shape[end:]))
+
+
+@merge_axes.infer
+def merge_axes_infer(x, *, start, end):
+    if not 0 <= start < end <= x.rank:
+        raise ProgramError(f"{x} has no axes from {start} to {end} - 1", "bad_attr")
+    return TensorType((*x.shape[:start], product(x.shape[start:end]), *x.shape[end:]), x.dtype)
+
+
+merge_axes.vjp(lambda ct, out, x, **axes: reshape_to(ct, x))
+merge_axes.example(
+    lambda: [
+        Example((CUBE,), (CUBE.reshape(4, 2),), {"start": 0, "end": 2}),
+        Example((X,), (X,), {"start": 1, "end": 2}),
+        Example((EMPTY,), (np.zeros(0),), {"start": 0, "end": 2}),
+    ]
+)
+
+
+@op
+def unflatten(xp, x, *, axis: int, sizes: tuple[OpenSize, ...]):
+    """x with `axis` divided into axes of these `sizes`, in row-major order. One size may be -1 and is computed."""
+    at = axis % x.ndim
+    known = math.prod(n for n in sizes if n != -1)
+    if known and -1 in sizes and x.shape[at] % known == 0:
+        sizes = tuple(x.shape[at] // known if n == -1 else n for n in sizes)
+    if -1 in sizes or math.prod(sizes) != x.shape[at]:
+        raise ExecutionError(f"cannot divide an axis of {x.shape[at]} into {list(sizes)}", "shape_mismatch")
+    return x.reshape((*x.shape[:at], *sizes, *x.shape[at + 1 :]))
+
+
+@unflatten.infer
+def unflatten_infer(x, *, axis, sizes):
+    at = axis_of(axis, x.rank)
+    known = math.prod(n for n in sizes if n != -1)
+    if not sizes or sizes.count(-1) > 1 or (-1 in sizes and known == 0):
+        raise ProgramError(f"one of the sizes {list(sizes)} may be -1, if the others are above 0", "bad_attr")
+    n = x.shape[at]
+    if n != -1 and (n % known if -1 in sizes else n != known):
+        raise ProgramError(f"cannot divide axis {at} of {x} into {list(sizes)}", "shape_mismatch")
+    divided = tuple((-1 if n == -1 else n // known) if m == -1 else m for m in sizes)
+    return TensorType((*x.shape[:at], *divided, *x.shape[at + 1 :]), x.dtype)
+
+
+unflatten.vjp(lambda ct, out, x, **attrs: reshape_to(ct, x))
+unflatten.example(
+    lambda: [
+        Example((X,), (X.reshape(2, 3, 1),), {"axis": 1, "sizes": (3, -1)}),
+        Example((CUBE.reshape(4, 2),), (CUBE,), {"axis": 0, "sizes": (-1, 2)}),
+        Example((CUBE.reshape(2, 4),), (CUBE,), {"axis": -1, "sizes": (2, 2)}),
+        Example((EMPTY,), (np.zeros((0, 2, 3)),), {"axis": 0, "sizes": (-1, 2)}),
+    ]
+)
+
+
+def merged(x, start: int, end: int):
+    """`merge_axes` as a `reshape` where a constant shape says the same. No axes to merge give a new axis of size 1."""
+    if start == end:
+        return unsqueeze(x, axes=(start,))
+    shape = (*x.shape[:start], product(x.shape[start:end]), *x.shape[end:])
+    if shape.count(-1) > 1 or (-1 in shape and 0 in shape):
+        return merge_axes(x, start=start, end=end)
+    return reshape(x, shape=shape)
+
+
+def divided(x, axis: int, sizes: tuple[int, ...]):
+    """`unflatten` as a `reshape` where a constant shape says the same."""
+    shape = unflatten_infer(x.type, axis=axis, sizes=sizes).shape
+    if shape.count(-1) > 1 or (-1 in shape and 0 in shape):
+        return x.builder.emit("unflatten", x, axis=axis, sizes=sizes)
+    return reshape(x, shape=shape)
 
 
 @op
@@ -182,9 +260,9 @@ def flatten(x, *, axis: int = 1):
     if not 0 <= axis <= x.rank:
         raise ProgramError(f"axis {axis} is not within 0 to {x.rank}", "bad_attr")
     rows, columns = product(x.shape[:axis]), product(x.shape[axis:])
-    if rows == columns == -1:
-        raise ProgramError(f"cannot flatten {x.type}: sizes on both sides of axis {axis} are unknown", "shape_mismatch")
-    return reshape(x, shape=(rows, columns))
+    if -1 not in (rows, columns):
+        return reshape(x, shape=(rows, columns))
+    return merged(merged(x, axis, x.rank), 0, axis)
 
 
 flatten.example(
@@ -208,11 +286,7 @@ def flatten_contiguous_range(x, *, start_axis: int = 1, stop_axis: int = -1):
     first, last = axis_of(start_axis, x.rank, "start_axis"), axis_of(stop_axis, x.rank, "stop_axis")
     if first > last:
         raise ProgramError(f"start_axis {start_axis} is after stop_axis {stop_axis} in {x.type}", "bad_attr")
-    size = product(x.shape[first : last + 1])
-    shape = (*x.shape[:first], size, *x.shape[last + 1 :])
-    if shape.count(-1) > 1:
-        raise ProgramError(f"cannot flatten {x.type}: more than one size of the result is unknown", "shape_mismatch")
-    return reshape(x, shape=shape)
+    return merged(x, first, last + 1)
 
 
 flatten_contiguous_range.example(

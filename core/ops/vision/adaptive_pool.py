@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import FLOATS, TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Dtype, Example, composite, op
+from core.ops.common.ranges import Count, Size, Span
 from core.ops.common.types import as_dtype
 from core.ops.common.windows import sizes
 from core.ops.elementwise.arithmetic import cast
@@ -58,7 +59,7 @@ def _window_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @op(no_gradient="it is a constant")
-def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
+def adaptive_weights(xp, *, size: Size, count: Count, dtype: Dtype = "float32"):
     """Matrix [size, count] that averages an axis of `size` elements over `count` adaptive windows."""
     starts, ends = _window_bounds(size, count)
     at = np.arange(size)[:, None]
@@ -68,7 +69,7 @@ def adaptive_weights(xp, *, size: int, count: int, dtype: Dtype = "float32"):
 
 @adaptive_weights.infer
 def adaptive_weights_infer(*, size, count, dtype):
-    if size < 0 or count < 1 or dtype not in FLOATS:
+    if dtype not in FLOATS:
         raise ProgramError(f"cannot divide {size} elements of dtype {dtype} into {count} windows", "bad_attr")
     return TensorType((size, count), dtype)
 
@@ -83,7 +84,7 @@ adaptive_weights.example(
 
 
 @op(no_gradient="its result is an integer")
-def adaptive_positions(xp, *, sizes: tuple[int, ...], counts: tuple[int, ...]):
+def adaptive_positions(xp, *, sizes: tuple[Span, ...], counts: tuple[Span, ...]):
     """Row-major positions of the elements of each adaptive window, as int64 [windows, largest window].
 
     A window smaller than the largest repeats its last elements.
@@ -107,7 +108,7 @@ def _largest_window(size: int, count: int) -> int:
 
 @adaptive_positions.infer
 def adaptive_positions_infer(*, sizes, counts):
-    if not sizes or len(sizes) != len(counts) or min(*sizes, *counts) < 1:
+    if not sizes or len(sizes) != len(counts):
         raise ProgramError(f"cannot divide {list(sizes)} elements into {list(counts)} windows", "bad_attr")
     widths = [_largest_window(n, count) for n, count in zip(sizes, counts, strict=True)]
     return TensorType((math.prod(counts), math.prod(widths)), "int64")
@@ -122,7 +123,7 @@ adaptive_positions.example(
 )
 
 
-def _check_adaptive(x, n: int, output_size: tuple[int, ...]) -> tuple[int, ...]:
+def _check_adaptive(x, n: int, output_size: tuple[Span, ...]) -> tuple[int, ...]:
     check_rank(x, n)
     if -1 in x.shape[2:] or 0 in x.shape[2:]:
         raise ProgramError(f"the spatial sizes of {x.type} must be known and above 0", "shape_mismatch")
@@ -156,13 +157,13 @@ def _adaptive_maximum(x, n, output_size):
 
 
 @composite
-def adaptive_avg_pool1d(x, *, output_size: tuple[int, ...]):
+def adaptive_avg_pool1d(x, *, output_size: tuple[Span, ...]):
     """Mean over adaptive windows of one spatial axis: see `adaptive_avg_pool2d`."""
     return _adaptive_average(x, 1, output_size)
 
 
 @composite
-def adaptive_avg_pool2d(x, *, output_size: tuple[int, ...]):
+def adaptive_avg_pool2d(x, *, output_size: tuple[Span, ...]):
     """Mean over adaptive windows: ``out[i] = mean(x[floor(i n / m) : ceil((i + 1) n / m)])`` along each spatial
     axis.
 
@@ -172,19 +173,19 @@ def adaptive_avg_pool2d(x, *, output_size: tuple[int, ...]):
 
 
 @composite
-def adaptive_avg_pool3d(x, *, output_size: tuple[int, ...]):
+def adaptive_avg_pool3d(x, *, output_size: tuple[Span, ...]):
     """Mean over adaptive windows of three spatial axes: see `adaptive_avg_pool2d`."""
     return _adaptive_average(x, 3, output_size)
 
 
 @composite(outputs=("out", "index"))
-def adaptive_max_pool1d(x, *, output_size: tuple[int, ...]):
+def adaptive_max_pool1d(x, *, output_size: tuple[Span, ...]):
     """Maximum over adaptive windows of one spatial axis: see `adaptive_max_pool2d`."""
     return _adaptive_maximum(x, 1, output_size)
 
 
 @composite(outputs=("out", "index"))
-def adaptive_max_pool2d(x, *, output_size: tuple[int, ...]):
+def adaptive_max_pool2d(x, *, output_size: tuple[Span, ...]):
     """Maximum over adaptive windows and its position: ``out[i] = max(window i)``, with windows as in
     `adaptive_avg_pool2d`.
 
@@ -194,7 +195,7 @@ def adaptive_max_pool2d(x, *, output_size: tuple[int, ...]):
 
 
 @composite(outputs=("out", "index"))
-def adaptive_max_pool3d(x, *, output_size: tuple[int, ...]):
+def adaptive_max_pool3d(x, *, output_size: tuple[Span, ...]):
     """Maximum over adaptive windows of three spatial axes: see `adaptive_max_pool2d`."""
     return _adaptive_maximum(x, 3, output_size)
 

@@ -12,6 +12,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Positive, Reach, Span
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes, wide
 from core.ops.elementwise.arithmetic import abs_, pow_
@@ -26,6 +27,7 @@ from core.ops.vision.max_pool import (
     by_window_elements,
     cases,
     check_rank,
+    geometry,
     pool_shape,
     window_elements,
     windows,
@@ -39,9 +41,9 @@ def window_sum(
     xp,
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Sum over each window of x [n, c, *spatial]: ``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]``.
@@ -67,9 +69,9 @@ def window_sum_adjoint(
     ct,
     like,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Cotangent of the input of `window_sum`. `like` gives the shape of the input."""
@@ -92,6 +94,34 @@ def window_sum_adjoint_infer(ct, like, **attrs):
 window_sum_adjoint.vjp(lambda ct, out, given, like, **attrs: (window_sum(ct, **attrs), None))
 
 
+@op(no_gradient="it is a constant")
+def window_sizes(
+    xp,
+    x,
+    *,
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
+    ceil_mode: bool = False,
+):
+    """The number of elements in each window of x [n, c, *spatial], padding included: [1, 1, *windows] in its dtype.
+
+    With `ceil_mode` the last window of an axis may extend beyond the padding, where there are no elements.
+    """
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
+    kernel, steps, pads = geometry(x.ndim - 2, kernel_size, strides, paddings)
+    out = xp.ones((1, 1, *(1 for _ in kernel)), "float64")
+    for axis, (size, count, k, s, p) in enumerate(zip(x.shape[2:], shape[2:], kernel, steps, pads, strict=True)):
+        along = xp.minimum(sum(p) + size - xp.arange(count) * s, k)
+        out = out * along.reshape(-1, *(1 for _ in kernel[axis + 1 :]))
+    return out.astype(x.dtype)
+
+
+@window_sizes.infer
+def window_sizes_infer(x, **attrs):
+    return TensorType((1, 1, *pool_shape(x, **attrs).shape[2:]), x.dtype)
+
+
 # --- the ops that clients use ----------------------------------------------------------------------------------
 
 
@@ -103,16 +133,24 @@ def _average(x, n, exclusive, **attrs):
             x, axes=(0, 1), starts=(0, 0), ends=(1, 1)
         )  # the windows are the same for all samples and channels
         return total / window_sum(full_like(one, value=1.0), **attrs)
+    if attrs["ceil_mode"] and _may_overhang(x, **attrs):
+        return total / window_sizes(x, **attrs)
     return total / math.prod(sizes(attrs["kernel_size"], n, "kernel_size", 1))
+
+
+def _may_overhang(x, kernel_size, strides, paddings, ceil_mode) -> bool:
+    """Whether the last window of an axis may extend beyond the padding."""
+    axes = zip(x.shape[2:], *geometry(x.rank - 2, kernel_size, strides, paddings), strict=True)
+    return any(size == -1 or (size + sum(p) - k) % s for size, k, s, p in axes)
 
 
 @composite
 def avg_pool1d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -125,9 +163,9 @@ def avg_pool1d(
 def avg_pool2d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0, 0),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0, 0),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -135,9 +173,10 @@ def avg_pool2d(
 
     s is the stride and k the size of the window.
 
-    - `exclusive`: divide by the number of elements of x in the window; otherwise by the window size, including padding.
+    - `exclusive`: divide by the number of elements of x in the window; otherwise by that number and the padding in it.
 
-    `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end.
+    `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end of the
+    padding; the part beyond counts for nothing.
     """
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
     return _average(x, 2, exclusive, **attrs)
@@ -147,9 +186,9 @@ def avg_pool2d(
 def avg_pool3d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -162,15 +201,13 @@ def avg_pool3d(
 def lp_pool(
     x,
     *,
-    p: float = 2.0,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    p: Positive = 2.0,
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """p-norm of each window of x [n, c, *spatial]: ``sum(|x| ** p) ** (1 / p)``. A window of zeros has gradient 0."""
-    if not 0 < p < math.inf:
-        raise ProgramError(f"p must be positive and finite, not {p}", "bad_attr")
     attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
 
     def safe_power(base, exponent):
@@ -201,7 +238,15 @@ def _average_cases(given):
     yield Example((x,), (_totals(x, **attrs) / 3 ** (x.ndim - 2),), {**attrs, "kernel_size": (3,), "exclusive": False})
 
 
-avg_pool1d.example(lambda: _average_cases(LINES))
+def _ceil_case():
+    """Windows 0:3, 2:5 and 4:7 of [0, x0, x1, x2, x3, 0]; the last holds two elements, one of them padding."""
+    x = LINES[0][0][:1, :1, :4]
+    sums = np.stack([x[..., :2].sum(-1), x[..., 1:4].sum(-1), x[..., 3]], -1)
+    attrs = {"kernel_size": (3,), "strides": (2,), "paddings": (1,), "ceil_mode": True, "exclusive": False}
+    yield Example((x,), (sums / np.array([3, 3, 2]),), attrs)
+
+
+avg_pool1d.example(lambda: [*_average_cases(LINES), *_ceil_case()])
 avg_pool2d.example(lambda: _average_cases(IMAGES))
 avg_pool3d.example(lambda: cases(BOXES, _means)())
 
@@ -214,6 +259,16 @@ def _lp_examples():
 
 
 lp_pool.example(_lp_examples)
+window_sizes.example(
+    lambda: [
+        Example((np.zeros((2, 3, 5)),), (np.array([[[3.0, 3, 3]]]),),
+                {"kernel_size": (3,), "strides": (2,), "paddings": (1,)}),
+        Example((np.zeros((1, 1, 4)),), (np.array([[[3.0, 3, 2]]]),),
+                {"kernel_size": (3,), "strides": (2,), "paddings": (1,), "ceil_mode": True}),
+        Example((np.zeros((0, 1, 3, 5)),), (np.array([[[[4.0, 4, 2], [2, 2, 1]]]]),),
+                {"kernel_size": (2,), "ceil_mode": True}),
+    ]
+)  # fmt: skip
 
 
 def _adjoint_examples():

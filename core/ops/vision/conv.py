@@ -9,8 +9,10 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Reach
 from core.ops.common.windows import PLANE, Convolution, Window, pads_of, sizes
 from core.ops.shape.creation import fill_constant_batch_size_like
+from core.ops.shape.pad import pad
 from core.ops.shape.reshape import transpose, unsqueeze
 from core.ops.vision.correlate import (
     BIAS,
@@ -157,19 +159,35 @@ def _transposed_conv(x, filter, bias, n, conv, output_padding, padding, last):
     steps, spread = sizes(conv.strides, n, "strides", 1), sizes(conv.dilations, n, "dilations", 1)
     more = sizes(output_padding, n, "output_padding", 0)
     if any(m >= max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
-        raise ProgramError("output_padding must be smaller than the stride or the dilation", "bad_attr")
+        raise ProgramError(
+            f"output_padding {list(more)} must be below the stride {list(steps)} or the dilation {list(spread)}",
+            "bad_attr",
+        )
     paddings = conv.paddings if padding == "explicit" else (0,)
     if padding == "same":  # the padding of a convolution from n * stride elements to n
         axis_sizes = zip(x.shape[2:], filter.shape[2:], steps, spread, strict=True)
         paddings = tuple(p for m, k, s, d in axis_sizes for p in _same(m * s, k, s, d))
         more = tuple(max(s - d * (k - 1) - 1, 0) for k, s, d in zip(filter.shape[2:], steps, spread, strict=True))
-    axes = zip(x.shape[2:], filter.shape[2:], steps, pads_of(paddings, n), spread, more, strict=True)
+    pads = pads_of(paddings, n)
+    axes = zip(x.shape[2:], filter.shape[2:], steps, pads, spread, more, strict=True)
     spatial = tuple((m - 1) * s - sum(p) + d * (k - 1) + 1 + extra for m, k, s, p, d, extra in axes)
     if min(spatial) < 0:
         raise ProgramError(f"the paddings {list(paddings)} leave no output for {x.type}", "shape_mismatch")
-    shape = (x.shape[0], filter.shape[1] * conv.groups, *spatial)
-    like = fill_constant_batch_size_like(x, shape=shape, dtype=x.dtype)
-    out = correlate_input_adjoint(x, filter, like, **asdict(Convolution(steps, paddings, spread, conv.groups)))
+    # With output_padding >= stride, a convolution of the output has more windows than x has elements. The elements that
+    # only these windows reach take the place of padding, and those that lie beyond the padding are zeros.
+    unread = tuple(max(extra - s + 1, 0) for extra, s in zip(more, steps, strict=True))
+    kept = tuple(min(u, after) for u, (_, after) in zip(unread, pads, strict=True))
+    beyond = tuple(u - k for u, k in zip(unread, kept, strict=True))
+    paddings = tuple(p for (before, after), k in zip(pads, kept, strict=True) for p in (before, after - k))
+    written = tuple(m - b for m, b in zip(spatial, beyond, strict=True))
+    lead = (x.shape[0], filter.shape[1] * conv.groups)
+    if min(written) < 0:
+        out = fill_constant_batch_size_like(x, shape=(*lead, *spatial), dtype=x.dtype)
+    else:
+        like = fill_constant_batch_size_like(x, shape=(*lead, *written), dtype=x.dtype)
+        out = correlate_input_adjoint(x, filter, like, **asdict(Convolution(steps, paddings, spread, conv.groups)))
+        if any(beyond):
+            out = pad(out, paddings=(0, 0, 0, 0, *(p for b in beyond for p in (0, b))))
     return _channels_last(out if bias is None else out + _over_channels(bias, n), last)
 
 
@@ -180,7 +198,7 @@ def conv1d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCL", "NLC"] = "NCL",
 ):
@@ -199,7 +217,7 @@ def conv2d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCHW", "NHWC"] = "NCHW",
 ):
@@ -209,7 +227,7 @@ def conv2d_transpose(
     Along each axis the output has (n - 1) * stride - paddings + dilation * (kernel - 1) + 1 + output_padding elements.
 
     - `output_padding`: with a stride above 1, `conv2d` maps several input sizes to one output size; this chooses among
-      them.
+      them. It is below the stride or the dilation.
     - `padding`: with `same` the output has n * stride elements along each axis; `valid` means no padding.
     """
     last = data_format == "NHWC"
@@ -223,7 +241,7 @@ def conv3d_transpose(
     bias=None,
     *,
     conv: Convolution,
-    output_padding: tuple[int, ...] = (0,),
+    output_padding: tuple[Reach, ...] = (0,),
     padding: Padding = "explicit",
     data_format: Literal["NCDHW", "NDHWC"] = "NCDHW",
 ):

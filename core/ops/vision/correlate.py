@@ -29,7 +29,7 @@ def _conv_shape(x: TensorType, filter: TensorType, conv: Convolution) -> TensorT
     if -1 in filter.shape:
         raise ProgramError(f"the sizes of the filter {filter} must be known", "shape_mismatch")
     out, per_group, *kernel = filter.shape
-    if conv.groups < 1 or out % conv.groups:
+    if out % conv.groups:
         raise ProgramError(f"{out} output channels are not a multiple of {conv.groups} groups", "bad_attr")
     same_size(
         x.shape[1], per_group * conv.groups, f"channels of x={x} and filter={filter} in {conv.groups} groups differ"

@@ -8,6 +8,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.common.ranges import Count
 from core.ops.common.windows import PLANE, Convolution, pads_of, reach, sizes
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import slice_
@@ -28,7 +29,7 @@ def deformable_conv2d(
     bias=None,
     *,
     conv: Convolution = PLANE,
-    deformable_groups: int = 1,
+    deformable_groups: Count = 1,
 ):
     """Deformable convolution (Dai et al. 2017): `conv2d` whose taps are moved by `offset` and read x bilinearly.
 
@@ -47,7 +48,7 @@ def deformable_conv2d(
         )
     (n, c, *spatial), (o, each, *kernel) = x.shape, filter.shape
     d, groups, taps = deformable_groups, conv.groups, math.prod(kernel)
-    if groups < 1 or d < 1 or c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
+    if c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
         raise ProgramError(
             f"{groups} groups and {d} deformable_groups do not fit {x.type} and {filter.type}", "shape_mismatch"
         )

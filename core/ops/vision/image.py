@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Count, Reach, Size, Span
 from core.ops.indexing.gather import gather, scatter_add_like, slice_
 from core.ops.shape.pad import pad
 from core.ops.shape.reshape import reshape, transpose
 
 __all__: list[str] = []
+
+Pair = Annotated[tuple[Span, ...], Bounds(min_length=2, max_length=2)]
+Borders = Annotated[tuple[Reach, ...], Bounds(min_length=2, max_length=2)]
 
 _INTEGER = "its result is an integer"
 
@@ -31,56 +37,56 @@ def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int
 
 
 @composite
-def pixel_shuffle(x, *, factor: int):
+def pixel_shuffle(x, *, factor: Span):
     """[n, c f f, h, w] rearranged to [n, c, h f, w f], where f is `factor`.
 
     Channel c f f + i f + j becomes row i, column j of each f by f square.
     """
     n, c, h, w = _image(x, "pixel_shuffle")
-    if factor < 1 or c % factor**2:
+    if c % factor**2:
         raise ProgramError(f"{c} channels are not a multiple of the square of factor {factor}", "bad_attr")
     f, k = factor, c // factor**2
     return _regroup(x, (n, k, f, f, h, w), (0, 1, 4, 2, 5, 3), (n, k, h * f, w * f))
 
 
 @composite
-def pixel_unshuffle(x, *, factor: int):
+def pixel_unshuffle(x, *, factor: Span):
     """[n, c, h f, w f] rearranged to [n, c f f, h, w]: the inverse of `pixel_shuffle`."""
     n, c, h, w = _image(x, "pixel_unshuffle")
-    if factor < 1 or h % factor or w % factor:
+    if h % factor or w % factor:
         raise ProgramError(f"{h} by {w} is not a multiple of factor {factor}", "bad_attr")
     f = factor
     return _regroup(x, (n, c, h // f, f, w // f, f), (0, 1, 3, 5, 2, 4), (n, c * f * f, h // f, w // f))
 
 
 @composite
-def space_to_depth(x, *, block_size: int):
+def space_to_depth(x, *, block_size: Span):
     """[n, c, h b, w b] rearranged to [n, b b c, h, w], where b is `block_size`.
 
     The position inside each b by b square becomes the slower-varying part of the channel index.
     """
     n, c, h, w = _image(x, "space_to_depth")
-    if block_size < 1 or h % block_size or w % block_size:
+    if h % block_size or w % block_size:
         raise ProgramError(f"{h} by {w} is not a multiple of block_size {block_size}", "bad_attr")
     b = block_size
     return _regroup(x, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
 
 
 @composite
-def depth_to_space(x, *, block_size: int):
+def depth_to_space(x, *, block_size: Span):
     """[n, b b c, h, w] rearranged to [n, c, h b, w b]: the inverse of `space_to_depth`."""
     n, c, h, w = _image(x, "depth_to_space")
-    if block_size < 1 or c % block_size**2:
+    if c % block_size**2:
         raise ProgramError(f"{c} channels are not a multiple of the square of block_size {block_size}", "bad_attr")
     b, k = block_size, c // block_size**2
     return _regroup(x, (n, b, b, k, h, w), (0, 3, 4, 1, 5, 2), (n, k, h * b, w * b))
 
 
 @composite
-def channel_shuffle(x, *, groups: int):
+def channel_shuffle(x, *, groups: Count):
     """Channels of [n, c, h, w] shuffled (Zhang et al. 2018): viewed as [groups, c / groups] and transposed."""
     n, c, h, w = _image(x, "channel_shuffle")
-    if groups < 1 or c % groups:
+    if c % groups:
         raise ProgramError(f"{c} channels are not a multiple of {groups} groups", "bad_attr")
     return _regroup(x, (n, groups, c // groups, h, w), (0, 2, 1, 3, 4), (n, c, h, w))
 
@@ -128,9 +134,7 @@ channel_shuffle.example(_image_cases(lambda x: x[:, [0, 2, 1, 3]], "groups", dee
 
 
 @op(no_gradient=_INTEGER)
-def window_positions(
-    xp, *, height: int, width: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
-):
+def window_positions(xp, *, height: Size, width: Size, kernel: Pair, strides: Pair, dilations: Pair):
     """Row-major position of each element of each window, as int64 [kernel h * kernel w, windows]."""
     rows, columns = (
         _starts(n, k, s, d) for n, k, s, d in zip((height, width), kernel, strides, dilations, strict=True)
@@ -147,9 +151,6 @@ def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
 
 @window_positions.infer
 def window_positions_infer(*, height, width, kernel, strides, dilations):
-    for what, values in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
-        if len(values) != 2 or min(values) < 1:
-            raise ProgramError(f"{what} must be two sizes of at least 1, not {list(values)}", "bad_attr")
     counts = [len(_starts(*each)) for each in zip((height, width), kernel, strides, dilations, strict=True)]
     if min(counts) < 1:
         raise ProgramError(f"a window of {list(kernel)} does not fit into {height} by {width}", "shape_mismatch")
@@ -171,14 +172,13 @@ window_positions.example(
 def unfold(
     x,
     *,
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...] = (1, 1),
-    paddings: tuple[int, ...] = (0, 0),
-    dilations: tuple[int, ...] = (1, 1),
+    kernel: Pair,
+    strides: Pair = (1, 1),
+    paddings: Borders = (0, 0),
+    dilations: Pair = (1, 1),
 ):
     """Windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], with windows in row-major order."""
     n, c, h, w = _image(x, "unfold")
-    _pairs(paddings)
     ph, pw = paddings
     x = pad(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
     h, w = h + 2 * ph, w + 2 * pw
@@ -191,15 +191,13 @@ def unfold(
 def fold(
     x,
     *,
-    output_size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...] = (1, 1),
-    paddings: tuple[int, ...] = (0, 0),
-    dilations: tuple[int, ...] = (1, 1),
+    output_size: Borders,
+    kernel: Pair,
+    strides: Pair = (1, 1),
+    paddings: Borders = (0, 0),
+    dilations: Pair = (1, 1),
 ):
     """Columns [n, c * kernel h * kernel w, windows] summed into an image [n, c, h, w]: the transpose of `unfold`."""
-    _pairs(paddings)
-    _pairs(output_size)
     if x.rank != 3 or -1 in x.shape:
         raise ProgramError(f"fold takes [batch, elements, windows] of known sizes, not {x.type}", "shape_mismatch")
     ph, pw = paddings
@@ -215,11 +213,6 @@ def fold(
     flat = scatter_add_like(reshape(x, shape=(n, c, *at.shape)), at, like, axis=2)
     image = reshape(flat, shape=(n, c, h, w))
     return slice_(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
-
-
-def _pairs(values: tuple[int, ...]) -> None:
-    if len(values) != 2 or min(values) < 0:
-        raise ProgramError(f"needs two sizes of at least 0, not {list(values)}", "bad_attr")
 
 
 def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):

@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Reach, Size, Span
 from core.ops.common.types import same_size
 from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
 from core.ops.indexing.gather import check_index, in_range
@@ -24,6 +25,7 @@ __all__ = [
     "by_window_elements",
     "cases",
     "check_rank",
+    "geometry",
     "pool_shape",
     "window_elements",
     "windows",
@@ -34,7 +36,7 @@ def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> Tens
     n = x.rank - 2
     if not 1 <= n <= 3 or not x.is_float:
         raise ProgramError(f"pooling needs floats with 3 to 5 axes, not {x}", "shape_mismatch")
-    kernel, stride, pads = _geometry(n, kernel_size, strides, paddings)
+    kernel, stride, pads = geometry(n, kernel_size, strides, paddings)
     if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
         raise ProgramError(f"paddings {list(paddings)} must be smaller than the window {list(kernel)}", "bad_attr")
     if 0 in x.shape[2:]:
@@ -43,14 +45,15 @@ def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> Tens
     return TensorType((*x.shape[:2], *(reach(m, k, s, p, 1, ceil_mode) for m, k, s, p in axes)), x.dtype)
 
 
-def _geometry(n: int, kernel_size, strides, paddings):
+def geometry(n: int, kernel_size, strides, paddings):
+    """Kernel, strides and paddings (before, after), one of each for each of n axes."""
     kernel = sizes(kernel_size, n, "kernel_size", 1)
     return kernel, sizes(strides or kernel, n, "strides", 1), pads_of(paddings, n)
 
 
 def windows(size, counts, kernel_size, strides, paddings):
     """The overlaps of the windows with x, as `meetings` yields them, for spatial axes of `size`."""
-    kernel, stride, pads = _geometry(len(size), kernel_size, strides, paddings)
+    kernel, stride, pads = geometry(len(size), kernel_size, strides, paddings)
     starts = tuple(-before for before, _ in pads)
     return meetings(size, kernel, counts, stride, (1,) * len(size), starts)
 
@@ -65,16 +68,16 @@ def max_pool(
     xp,
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
     shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
-    geometry = _geometry(x.ndim - 2, kernel_size, strides, paddings)
-    by = _by_window if few_windows(geometry[0], shape[2:]) else _by_element
-    return by(xp, x, shape, geometry, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
+    how = geometry(x.ndim - 2, kernel_size, strides, paddings)
+    by = _by_window if few_windows(how[0], shape[2:]) else _by_element
+    return by(xp, x, shape, how, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
 
 
 def _by_window(xp, x, shape, geometry, overlaps):
@@ -183,9 +186,9 @@ def check_rank(x, n: int) -> None:
 def max_pool1d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of one spatial axis, x [n, c, length]: see `max_pool2d`."""
@@ -197,9 +200,9 @@ def max_pool1d(
 def max_pool2d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0, 0),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0, 0),
     ceil_mode: bool = False,
 ):
     """Maximum over each window of x [n, c, h, w]: ``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``.
@@ -217,9 +220,9 @@ def max_pool2d(
 def max_pool3d(
     x,
     *,
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...] | None = None,
-    paddings: tuple[int, ...] = (0,),
+    kernel_size: tuple[Span, ...],
+    strides: tuple[Span, ...] | None = None,
+    paddings: tuple[Reach, ...] = (0,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of three spatial axes, x [n, c, depth, h, w]: see `max_pool2d`."""
@@ -228,12 +231,12 @@ def max_pool3d(
 
 
 @composite
-def max_unpool(x, index, *, output_size: tuple[int, ...]):
+def max_unpool(x, index, *, output_size: tuple[Size, ...]):
     """Zeros [n, c, *output_size] with x at the positions in `index`, which come from a maximum pooling.
 
     Elements with the same position are added.
     """
-    if any(n < 0 for n in output_size) or len(output_size) != x.rank - 2:
+    if len(output_size) != x.rank - 2:
         raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
     if x.shape[1] == -1:
         raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")

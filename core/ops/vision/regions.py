@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import reduce
+from typing import Annotated
 
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Positive, Span
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
@@ -35,14 +38,12 @@ MOST_BINS = 2**20
 """Most bins of one op: they are pooled one at a time, at some microseconds each."""
 
 
-def _check(x, boxes, image, output_size: tuple[int, ...], scale: float) -> tuple[int, int]:
+def _check(x, boxes, image, output_size: tuple[Span, ...], scale: float) -> tuple[int, int]:
     check_index(image, "image")
     if x.rank != 4 or -1 in x.shape or 0 in x.shape[2:] or boxes.rank != 2 or -1 in boxes.shape:
         raise ProgramError(f"needs [n, c, h, w] and boxes [r, 4] of known sizes, not {x}, {boxes}", "shape_mismatch")
     if boxes.shape[1] != 4 or boxes.dtype != x.dtype or not matches(image, TensorType(boxes.shape[:1], image.dtype)):
         raise ProgramError(f"needs {x.dtype} boxes [r, 4] and image [r], not {boxes} and {image}", "shape_mismatch")
-    if not 0 < scale < math.inf:
-        raise ProgramError(f"spatial_scale must be a positive number, not {scale}", "bad_attr")
     height, width = sizes(output_size, 2, "output_size", 1)
     return height, width
 
@@ -53,9 +54,9 @@ def roi_align(
     boxes,
     image,
     *,
-    output_size: tuple[int, ...],
-    spatial_scale: float = 1.0,
-    sampling_ratio: int = 2,
+    output_size: tuple[Span, ...],
+    spatial_scale: Positive = 1.0,
+    sampling_ratio: Annotated[int, Bounds(ge=1, le=64)] = 2,
     aligned: bool = True,
 ):
     """Region pooling with bilinear sampling (He et al. 2017): each box is divided into bins, and each bin is a mean of
@@ -74,8 +75,6 @@ def roi_align(
     x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
-    if not 1 <= sampling_ratio <= 64:
-        raise ProgramError(f"sampling_ratio must be 1 to 64, not {sampling_ratio}", "bad_attr")
     (_, c, *spatial), r = x.shape, boxes.shape[0]
     scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
 
@@ -111,7 +110,7 @@ def roi_align(
 
 
 @op(no_gradient="its result is an integer")
-def roi_positions(xp, x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
+def roi_positions(xp, x, boxes, image, *, output_size: tuple[Span, ...], spatial_scale: Positive = 1.0):
     """For `roi_pool`: row-major position in x of the largest element of each bin, or -1 for an empty bin."""
     height, width = sizes(output_size, 2, "output_size", 1)
     n, c, h, w = x.shape
@@ -157,7 +156,7 @@ def roi_positions_infer(x, boxes, image, *, output_size, spatial_scale):
 
 
 @composite
-def roi_pool(x, boxes, image, *, output_size: tuple[int, ...], spatial_scale: float = 1.0):
+def roi_pool(x, boxes, image, *, output_size: tuple[Span, ...], spatial_scale: Positive = 1.0):
     """Region pooling by maximum (Girshick 2015): each box is divided into bins, and each bin gives its largest
     element.
 

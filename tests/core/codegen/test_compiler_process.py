@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import threading
 import time
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from core.codegen import compilers as compilers_module
 from core.codegen import machine
 from core.codegen.compiler_main import _compile_all
 from core.codegen.compiler_process import GOOD, CompilerProcess
+from core.codegen.compilers import Compilers
 from core.ir.errors import ExecutionError
+from core.ir.stop import watched_by
 
 DOUBLE = """
 define i64 @double(i64 %x) {
@@ -185,3 +189,87 @@ def test_without_forks_the_compiler_process_compiles_all_texts(monkeypatch: pyte
     kind, pieces = _compile_all([DOUBLE, TRIPLE])
 
     assert (kind, pieces) == (GOOD, [machine.compile_ir(DOUBLE), machine.compile_ir(TRIPLE)])
+
+
+class Stopped(Exception):
+    pass
+
+
+class Impatient:
+    """A watch that stops the compilation after `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    def poll(self) -> None:
+        if time.monotonic() > self.end:
+            raise Stopped
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def test_a_watch_stops_a_compilation_with_its_process(compiler: CompilerProcess):
+    compiler.compile([DOUBLE])
+    assert compiler.pid is not None
+    first = compiler.pid
+    os.kill(first, signal.SIGSTOP)
+
+    started = time.monotonic()
+    with pytest.raises(Stopped), watched_by(Impatient(0.05)):
+        compiler.compile([DOUBLE])
+
+    assert time.monotonic() - started < 1
+    assert not Path(f"/proc/{first}").exists()
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
+
+
+def test_a_watch_ends_the_wait_for_the_compilation_of_another_thread(compiler: CompilerProcess):
+    compiler.compile([DOUBLE])
+    assert compiler.pid is not None
+    os.kill(compiler.pid, signal.SIGSTOP)
+    other = threading.Thread(target=compiler.compile, args=([DOUBLE],))
+    other.start()
+    time.sleep(0.1)
+
+    with pytest.raises(Stopped), watched_by(Impatient(0.05)):
+        compiler.compile([TRIPLE])
+
+    os.kill(compiler.pid, signal.SIGCONT)
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_a_compiler_process_that_ended_without_work_is_replaced(compiler: CompilerProcess):
+    compiler.compile([DOUBLE])
+    assert compiler.pid is not None
+    os.kill(compiler.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, compiler.pid, os.WEXITED | os.WNOWAIT)
+
+    assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
+
+
+def test_a_compiler_process_is_nice_and_bounded():
+    with contextlib.closing(CompilerProcess(nice=7, memory=2**32)) as compiler:
+        compiler.compile([DOUBLE])
+        assert compiler.pid is not None
+
+        assert os.getpriority(os.PRIO_PROCESS, compiler.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
+        assert resource.prlimit(compiler.pid, resource.RLIMIT_AS)[0] == 2**32
+
+
+def test_a_long_module_does_not_delay_a_short_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compilers_module, "LONG", 2 * len(DOUBLE))
+    with contextlib.closing(Compilers()) as compilers:
+        long = "\n".join(DOUBLE.replace("double", f"double{i}") for i in range(3))
+        compilers.compile([long])
+        assert compilers._long.pid is not None
+        os.kill(compilers._long.pid, signal.SIGSTOP)
+        waiting = threading.Thread(target=compilers.compile, args=([long],))
+        waiting.start()
+        time.sleep(0.05)
+
+        assert compilers.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
+        assert waiting.is_alive()
+        os.kill(compilers._long.pid, signal.SIGCONT)
+        waiting.join(30)

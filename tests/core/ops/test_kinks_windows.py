@@ -121,8 +121,8 @@ def test_large_padding_needs_no_memory(type, shapes, attrs, wanted):
 
 def test_an_adaptive_size_beyond_memory_is_refused_by_type_inference():
     b = BlockBuilder()
-    out = b.emit("adaptive_max_pool1d", b.param(TensorType((1, 1, 5), "float64")), output_size=(10**12,))[0]
-    assert out.shape == (1, 1, 10**12)
+    out = b.emit("adaptive_max_pool1d", b.param(TensorType((1, 1, 5), "float64")), output_size=(10**9,))[0]
+    assert out.shape == (1, 1, 10**9)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

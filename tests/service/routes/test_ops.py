@@ -76,3 +76,33 @@ def test_arithmetic_ops_document_their_axis(client, name):
         "default": None,
     }
     assert "axis" in detail["documentation"] and "elementwise_" in detail["documentation"]
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "schema"),
+    [
+        ("hard_swish", "scale", {"type": "number", "not": {"const": 0}, "default": 6.0}),
+        ("exponential", "rate", {"type": "number", "exclusiveMinimum": 0, "default": 1.0}),
+        ("adam", "beta1", {"type": "number", "minimum": 0, "exclusiveMaximum": 1, "default": 0.9}),
+        ("roi_align", "sampling_ratio", {"type": "integer", "minimum": 1, "maximum": 64, "default": 2}),
+        ("clip", "max", {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}], "default": "inf"}),
+        ("pinv", "rcond", {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}], "default": None}),
+        (
+            "unfold",
+            "kernel",
+            {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        ),
+    ],
+)
+def test_the_schema_of_an_attribute_states_its_range(client, name, attribute, schema):
+    assert client.get(f"/v1/ops/{name}").json()["attributes"]["properties"][attribute] == schema
+
+
+def test_the_schema_of_a_string_states_its_longest_length(client):
+    message = client.get("/v1/ops/print").json()["attributes"]["properties"]["message"]
+    assert message["maxLength"] == 200

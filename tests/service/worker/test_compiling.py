@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from service.worker.compiling import Compilations
+from tests.policy_nests import nest
 from tests.service.conftest import Served, serve
 from tests.service.wire import array, opened, problem, regression, tensors
 
@@ -104,3 +105,60 @@ def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
         again = client.post(f"{path}/steps", json=request).json()
         assert (again["seq"], again["step"]) == (2, 2)
         assert compiler_of(one) != compiler
+
+
+def test_a_deadline_ends_the_compilation_of_llvm_and_the_worker_serves_on(one: Served):
+    client, other = one.client, regression(rows=7)
+    with opened(client, SKETCH, optimizer=SGD) as path:
+        client.post(f"{path}/steps", json=BODY)
+        worker, compiler = client.get("/v1/workers").json()["workers"][0]["pid"], compiler_of(one)
+        os.kill(compiler, signal.SIGSTOP)
+        request = {"seq": 2, "fetch": ["prediction"], "deadline_s": 0.3, **BODY}
+
+        problem(client.post(f"{path}/steps", json=request), 504, "deadline-exceeded")
+
+        until_ended(compiler)
+        assert client.post(f"{path}/steps", json={**request, "deadline_s": 60}).json()["step"] == 2
+        with opened(client, other, optimizer={"type": "adam"}):
+            pass
+        assert client.get("/v1/workers").json()["workers"][0]["pid"] == worker
+
+
+def test_a_deadline_ends_the_backward_pass_and_the_worker_serves_on(one: Served):
+    client = one.client
+    with opened(client, SKETCH, optimizer=SGD) as path:
+        client.post(f"{path}/steps", json=BODY)
+        worker = client.get("/v1/workers").json()["workers"][0]["pid"]
+        large = nest("while", 60, "binomial")
+        feeds = tensors({name: large.values[name] for name in ("xs", "yes", "first")})
+        parameters = tensors({"w": large.values["w"]})
+        request = {
+            "program": large.document,
+            "loss": "loss",
+            "feeds": feeds,
+            "parameters": parameters,
+            "deadline_s": 0.3,
+        }
+
+        problem(client.post("/v1/gradients", json={**request, "deadline_s": 0.3}), 504, "deadline-exceeded")
+
+        until_quiet(worker)
+        assert client.post(f"{path}/steps", json={"seq": 2, **BODY}).json()["step"] == 2
+        assert client.get("/v1/workers").json()["workers"][0]["pid"] == worker
+
+
+def until_ended(pid: int) -> None:
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < end, f"process {pid} still runs"
+        time.sleep(0.01)
+
+
+def until_quiet(pid: int) -> None:
+    """Wait until a process uses no processor time for a while."""
+    end = time.monotonic() + 10
+    used = -1
+    while (now := sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))) > used + 2:
+        assert time.monotonic() < end, f"process {pid} still computes"
+        used = now
+        time.sleep(0.2)

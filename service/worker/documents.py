@@ -1,0 +1,56 @@
+"""Documents of programs in a worker: their limits, and whether reading takes long."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from core.ir import Program
+from core.wire import Limits, read
+
+__all__ = ["SHORT_OPS", "digest", "is_short", "read_program", "wire_limits"]
+
+SHORT_OPS = 200
+"""The most ops of a program whose backward pass and plan take only milliseconds, so that parking costs more.
+
+In a program of nested blocks an op counts once for each level: with the memory policy "recompute" the backward pass of
+a block contains the forward pass of all blocks inside.
+"""
+
+
+def read_program(settings: Mapping[str, Any], document: Any) -> Program:
+    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes."""
+    return read(document, wire_limits(settings))
+
+
+def wire_limits(s: Mapping[str, Any]) -> Limits:
+    """The limits on documents in the settings."""
+    return Limits(
+        max_blocks=s["blocks"],
+        max_depth=s["block_nesting"],
+        max_ops=s["ops"],
+        max_vars=s["variables"],
+        max_name=s["name_length"],
+        max_rank=s["tensor_rank"],
+        max_elements=s["tensor_elements"],
+        max_bytes=s["tensor_bytes"],
+    )
+
+
+def is_short(document: Any) -> bool:
+    """Whether `document` takes only milliseconds to read. A document of the wrong form does."""
+    if not isinstance(document, dict) or document.get("functions"):
+        return False
+    blocks = document.get("blocks")
+    if not isinstance(blocks, list) or len(blocks) > SHORT_OPS:
+        return not isinstance(blocks, list)
+    lists = [each.get("ops") for each in blocks if isinstance(each, dict)]
+    return len(blocks) * sum(len(ops) for ops in lists if isinstance(ops, list)) <= SHORT_OPS
+
+
+def digest(document: Any) -> str:
+    """A key of the content of `document`."""
+    return hashlib.sha256(msgspec.msgpack.encode(document)).hexdigest()

@@ -1,0 +1,167 @@
+"""Compilations of one worker: they take turns, pause for calls, and end when no call waits for them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from core.ir.stop import poll, waiting
+from service.worker import compiling
+from service.worker.compiling import CompilationPending, Compilations
+
+
+class Service:
+    """Parks calls as the worker does."""
+
+    def __init__(self) -> None:
+        self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.compilations = Compilations(self.done.put)
+        self.numbers = iter(range(1000))
+
+    def park(self, key: str, compile: Callable[[], Any]) -> int:
+        number = next(self.numbers)
+        with pytest.raises(CompilationPending) as pending:
+            self.compilations.result(key, compile)
+        self.compilations.wait(pending.value.compilation, number)
+        return number
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def endless() -> Iterator[Callable[[], Any]]:
+    """A compilation that never ends by itself before the end of the test."""
+    over = threading.Event()
+
+    def compile() -> None:
+        while not over.is_set():
+            poll()
+            time.sleep(1e-5)
+
+    yield compile
+    over.set()
+
+
+def test_a_short_compilation_overtakes_long_ones(service: Service, endless):
+    for i in range(3):
+        service.park(f"long {i}", endless)
+
+    short = service.park("short", lambda: "code")
+
+    assert service.done.get(timeout=5) == short
+    assert service.compilations.result("short", lambda: None) == "code"
+
+
+def test_long_compilations_do_not_keep_others_from_the_queue(service: Service, endless, monkeypatch):
+    monkeypatch.setattr(compiling, "YOUNG_S", 0.05)
+    for i in range(compiling.MOST - 1):
+        service.park(f"long {i}", endless)
+
+    short = service.park("short", lambda: "code")
+
+    assert service.done.get(timeout=10) == short
+
+
+def test_a_compilation_without_waiting_calls_ends(service: Service):
+    ended = threading.Event()
+
+    def compile() -> None:
+        try:
+            while True:
+                poll()
+        finally:
+            ended.set()
+
+    calls = [service.park("a", compile), service.park("a", compile)]
+    service.compilations.forget(calls[0])
+    assert not ended.wait(0.05)
+    service.compilations.forget(calls[1])
+
+    assert ended.wait(5)
+    again = service.park("a", lambda: "another")
+    assert service.done.get(timeout=5) == again
+    assert service.compilations.result("a", lambda: None) == "another"
+
+
+def test_an_abandoned_compilation_ends_while_it_waits_for_its_turn(service: Service):
+    free, ended = threading.Event(), threading.Event()
+
+    def holding() -> None:
+        free.wait(10)  # never polls, so it keeps its turn
+
+    def compile() -> None:
+        try:
+            with waiting():
+                time.sleep(0.05)
+        finally:
+            ended.set()
+
+    second = service.park("second", compile)
+    time.sleep(0.02)
+    service.park("first", holding)
+    time.sleep(0.1)
+    service.compilations.forget(second)
+
+    assert ended.wait(5)
+    free.set()
+
+
+def test_a_compilation_that_waits_leaves_its_turn_to_others(service: Service):
+    free = threading.Event()
+
+    def compile() -> str:
+        with waiting():
+            free.wait(10)
+        return "first"
+
+    first = service.park("first", compile)
+    second = service.park("second", lambda: "second")
+
+    assert service.done.get(timeout=5) == second
+    free.set()
+    assert service.done.get(timeout=5) == first
+
+
+def test_a_compilation_pauses_while_the_worker_serves_a_call(service: Service):
+    counts = [0]
+    over = threading.Event()
+
+    def compile() -> None:
+        while not over.is_set():
+            counts[0] += 1
+            poll()
+            time.sleep(1e-5)
+
+    def progress(seconds: float) -> int:
+        before = counts[0]
+        time.sleep(seconds)
+        return counts[0] - before
+
+    service.park("a", compile)
+    free = progress(0.3)
+    service.compilations.serving = True
+    busy = progress(0.3)
+    service.compilations.serving = False
+    freed = progress(0.3)
+    over.set()
+
+    assert 0 < busy < 0.7 * min(free, freed)
+
+
+def test_a_failed_compilation_raises_in_the_call_that_waits(service: Service):
+    def compile() -> None:
+        raise ValueError("too hard")
+
+    number = service.park("a", compile)
+
+    assert service.done.get(timeout=5) == number
+    with pytest.raises(ValueError, match="too hard"):
+        service.compilations.result("a", compile)
