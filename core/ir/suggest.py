@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["closest", "near"]
+__all__ = ["LONGEST", "MOST", "closest", "near", "plain"]
 
 MOST = 3
 LONGEST = 128  # comparing takes time in proportion to both lengths
@@ -16,13 +16,13 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three of the `known` names, the most similar first. Case and separators count less than letters."""
     if len(name) > LONGEST:
         return []
-    plain: dict[str, str] = {}
+    forms: dict[str, str] = {}
     for each in known:
-        plain.setdefault(_plain(each), each)
-        if len(plain) >= COMPARED:
+        forms.setdefault(plain(each), each)
+        if len(forms) >= COMPARED:
             break
-    found = difflib.get_close_matches(_plain(name), plain, n=MOST, cutoff=0.6)
-    return [plain[each] for each in found]
+    found = difflib.get_close_matches(plain(name), forms, n=MOST, cutoff=0.6)
+    return [forms[each] for each in found]
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
@@ -31,5 +31,6 @@ def near(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {' or '.join(found)}?" if found else None
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """`name` without case and separators: names that are equal in this form are one name to a reader."""
     return "".join(c for c in name.lower() if c not in "_-. ")

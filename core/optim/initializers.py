@@ -11,6 +11,7 @@ import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.errors import ProgramError
+from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 
 __all__ = ["INITIALIZERS", "initial_parameters"]
@@ -46,7 +47,9 @@ def initial_parameters(
     for name in initializers:
         if name not in names:
             raise ProgramError(
-                f"an initialiser is given for {name!r}, but the program has no such parameter", "unknown_variable"
+                f"an initialiser is given for {name!r}, but the program has no such parameter",
+                "unknown_variable",
+                suggestion=near(name, [v.name for v in variables]),
             )
     found = {}
     for v in variables:
@@ -61,12 +64,13 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         raise ProgramError(
             f"the initialiser of {name!r} has an unknown type",
             "bad_initializer",
-            suggestion=f"one of {', '.join(INITIALIZERS)}",
+            suggestion=near(str(kind), INITIALIZERS) or f"one of {', '.join(INITIALIZERS)}",
         )
     given = {k: v for k, v in spec.items() if k != "type"}
     for k, v in given.items():
         if k not in INITIALIZERS[kind]:
-            raise ProgramError(f"initialiser {kind} of {name!r} has no attribute {k!r}", "bad_initializer")
+            message = f"initialiser {kind} of {name!r} has no attribute {k!r}"
+            raise ProgramError(message, "bad_initializer", suggestion=near(k, INITIALIZERS[kind]))
         if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
             raise ProgramError(f"attribute {k!r} of the initialiser of {name!r} must be a number", "bad_initializer")
     attrs = INITIALIZERS[kind] | given

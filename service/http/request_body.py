@@ -56,7 +56,7 @@ class Body:
         try:
             return model.model_validate(self.document)
         except ValidationError as error:
-            problem = from_validation(error, self.document)
+            problem = from_validation(error, self.document, model)
             flaws = [FieldError(f"/{escaped(name)}{e.pointer}", e.code, e.detail) for name, e in self.flaws.items()]
             problem.errors = (*problem.errors, *flaws)
             raise problem from None

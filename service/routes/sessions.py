@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Optimizer
 from service.http.given_values import read_values
 from service.http.request_body import JSON, read_body
@@ -147,8 +147,16 @@ def _optimizer(given: dict[str, Any]) -> Optimizer:
     try:
         return Optimizer(str(given.get("type", "")), attrs)
     except ProgramError as error:
-        place = FieldError("/optimizer", error.code, error.message, suggestion=error.suggestion)
+        place = FieldError(_place_of(error, given), error.code, error.message, suggestion=error.suggestion)
         raise HttpProblem("invalid-request", error.message, errors=[place]) from None
+
+
+def _place_of(error: ProgramError, given: dict[str, Any]) -> str:
+    """The pointer to the member of the optimizer that `error` refuses."""
+    if error.code == "unknown_optimizer":
+        return "/optimizer/type" if "type" in given else "/optimizer"
+    named = [name for name in given if f"attribute {name!r}" in error.message]
+    return f"/optimizer/{escaped(named[0])}" if named else "/optimizer"
 
 
 def _view(session: Session) -> dict[str, Any]:
