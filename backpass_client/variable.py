@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_client.expression import Expression, Name, Recorder, current
+from backpass_client.text import shown
 
 __all__ = ["Variable"]
 
@@ -96,7 +97,7 @@ class Variable(Expression):
         pass  # the local array is the value
 
     def __repr__(self) -> str:
-        return f"Variable({self._data!r})"
+        return f"Variable({shown(self._data)})"
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
