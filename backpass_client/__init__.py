@@ -45,7 +45,7 @@ from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
 from backpass_client.results import Gradients
 from backpass_client.rows import Rows
-from backpass_client.sessions import Session, Step
+from backpass_client.sessions import Session, Step, Stopped
 from backpass_client.tape import Tape, immediate, lazy
 from backpass_client.variable import Variable
 
@@ -61,6 +61,7 @@ __all__ = [
     "Service",
     "Session",
     "Step",
+    "Stopped",
     "Tape",
     "Unreachable",
     "Variable",

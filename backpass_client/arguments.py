@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,65 +12,99 @@ import numpy as np
 from backpass_client.arithmetic import is_number
 from backpass_client.expression import Expression
 
-__all__ = ["slots_and_attributes", "with_expanded_numbers"]
+__all__ = ["Signature", "attributes_as_json"]
 
 
-def slots_and_attributes(
-    spec: Mapping[str, Any], inputs: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(slot -> its argument, attribute -> its value).
+class Signature:
+    """The slots and attributes of one op.
 
-    spec: the op's entry in the catalogue.
-    A variadic slot takes all remaining positional arguments, or one list. Raises TypeError for an argument that the op
-    does not have.
+    slots, outputs: names of the input and output slots, in order.
+    is_plain:       whether every slot takes one variable.
+    is_variadic:    whether only the service knows the number of outputs.
     """
-    type, slots = spec["type"], spec["inputs"]
-    given: dict[str, Any] = {}
-    rest = list(inputs)
-    for slot in slots:
-        if not rest:
-            break
-        if slot["variadic"]:
-            is_list = len(rest) == 1 and isinstance(rest[0], list | tuple)
-            given[slot["name"]] = list(rest[0]) if is_list else rest
-            rest = []
-        else:
-            given[slot["name"]] = rest.pop(0)
-    if rest:
-        raise TypeError(f"{type} takes {len(slots)} inputs, not {len(inputs)}")
-    attrs: dict[str, Any] = {}
-    for name, value in named.items():
-        if any(slot["name"] == name for slot in slots):
-            if name in given:
-                raise TypeError(f"{type} got two values for the input {name!r}")
-            given[name] = value
-        elif name in spec["attributes"].get("properties", {}):
-            attrs[name] = value
-        else:
-            raise TypeError(f"{type} has no input and no attribute {name!r}")
-    return given, attrs
+
+    __slots__ = ("_attributes", "_variadic", "is_plain", "is_variadic", "outputs", "slots", "type")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        """spec: the op's entry in the catalogue."""
+        self.type: str = spec["type"]
+        self.slots = tuple(slot["name"] for slot in spec["inputs"])
+        self.outputs = tuple(slot["name"] for slot in spec["outputs"])
+        self._variadic = frozenset(slot["name"] for slot in spec["inputs"] if slot["variadic"])
+        self.is_variadic = any(slot["variadic"] for slot in spec["outputs"])
+        self.is_plain = not self._variadic and not self.is_variadic
+        self._attributes = frozenset(spec["attributes"].get("properties", {}))
+
+    def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(slot -> its argument, attribute -> its value).
+
+        A variadic slot takes all remaining positional arguments, or one list. Raises TypeError for an argument that the
+        op does not have.
+        """
+        given: dict[str, Any] = {}
+        rest = list(inputs)
+        for slot in self.slots:
+            if not rest:
+                break
+            if slot in self._variadic:
+                is_list = len(rest) == 1 and isinstance(rest[0], list | tuple)
+                given[slot] = list(rest[0]) if is_list else rest
+                rest = []
+            else:
+                given[slot] = rest.pop(0)
+        if rest:
+            raise TypeError(f"{self.type} takes {len(self.slots)} inputs, not {len(inputs)}")
+        attrs: dict[str, Any] = {}
+        for name, value in named.items():
+            if name in self.slots:
+                if name in given:
+                    raise TypeError(f"{self.type} got two values for the input {name!r}")
+                given[name] = value
+            elif name in self._attributes:
+                attrs[name] = value
+            else:
+                raise TypeError(f"{self.type} has no input and no attribute {name!r}")
+        return given, attrs
+
+    def with_expanded_numbers(
+        self, given: Mapping[str, Any], full_like: Callable[[Expression, int | float], Any]
+    ) -> dict[str, Any]:
+        """slot -> its input, or a list of them, where numbers have the first expression's shape and dtype; no Nones.
+
+        full_like: the op that makes an array of one number, of the shape and dtype of an expression.
+        """
+        flat = [x for each in given.values() for x in (each if isinstance(each, list) else [each])]
+        like = next((x for x in flat if isinstance(x, Expression)), None)
+
+        def expanded(x: Any) -> Any:
+            if like is None or not is_number(x):
+                return x
+            if x != x:  # NaN cannot be an attribute of full_like
+                return np.array(x, like.dtype)
+            return full_like(like, x.item() if isinstance(x, np.generic) else x)
+
+        return {
+            slot: [expanded(x) for x in each] if slot in self._variadic else expanded(each)
+            for slot, each in given.items()
+            if each is not None
+        }
 
 
-def with_expanded_numbers(
-    given: Mapping[str, Any], spec: Mapping[str, Any], full_like: Callable[[Expression, int | float], Any]
-) -> dict[str, list[Any]]:
-    """slot -> list of inputs, where numbers are expanded to the first expression's shape and dtype; without Nones.
+def attributes_as_json(attrs: Mapping[str, Any]) -> str:
+    """`attrs` as JSON; infinity is a string, because JSON has no number for it. Empty without attributes."""
+    if not attrs:
+        return ""
+    return json.dumps({name: _written(value) for name, value in attrs.items()}, default=_as_json)
 
-    full_like: the op that makes an array of one number, of the shape and dtype of an expression.
-    """
-    flat = [x for each in given.values() for x in (each if isinstance(each, list) else [each])]
-    like = next((x for x in flat if isinstance(x, Expression)), None)
 
-    def expanded(x: Any) -> Any:
-        if like is None or not is_number(x):
-            return x
-        if x != x:  # NaN cannot be an attribute of full_like
-            return np.array(x, like.dtype)
-        return full_like(like, x.item() if isinstance(x, np.generic) else x)
+def _written(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
 
-    variadic = {slot["name"] for slot in spec["inputs"] if slot["variadic"]}
-    return {
-        slot: [expanded(x) for x in each] if slot in variadic else [expanded(each)]
-        for slot, each in given.items()
-        if each is not None
-    }
+
+def _as_json(value: Any) -> Any:
+    """A numpy number or array as a Python number or list."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,28 +10,15 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from backpass_client.arithmetic import Arithmetic
+from backpass_client.batch import Batch
 from backpass_client.errors import BackpassError
+from backpass_client.names import Name
 from backpass_client.text import fields, shown
 
-__all__ = ["Expression", "Name", "Playback", "Recorder", "apply", "current", "current_tape"]
+__all__ = ["Expression", "Playback", "Recorder", "apply", "current", "current_tape"]
 
 current_tape: ContextVar[Recorder | None] = ContextVar("tape", default=None)
 """The tape of the innermost ``with``."""
-
-
-class Name:
-    """A variable of the service's tape. The client releases it when no expression depends on it any more.
-
-    parents:  the names it was computed from.
-    variable: of a leaf, the object whose value it holds.
-    """
-
-    __slots__ = ("__weakref__", "parents", "text", "variable")
-
-    def __init__(self, text: str, parents: tuple[Name, ...] = ()) -> None:
-        self.text = text
-        self.parents = parents
-        self.variable: weakref.ref[Expression] | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,7 +54,7 @@ class Recorder(Protocol):
         """Add a leaf that holds `data`."""
 
     def flush(self) -> object:
-        """Send the pending ops."""
+        """Send the recorded ops."""
 
     def value(self, expression: Expression) -> np.ndarray:
         """The value of `expression`, computed if necessary."""
@@ -89,20 +75,20 @@ class Recorder(Protocol):
 
 
 class Expression(Arithmetic["Expression"]):
-    """A value on a tape. Reading `value`, `shape` or `dtype` sends the pending ops if necessary.
+    """A value on a tape. Reading `value`, `shape` or `dtype` sends the recorded ops if necessary.
 
-    place: the number of the op that computed it; None until that op is sent. grad: see `retain_grad`.
+    grad: see `retain_grad`.
     """
 
-    def __init__(self, tape: Recorder, name: Name) -> None:
-        self._tape: Recorder | None = tape
+    grad: np.ndarray | None = None
+    _value: np.ndarray | None = None
+
+    def __init__(self, name: Name, batch: Batch, number: int, output: int = 0) -> None:
+        """The output `output` of op `number` of `batch`."""
         self.named = name
-        self.generation = tape.generation
-        self.place: int | None = None
-        self.taken: np.ndarray | None = None
-        self.grad: np.ndarray | None = None
-        self.lost = False
-        self._about: dict[str, Any] | None = None
+        self._batch = batch
+        self._number = number
+        self._output = output
 
     def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         return apply(type, inputs, attrs)
@@ -115,19 +101,41 @@ class Expression(Arithmetic["Expression"]):
         return self.named.text
 
     @property
+    def place(self) -> int | None:
+        """The number of the op that computed it; None until that op is sent."""
+        first = self._batch.first
+        return None if first is None else first + self._number
+
+    @property
+    def taken(self) -> np.ndarray | None:
+        """The value if an answer contained it."""
+        return self._batch.values.get(self.named.text) if self._value is None else self._value
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch of its op; None for a variable."""
+        return self._batch
+
+    @property
     def tape(self) -> Recorder:
-        assert self._tape is not None
-        return self._tape
+        tape: Recorder = self._batch.owner
+        return tape
 
     @property
     def owner(self) -> Recorder | None:
         """The only tape that can use it; None for a variable, which any tape can use."""
-        return self._tape
+        return self.tape
+
+    @property
+    def generation(self) -> int:
+        """How often the tape had been renewed when it was recorded."""
+        return self._batch.generation
 
     @property
     def value(self) -> np.ndarray:
         """The value as an array. On a lazy tape the ops it depends on run now, each once."""
-        return self.tape.value(self) if self.taken is None else self.taken
+        taken = self.taken
+        return self.tape.value(self) if taken is None else taken
 
     @property
     def data(self) -> Any:
@@ -166,31 +174,26 @@ class Expression(Arithmetic["Expression"]):
         return f"<{type(self).__name__} {self.name}, not computed yet>"
 
     def _known(self) -> dict[str, Any]:
-        if self._about is None:
+        if self._batch.first is None:
             self.check_on(self.tape)
             self.tape.flush()
-        assert self._about is not None
-        return self._about
+        about: dict[str, Any] = self._batch.appended[self._number]["outputs"][self._output]
+        return about
 
     # --- called by the tape --------------------------------------------------------------------------------------
 
-    def describe(self, place: int, about: dict[str, Any]) -> Self:
-        """Set the place and type that the service reported."""
-        self.place, self._about = place, about
-        return self
-
     def take(self, value: np.ndarray | None) -> None:
         """Set the value, if the service returned one."""
-        self.taken = self.taken if value is None else value
+        self._value = self._value if value is None else value
 
     def add_grad(self, value: np.ndarray) -> None:
         self.grad = value if self.grad is None else self.grad + value
 
     def check_on(self, tape: Recorder) -> None:
         """Raises BackpassError unless `tape`, in its present generation, can use this expression."""
-        if self.lost:
+        if self._batch.lost:
             raise BackpassError(f"{self.name} was never computed: the request with its op failed or was refused")
-        if self._tape is not tape:
+        if self.tape is not tape:
             raise BackpassError("an expression of another tape cannot be used here; its value can")
         if self.generation != tape.generation:
             raise BackpassError("the tape was renewed after this expression was computed; its value can still be used")
@@ -220,7 +223,9 @@ def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
     The first expression among the inputs decides the tape; if there are only variables and arrays, the current tape
     takes the op. Raises TypeError for arguments that the op does not have.
     """
-    return _tape_of([*inputs, *named.values()]).call(type, inputs, named)
+    first = inputs[0] if inputs else None
+    tape = first.tape if first.__class__ is Expression else _tape_of([*inputs, *named.values()])
+    return tape.call(type, inputs, named)
 
 
 def _tape_of(values: Iterable[Any]) -> Recorder:

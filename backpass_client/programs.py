@@ -86,11 +86,12 @@ class Program:
         said, tensors = self.service.exchange("POST", path, asked, {**feeds, **parameters}, repeat=True)
         return gradients_of(said, tensors)
 
-    def session(self, loss: str, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
+    def session(self, loss: str | None = None, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
         """A session that trains this program.
 
         parameters: initial values; the service initializes the others.
-        settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s.
+        settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
+                    in place of a loss.
         """
         asked = {"program_id": self.id, "loss": loss, **settings}
         return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))

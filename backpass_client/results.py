@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from backpass_client.rows import from_tensors
-from backpass_client.text import Arrays, fields
+from backpass_client.text import NamedArrays, fields
 
 __all__ = ["Arrays", "Gradients", "gradients_of", "group"]
+
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,4 +45,4 @@ def gradients_of(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Gradie
 def group(tensors: dict[str, np.ndarray], prefix: str) -> Arrays:
     """The tensors called `prefix`/<name>, keyed by <name>."""
     start = f"{prefix}/"
-    return Arrays({name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)})
+    return NamedArrays({name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)})

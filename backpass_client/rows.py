@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.text import Arrays
+from backpass_client.text import NamedArrays
 
 __all__ = ["Rows", "from_tensors", "to_tensors"]
 
@@ -38,7 +38,9 @@ class Rows:
 
 def from_tensors(said: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The gradients of a response by name: arrays, or `Rows` for the tables listed under its member `sparse`."""
-    found: dict[str, Any] = Arrays({n.removeprefix("grad/"): v for n, v in tensors.items() if n.startswith("grad/")})
+    found: dict[str, Any] = NamedArrays(
+        {n.removeprefix("grad/"): v for n, v in tensors.items() if n.startswith("grad/")}
+    )
     for name, shape in said.get("sparse", {}).items():
         if name in found:
             found[name] = Rows(tensors[f"rows/{name}"], found[name], tuple(shape))

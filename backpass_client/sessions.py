@@ -13,9 +13,9 @@ from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.results import Arrays, Gradients, gradients_of, group
 from backpass_client.rows import from_tensors, to_tensors
-from backpass_client.text import fields
+from backpass_client.text import NamedArrays, fields
 
-__all__ = ["Session", "Step"]
+__all__ = ["Session", "Step", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,6 +30,18 @@ class Step:
     def __repr__(self) -> str:
         number = f"Step {self.said['step']}" if "step" in self.said else "Step"
         return fields(self, "loss", "fetched", "gradients").replace("Step", number, 1)
+
+
+class Stopped(BackpassError):
+    """A step of several in one call failed after others, which stay applied.
+
+    step:    the values of the steps before it; `step.said["applied"]` is their number.
+    reason:  the failure: code, detail, and the number of the batch, from 0.
+    """
+
+    def __init__(self, step: Step, reason: dict[str, Any]) -> None:
+        self.step, self.reason = step, reason
+        super().__init__(f"batch {reason['batch']} failed after {reason['batch']} steps: {reason['detail']}")
 
 
 class Session:
@@ -61,7 +73,7 @@ class Session:
 
     @property
     def next_seq(self) -> int:
-        """The sequence number of the next step or update."""
+        """The sequence number of the next step, update or accumulating call."""
         return self._calls.next
 
     def view(self) -> dict[str, Any]:
@@ -73,27 +85,65 @@ class Session:
         feeds: Mapping[str, Any] = NO_TENSORS,
         fetch: Sequence[str] = (),
         return_gradients: str | Sequence[str] = "none",
+        *,
+        target_gradients: Sequence[Any] = (),
         **more: Any,
     ) -> Step:
         """Run forward, backward and update.
 
         return_gradients: "none", "norms", "all", or a list of parameter names.
-        more:             more members of the body of POST .../steps, such as deadline_s.
+        target_gradients: the cotangents of the session's targets; None for ones.
+        more:             more members of the body of POST .../steps: learning_rate for this step; batches=k for k
+                          steps on feeds with a leading axis; accumulate=k for one update with the gradients of k
+                          batches, and reduction="mean"; deadline_s.
+
+        Raises Stopped if one of several steps fails after others.
         """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
-        said, tensors = self._calls.send("steps", asked, feeds)
-        return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
+        said, tensors = self._calls.send("steps", asked, _with_cotangents(feeds, target_gradients))
+        found = Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
+        if said.get("stopped") is not None:
+            raise Stopped(found, said["stopped"])
+        return found
 
-    def update(self, gradients: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        """Apply gradients computed elsewhere. gradients: parameter -> array, or `Rows` of a table."""
+    def update(self, gradients: Mapping[str, Any] = NO_TENSORS, **more: Any) -> dict[str, Any]:
+        """Apply gradients: those given, or without any those that `gradients` with accumulate=True has added up.
+
+        gradients: parameter -> array, or `Rows` of a table.
+        more:      more members of the body of POST .../updates, such as learning_rate and reduction="mean".
+        """
         said, _ = self._calls.send("updates", more, to_tensors(gradients))
         return said
 
-    def gradients(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Gradients:
-        """Gradients at the present parameters; changes nothing."""
-        asked = {"fetch": list(fetch), **more}
-        return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, feeds, repeat=True))
+    def gradients(
+        self,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        fetch: Sequence[str] = (),
+        *,
+        target_gradients: Sequence[Any] = (),
+        accumulate: bool = False,
+        **more: Any,
+    ) -> Gradients:
+        """Gradients at the present parameters; changes nothing.
+
+        accumulate: add the gradients up in the session for a later `update`, and return only the values.
+        """
+        asked, tensors = {"fetch": list(fetch), **more}, _with_cotangents(feeds, target_gradients)
+        if accumulate:
+            return gradients_of(*self._calls.send("gradients", {**asked, "accumulate": True}, tensors))
+        return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, tensors, repeat=True))
+
+    def discard_gradients(self) -> None:
+        """Forget the gradients that `gradients` with accumulate=True has added up."""
+        self.service.call("DELETE", f"{self.path}/gradients")
+
+    def change_optimizer(self, **members: Any) -> dict[str, Any]:
+        """Change members of the optimizer; None removes one. Returns the view of the session.
+
+        ``session.change_optimizer(learning_rate=0.01)`` compiles nothing.
+        """
+        return self.service.call("PATCH", self.path, {"optimizer": members})
 
     def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
         """Run forward only: the fetched values, or the loss if `fetch` is empty."""
@@ -103,7 +153,7 @@ class Session:
 
     def parameters(self) -> Arrays:
         """Parameters and states by name, as `put_parameters` takes them, in this session or another."""
-        return Arrays(self.service.exchange("GET", f"{self.path}/parameters")[1])
+        return NamedArrays(self.service.exchange("GET", f"{self.path}/parameters")[1])
 
     def put_parameters(self, values: Mapping[str, Any]) -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
@@ -111,3 +161,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
+
+
+def _with_cotangents(feeds: Mapping[str, Any], cotangents: Sequence[Any]) -> Mapping[str, Any]:
+    """The tensors of a request: the feeds, and the cotangents of targets under their names."""
+    if not cotangents:
+        return feeds
+    return {**feeds, **{f"target_gradients/{i}": each for i, each in enumerate(cotangents) if each is not None}}

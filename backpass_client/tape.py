@@ -7,33 +7,24 @@ object depends on it.
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from backpass_client.arguments import slots_and_attributes, with_expanded_numbers
+from backpass_client.arguments import Signature, attributes_as_json
+from backpass_client.batch import Batch, Inputs, RecordedOp, Structures, document, in_stacks
 from backpass_client.connection import Service, quoted
-from backpass_client.errors import BackpassError
-from backpass_client.expression import Expression, Name, Playback, Recorder, current_tape
+from backpass_client.errors import BackpassError, Refused
+from backpass_client.expression import Expression, Playback, Recorder, current_tape
 from backpass_client.idempotent_calls import IdempotentCalls
+from backpass_client.names import Name, Names
 from backpass_client.results import Arrays, group
 from backpass_client.variable import Variable
 
 __all__ = ["Tape", "immediate", "lazy"]
-
-
-class _Pending:
-    """The next request: ops with the expressions they compute, and leaves with the variables they hold."""
-
-    def __init__(self) -> None:
-        self.ops: list[dict[str, Any]] = []
-        self.outputs: list[list[weakref.ref[Expression]]] = []
-        self.leaves: dict[str, np.ndarray] = {}
-        self.variables: list[Variable] = []
 
 
 class Tape:
@@ -56,11 +47,11 @@ class Tape:
         self.id: str = made["id"]
         self.path = f"/v1/tapes/{self.id}"
         self._calls = IdempotentCalls(self.service, self.path, made["next_seq"])
-        self._count = 0
+        self._signatures: dict[str, Signature] = {}
+        self._structures = Structures()
+        self._names = Names()
         self._renew = False
-        self._pending = _Pending()
-        self._dead: list[str] = []
-        self._releasable: list[str] = []
+        self._batch = Batch(self, self.generation)
         self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
         self._retained: weakref.WeakSet[Expression] = weakref.WeakSet()
         self._tokens: list[Token[Recorder | None]] = []
@@ -88,11 +79,10 @@ class Tape:
 
     def renew(self) -> None:
         """Forget everything but the parameters, as DyNet's ``renew_cg`` does. Earlier expressions become unusable."""
-        self._forget_pending()
-        self._renew = True
         self.generation += 1
-        self._releasable += self._dead  # no pending op can read them any more
-        self._dead.clear()
+        self._forget_batch()
+        self._names.renew()
+        self._renew = True
 
     def view(self) -> dict[str, Any]:
         """The state of the tape: ops, bytes, lease, next sequence number."""
@@ -108,42 +98,60 @@ class Tape:
     def call(self, type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Append one op with Python's arguments: see `function`. Its output, or a tuple of them.
 
-        Raises TypeError for an argument that the op does not have; and as `apply` does.
+        Raises TypeError for an argument that the op does not have, and Refused with the place of the error: here if
+        the tape is immediate, else when the ops are sent.
         """
-        spec = self.service.op(type)
-        given, attrs = slots_and_attributes(spec, inputs, named)
-        return self.apply(type, with_expanded_numbers(given, spec, self._full_like), attrs)
+        signature = self._signatures.get(type) or self._signature(type)
+        found = self._record(signature, inputs, named)
+        if signature.is_variadic or self.mode == "immediate":
+            self.flush()
+        if signature.is_variadic:  # only the service knows the number of outputs
+            batch, number, parents = found
+            outputs = batch.appended[number]["outputs"]
+            names = [self._names.existing(output["name"], parents) for output in outputs]
+            return tuple([Expression(name, batch, number, i) for i, name in enumerate(names)])
+        return found
+
+    def _signature(self, type: str) -> Signature:
+        self._signatures[type] = Signature(self.service.op(type))
+        return self._signatures[type]
+
+    def _record(self, signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Add one op to the batch. Its output, or a tuple of them; of a variadic op (batch, number, parents)."""
+        slots: Inputs
+        attrs, batch = "", self._batch
+        if (
+            not named
+            and signature.is_plain
+            and len(inputs) <= len(signature.slots)
+            and _ARRAYS.issuperset(map(type, inputs))
+        ):
+            parents = tuple(
+                [x.named if x.__class__ is Expression and x._batch is batch else self.name_of(x) for x in inputs]
+            )
+            slots = tuple([name.text for name in parents])
+        else:
+            given, attributes = signature.arguments(inputs, named)
+            expanded = signature.with_expanded_numbers(given, self._full_like)
+            names = [_each(self.name_of, expanded.get(slot)) for slot in signature.slots]
+            slots = tuple([_each(lambda name: name.text, each) for each in names])
+            parents = tuple([name for each in names if each for name in (each if isinstance(each, tuple) else (each,))])
+            attrs = attributes_as_json(attributes)
+        number = len(batch.ops)
+        if signature.is_variadic:
+            batch.ops.append((signature.type, slots, attrs, ()))
+            return batch, number, parents
+        if len(signature.outputs) == 1:
+            name = self._names.new(parents)
+            batch.ops.append((signature.type, slots, attrs, (name.text,)))
+            return Expression(name, batch, number)
+        written = [self._names.new(parents) for _ in signature.outputs]
+        batch.ops.append((signature.type, slots, attrs, tuple([name.text for name in written])))
+        return tuple([Expression(name, batch, number, i) for i, name in enumerate(written)])
 
     def _full_like(self, like: Expression, value: int | float) -> Any:
-        return self.apply("full_like", {"x": like}, {"value": value})
-
-    def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Expression | tuple[Any, ...]:
-        """Append one op; its output, or a tuple of them.
-
-        inputs: slot -> an expression or array, or a list of them.
-        Raises Refused with the place of the error: here if the tape is immediate, else when the ops are sent.
-        """
-        spec = self.service.op(type)
-        names = {slot: [self.name_of(x) for x in _list(given)] for slot, given in inputs.items()}
-        parents = tuple(name for each in names.values() for name in each)
-        op: dict[str, Any] = {"type": type, "inputs": {s: [n.text for n in each] for s, each in names.items()}}
-        if attrs:
-            op["attrs"] = {name: _attribute(value) for name, value in attrs.items()}
-        variadic = any(output["variadic"] for output in spec["outputs"])
-        found: list[Expression] = []
-        if not variadic:  # only the service knows the number of a variadic op's outputs
-            found = [Expression(self, self._new(parents)) for _ in spec["outputs"]]
-            op["outputs"] = {o["name"]: [e.name] for o, e in zip(spec["outputs"], found, strict=True)}
-        self._pending.ops.append(op)
-        self._pending.outputs.append([weakref.ref(e) for e in found])
-        if variadic:
-            said = self.flush()[-1]
-            found = [
-                Expression(self, self._existing(o["name"], parents)).describe(said["op"], o) for o in said["outputs"]
-            ]
-        elif self.mode == "immediate":
-            self.flush()
-        return found[0] if len(found) == 1 and not variadic else tuple(found)
+        signature = self._signatures.get("full_like") or self._signature("full_like")
+        return self._record(signature, [like], {"value": value})  # sent with the op that reads it
 
     def name_of(self, value: Any) -> Name:
         """The name on the tape of an expression; an array becomes a constant leaf and gets a new name."""
@@ -152,76 +160,88 @@ class Tape:
         if isinstance(value, Expression):
             value.check_on(self)
             return value.named
-        name = self._new((), "c")
-        self._pending.leaves[f"constant/{name.text}"] = np.array(value)
+        name = self._names.new((), "c")
+        self._batch.leaves[f"constant/{name.text}"] = np.array(value)
         return name
 
     def put(self, variable: Expression, data: np.ndarray) -> Name:
         """Add a leaf that holds `data`, the value of `variable`. The next request sends it."""
         assert isinstance(variable, Variable)
-        name = self._new((), variable.label or "v")
-        name.variable = weakref.ref(variable)
+        name = variable.named if variable.owned_by(self) else None
+        # ops of this generation may read the last value under its name, or a failed request may have left it there
+        if name is None or not variable.requires_grad or name.used == self.generation:
+            name = self._names.leaf(variable.label)
+            name.variable = weakref.ref(variable)
         if variable.requires_grad:
             self._parameters.add(name)
         role = "parameter" if variable.requires_grad else "constant"
-        self._pending.leaves[f"{role}/{name.text}"] = data
-        self._pending.variables.append(variable)
+        self._batch.leaves[f"{role}/{name.text}"] = data
+        self._batch.variables.append(variable)
         return name
 
     def flush(self, wanted: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Send the pending ops and leaves, and set the places, types and values that the service returns.
+        """Send the recorded ops and leaves, and set the places, types and values that the service returns.
 
         wanted: names whose values the service must return.
         """
-        pending = self._pending
-        if not (pending.ops or pending.leaves or self._renew or wanted):
+        batch = self._batch
+        if not (batch.ops or batch.leaves or self._renew or wanted):
             return []
-        # only names that died before the last flush: pending ops may read the others
-        asked = {"ops": pending.ops, "release": self._releasable, "renew": self._renew}
-        if wanted is not None:
-            asked["return_values"] = list(wanted)
-        try:
-            said, tensors = self._calls.send("ops", asked, pending.leaves)
-        except BaseException:
-            self._forget_pending()
-            raise
-        self._pending, self._renew = _Pending(), False
-        self._releasable = self._dead[:]
-        del self._dead[: len(self._releasable)]
-        values = group(tensors, "value")
-        for op, expressions in zip(said["appended"], pending.outputs, strict=True):
-            for output, reference in zip(op["outputs"], expressions, strict=False):
-                expression = reference()
-                if expression is not None:
-                    expression.describe(op["op"], output)
-                    expression.take(values.get(output["name"]))
-        return said["appended"]
+        self._send({} if wanted is None else {"return_values": list(wanted)}, {})
+        return batch.appended
 
-    def _forget_pending(self) -> None:
-        for reference in (each for expressions in self._pending.outputs for each in expressions):
-            expression = reference()
-            if expression is not None:
-                expression.lost = True
-        for variable in self._pending.variables:
+    def _send(self, more: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Arrays]:
+        """Send the batch with further JSON members and tensors; (JSON members, tensors) of the response."""
+        batch = self._batch
+        asked = {"release": self._names.releasable(), "renew": self._renew, **more}
+        ops = tuple(batch.ops)
+        try:
+            known = self._structures.get(ops)
+            leaves, stacked = in_stacks(batch.leaves)
+            given = {**leaves, **tensors}
+            if stacked:
+                asked["stacked"] = stacked
+            if known is not None:
+                try:
+                    said, found = self._calls.send("ops", {"structure": known[0], **asked}, given)
+                except Refused as error:
+                    if not any(each.get("code") == "unknown-structure" for each in error.errors):
+                        raise
+                    self._structures.forget(ops)
+                    known = None
+            if known is None:
+                said, found = self._calls.send("ops", {"ops": [self._document(op) for op in ops], **asked}, given)
+        except BaseException:
+            self._forget_batch()
+            raise
+        appended = said.get("appended")
+        if appended is None:
+            assert known is not None  # only the answer about a structure leaves them out
+            appended = known[1]
+        elif "structure" in said:
+            self._structures.put(ops, said["structure"], appended)
+        batch.answered(said.get("first", 0), appended, group(found, "value"))
+        self._batch, self._renew = Batch(self, self.generation), False
+        self._names.sent()
+        return said, found
+
+    def _document(self, op: RecordedOp) -> dict[str, Any]:
+        signature = self._signatures[op[0]]
+        return document(op, signature.slots, signature.outputs)
+
+    def _forget_batch(self) -> None:
+        batch, self._batch = self._batch, Batch(self, self.generation)
+        batch.lost = True
+        for variable in batch.variables:
             self._parameters.discard(variable.named)
             variable.unbind()
-        self._pending = _Pending()
-
-    def _new(self, parents: tuple[Name, ...], hint: str = "e") -> Name:
-        self._count += 1
-        return self._existing(f"{hint}.{self._count}" if len(hint) > 1 else f"{hint}{self._count}", parents)
-
-    def _existing(self, text: str, parents: tuple[Name, ...]) -> Name:
-        name = Name(text, parents)
-        weakref.finalize(name, self._dead.append, text).atexit = False
-        return name
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def value(self, expression: Expression) -> np.ndarray:
         """The value of `expression`; a lazy tape computes it now."""
         expression.check_on(self)
-        self.flush([expression.name] if self._pending.ops else None)
+        self.flush([expression.name] if self._batch.ops else None)
         if expression.taken is None:
             _, tensors = self.service.exchange("GET", f"{self.path}/values/{quoted(expression.name)}")
             expression.take(tensors["value"])
@@ -275,12 +295,15 @@ class Tape:
             asked["target_gradient"] = parents[-1].text
         self.flush()
         said, tensors = self._calls.send("backward", asked, {})
-        values = group(tensors, "value")
-        written = {o["name"]: (op["op"], o) for op in said["appended"] for o in op["outputs"]}
-        found: dict[str, Expression] = {}
-        for variable, name in said["recorded"].items():
-            found[variable] = Expression(self, self._existing(name, parents)).describe(*written[name])
-            found[variable].take(values.get(name))
+        batch = Batch(self, self.generation)
+        batch.answered(0, said["appended"], group(tensors, "value"))
+        written = {o["name"]: (n, i) for n, op in enumerate(said["appended"]) for i, o in enumerate(op["outputs"])}
+        if said["appended"]:
+            batch.first = said["appended"][0]["op"]
+        found = {
+            variable: Expression(self._names.existing(name, parents), batch, *written[name])
+            for variable, name in said["recorded"].items()
+        }
         return [found.get(name.text) for name in names]
 
     def _play_back(
@@ -292,9 +315,11 @@ class Tape:
             array = gradient.value if isinstance(gradient, Expression) else gradient
             dtype = array.dtype if isinstance(array, np.ndarray) else target.dtype
             given["target_gradient"] = np.asarray(array, dtype)
-        self.flush()
-        asked = {"target": name, "wrt": wrt}
-        said, tensors = self.service.exchange("POST", f"{self.path}/backward", asked, given, repeat=True)
+        asked = {"target": name, "wrt": list(wrt)}
+        if self._batch.ops or self._batch.leaves or self._renew:
+            said, tensors = self._send({"backward": asked, "return_values": "none"}, given)
+        else:
+            said, tensors = self.service.exchange("POST", f"{self.path}/backward", asked, given, repeat=True)
         target.take(tensors.get("value"))
         return said, group(tensors, "grad")
 
@@ -312,12 +337,10 @@ def lazy(service: Service | str, **settings: Any) -> Tape:
     return Tape(service, "lazy", **settings)
 
 
-def _attribute(value: Any) -> Any:
-    """`value` as the wire writes it: infinity is a string, because JSON has no number for it."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
+def _each(f: Callable[[Any], Any], given: Any) -> Any:
+    """`f` of the input of a slot: of each one in a list, as a tuple; None for an empty slot."""
+    return tuple([f(x) for x in given]) if isinstance(given, list | tuple) else None if given is None else f(given)
 
 
-def _list(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list | tuple) else [given]
+_ARRAYS = frozenset({Expression, Variable, np.ndarray})
+"""The classes of inputs that need no conversion."""

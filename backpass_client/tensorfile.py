@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from backpass_client.errors import BackpassError
 __all__ = ["MEDIA_TYPE", "pack", "unpack"]
 
 MEDIA_TYPE = "application/x-safetensors"
+LITTLE = sys.byteorder == "little"
 LENGTH = struct.Struct("<Q")
 CODES = {
     "bool": "BOOL",
@@ -40,15 +43,12 @@ def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     parts, end = [], 0
     # the widest items first, so that every tensor starts at a multiple of its item size
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
-        if array.dtype.name not in CODES:
+        code = _code(array.dtype)
+        if code is None:
             why = ": complex numbers are not supported" if array.dtype.kind == "c" else ""
             raise BackpassError(f"cannot send {name!r} of dtype {array.dtype}, only {', '.join(CODES)}{why}")
-        raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        header[name] = {
-            "dtype": CODES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [end, end + len(raw)],
-        }
+        raw = (array if array.dtype.isnative == LITTLE else array.astype(array.dtype.newbyteorder("<"))).tobytes()
+        header[name] = {"dtype": code, "shape": array.shape, "data_offsets": [end, end + len(raw)]}
         parts.append(raw)
         end += len(raw)
     text = json.dumps(header).encode()
@@ -67,6 +67,12 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         begin, end = (start + offset for offset in entry["data_offsets"])
         tensors[name] = np.frombuffer(content[begin:end], _dtype(entry["dtype"])).reshape(entry["shape"]).copy()
     return said, tensors
+
+
+@cache
+def _code(dtype: np.dtype) -> str | None:
+    """The code of a dtype in a file; numpy computes the name of a dtype anew for each call."""
+    return CODES.get(dtype.name)
 
 
 def _as_json(value: Any) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arrays", "fields", "shown"]
+__all__ = ["NamedArrays", "fields", "shown"]
 
 FEW = 8  # elements of an array, or members of a collection, to show
 
 
-class Arrays(dict[str, np.ndarray]):
-    """Arrays by name, with a short `repr`."""
+class NamedArrays(dict[str, np.ndarray]):
+    """NamedArrays by name, with a short `repr`."""
 
     __slots__ = ()
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression, Name, Recorder, current
+from backpass_client.expression import Expression, Recorder, current
+from backpass_client.names import Name
 from backpass_client.text import shown
 
 __all__ = ["Variable"]
@@ -35,11 +36,27 @@ class Variable(Expression):
         if requires_grad and self._data.dtype.kind in "iub":
             self._data = self._data.astype(np.float64)
         self.label = name
-        self.place = None
-        self.grad = None
-        self._tape = None
-        self._sent: np.ndarray | None = None
-        self.generation = -1
+        self._tape: Recorder | None = None
+        self._sent: tuple[np.dtype, tuple[int, ...], bytes] | None = None
+        self._generation = -1
+
+    @property
+    def batch(self) -> None:
+        return None
+
+    @property
+    def place(self) -> None:
+        """No op computes a variable."""
+        return None
+
+    @property
+    def generation(self) -> int:
+        """How often its tape had been renewed when its array was sent last."""
+        return self._generation
+
+    @property
+    def taken(self) -> np.ndarray:
+        return self._data
 
     @property
     def value(self) -> np.ndarray:
@@ -80,11 +97,18 @@ class Variable(Expression):
     def bind(self, tape: Recorder) -> Name:
         """The name of the leaf of `tape` that holds the present data; adds a leaf if there is none."""
         there = self._tape is tape and (self.requires_grad or self.generation == tape.generation)
-        if not there or self._sent is None or not _same_bits(self._sent, self._data):
-            self._sent = self._data.copy()
-            self.named = tape.put(self, self._sent)
-            self._tape, self.generation = tape, tape.generation
+        data = self._data
+        sent = (data.dtype, data.shape, data.tobytes())
+        if not there or sent != self._sent:
+            self.named = tape.put(self, data.copy())
+            self._sent = sent
+            self._tape, self._generation = tape, tape.generation
+        self.named.used = tape.generation
         return self.named
+
+    def owned_by(self, tape: Recorder) -> bool:
+        """Whether its last leaf is on `tape`, and the request with it did not fail."""
+        return self._tape is tape and self._sent is not None
 
     def unbind(self) -> None:
         """Forget the last leaf: the request with it failed."""
@@ -98,7 +122,3 @@ class Variable(Expression):
 
     def __repr__(self) -> str:
         return f"Variable({shown(self._data)})"
-
-
-def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -71,8 +71,13 @@ def main() -> None:
         given.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def measured(peers: Mapping[str, Peer], threads: str, workloads: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Workload -> peer -> {median, least, first}, in seconds; printed during the measurement."""
+def measured(
+    peers: Mapping[str, Peer], threads: str, workloads: Sequence[str], rounds: int, own: str = OWN
+) -> dict[str, Any]:
+    """Workload -> peer -> {median, least, first}, in seconds; printed during the measurement.
+
+    own: the peer whose ratio to the fastest of the others is printed.
+    """
     cores = "1 thread, 1 core" if threads == "1" else f"{threads} threads"
     print(f"\n{cores}; ms per step, medians of {rounds} rounds")
     print(f"{'':14}" + "".join(f"{name:>16}" for name in peers) + f"{'ratio':>9}  to")
@@ -87,10 +92,10 @@ def measured(peers: Mapping[str, Peer], threads: str, workloads: Sequence[str], 
         }
         found[workload] = times
         cells = [f"{times[name]['median'] * 1e3:16.3f}" if name in times else f"{'-':>16}" for name in peers]
-        fastest = min((name for name in times if name != OWN), key=lambda name: times[name]["median"], default=None)
+        fastest = min((name for name in times if name != own), key=lambda name: times[name]["median"], default=None)
         end = ""
-        if fastest and OWN in times:
-            ratios.append(times[OWN]["median"] / times[fastest]["median"])
+        if fastest and own in times:
+            ratios.append(times[own]["median"] / times[fastest]["median"])
             end = f"{ratios[-1]:9.2f}  {fastest}"
         print(f"{workload:14}" + "".join(cells) + end, flush=True)
     if ratios:

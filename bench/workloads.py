@@ -13,12 +13,16 @@ from typing import TypeVar
 
 import numpy as np
 
+from bench.trees import Tree, tree_of
 from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
 
 __all__ = ["WORKLOADS", "Workload", "of_family"]
 
 RATE = 0.01
 """Learning rate of every workload."""
+
+TREE_SEED = 8
+"""The seed of the tree of `tree_rnn`."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -263,6 +267,47 @@ def branch(trips: int = 50, batch: int = 32, width: int = 64) -> Workload:
     return Workload("branch", program, feeds, parameters)
 
 
+def tree_rnn(leaves: int = 46, hidden: int = 64, vocabulary: int = 100) -> Workload:
+    """A recursive network over a binary tree: a lookup for each leaf, five tiny ops for each of the other nodes."""
+    variables = [
+        feed("words", [leaves], "int64"),
+        parameter("e", [vocabulary, hidden]),
+        parameter("l", [hidden, hidden]),
+        parameter("r", [hidden, hidden]),
+        parameter("b", [hidden]),
+    ]
+    ops = []
+
+    def state(node: Tree) -> str:
+        n = len(ops)
+        if not isinstance(node, tuple):
+            ops.append(op("slice", f"word{n}", x="words", attrs={"axes": [0], "starts": [node], "ends": [node + 1]}))
+            ops.append(op("gather", f"h{n}", x="e", index=f"word{n}"))
+            return f"h{n}"
+        left, right = state(node[0]), state(node[1])
+        ops.extend(
+            [
+                op("matmul", f"l{n}", x=left, y="l"),
+                op("matmul", f"r{n}", x=right, y="r"),
+                op("add", f"lr{n}", x=f"l{n}", y=f"r{n}"),
+                op("add", f"z{n}", x=f"lr{n}", y="b"),
+                op("tanh", f"h{n}", x=f"z{n}"),
+            ]
+        )
+        return f"h{n}"
+
+    ops += [op("square", "squared", x=state(tree_of(leaves, TREE_SEED))), op("mean", "loss", x="squared")]
+    rng = np.random.default_rng(7)
+    parameters = {
+        "e": _normal(rng, vocabulary, hidden),
+        "l": _normal(rng, hidden, hidden, scale=hidden**-0.5),
+        "r": _normal(rng, hidden, hidden, scale=hidden**-0.5),
+        "b": np.zeros(hidden, "float32"),
+    }
+    feeds = {"words": rng.integers(0, vocabulary, leaves)}
+    return Workload("tree_rnn", {"blocks": [block(ops, variables)]}, feeds, parameters)
+
+
 def _normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (scale * rng.standard_normal(shape)).astype("float32")
 
@@ -278,6 +323,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "convnet": convnet,
     "deep_graph": deep_graph,
     "branch": branch,
+    "tree_rnn": tree_rnn,
 }
 """Name -> a function that makes the workload."""
 

@@ -14,6 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from service import __version__, problems
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.http import middleware
+from service.http.admission import Admission
+from service.http.codec import Codec
 from service.http.fast_path import Direct
 from service.http.query_params import known_parameters
 from service.http.worker_calls import Calls
@@ -38,6 +40,7 @@ from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
 from service.settings import Settings
 from service.store.errors import StorageError
+from service.store.program_text import ProgramText
 from service.store.programs import ProgramStore, TooManyPrograms
 
 __all__ = ["create_app"]
@@ -74,6 +77,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # `system` serves the document as bytes
         lifespan=_lifespan,
         # an unknown path is a 404: some clients drop the body of a redirected POST
         redirect_slashes=False,
@@ -88,12 +92,16 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
     app.state.calls = Calls(engine, app.state.metrics)
+    app.state.codec = Codec(settings, getattr(engine, "room", None))
+    app.state.admission = Admission(
+        settings, lambda method, route, status: app.state.metrics.request(method, route, status, 0.0, 0)
+    )
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
     problems.install(app)
     app.add_middleware(Direct, routes=training.router.routes, id=SESSION_ID)
-    middleware.install(app, app.state.metrics)
+    middleware.install(app, app.state.metrics, app.state.codec)
     for each in ROUTES:
         app.include_router(each.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -119,6 +127,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         for task in watching:
             task.cancel()
         await app.state.engine.stop()
+        await app.state.codec.stop()
         await app.state.programs.close()
 
 
@@ -126,8 +135,9 @@ async def _register_examples(app: FastAPI) -> None:
     """Register the programs of the documentation. The service starts even if no worker or no disk can take them."""
     for document in EXAMPLES.values():
         try:
-            reply = await app.state.engine.call("inspect", {"document": document}, deadline=30.0)
-            await app.state.programs.put(document, reply.result)
+            program = ProgramText.of(document)
+            reply = await app.state.engine.call("inspect", {"document": program.text, "as_json": True}, deadline=30.0)
+            await app.state.programs.put(program, reply.tensors["json"].tobytes())
         except (EngineError, StorageError, TooManyPrograms) as error:
             log.warning("a program of the documentation is not registered: %s", error)
 

@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     # Where and how it listens
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    allowed_hosts: str = Field(
+        "",
+        description="Names that a Host header may have, separated by commas, in addition to loopback names and the "
+        "address to listen on. `*.example.org` allows all names below example.org, `*` allows all names.",
+    )
     data_dir: Path = Field(
         Path("data"), description="Directory of stored data, of this service alone; created at start."
     )
@@ -122,6 +127,23 @@ class Settings(BaseSettings):
     # Requests
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
     binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors body.")
+    body_bytes_in_flight: int = Field(
+        2 * GIB, gt=0, description="Limit of the sum of all bodies above 64 KiB that are received or used at a time."
+    )
+    answer_bytes_in_flight: int = Field(
+        2 * GIB, gt=0, description="Limit of the sum of all answers above 1 MiB that are being sent at a time."
+    )
+    json_answer_bytes: int = Field(
+        64 * MIB, gt=0, description="Largest sum of the tensors of a JSON answer, as binary numbers."
+    )
+    binary_answer_bytes: int = Field(GIB, gt=0, description="Largest sum of the tensors of a safetensors answer.")
+    codecs: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Processes that read large bodies and write large answers; by default one for four cores. They "
+        "start when first needed.",
+    )
     json_depth: int = Field(64, ge=4, le=500, description="Deepest nesting of arrays and objects in JSON.")
     header_bytes: int = Field(32 * KIB, ge=1024, description="Largest request header block, request line included.")
     header_fields: int = Field(100, ge=8, description="Largest number of header fields in a request.")
@@ -160,6 +182,10 @@ class Settings(BaseSettings):
     @cached_property
     def tensor_limits(self) -> TensorLimits:
         return TensorLimits(rank=self.tensor_rank, elements=self.tensor_elements, bytes=self.tensor_bytes)
+
+    @property
+    def codec_processes(self) -> int:
+        return self.codecs or max(1, available_cores() // 4)
 
     def threads_per_worker(self, workers: int) -> int:
         """Threads of each of `workers` processes, also for their linear algebra libraries."""

@@ -22,7 +22,10 @@ OWNERS = {
     "os.dup2": {"core/codegen/compiler_main.py"},  # the compiler process
     "prctl": {"core/codegen/compiler_main.py", "service/worker/main.py"},  # the compiler process; a worker
     "faulthandler.enable": {"service/worker/main.py"},
-    "resource.setrlimit": {"service/worker/main.py"},
+    "resource.setrlimit": {
+        "core/codegen/compiler_main.py",
+        "service/worker/memory.py",
+    },  # the compiler process; a worker
     "sys.setswitchinterval": {"service/worker/main.py"},
     "threading.stack_size": {"service/worker/compiling.py"},
     "signal.signal": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker

@@ -12,7 +12,8 @@ import jaxlib
 import numpy as np
 from jax import lax
 
-from bench.workloads import RATE, Workload, mlp, of_family
+from bench.trees import tree_loss, tree_of
+from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
 
 __all__ = ["LOSSES", "Training", "loss_of", "start", "versions"]
 
@@ -153,6 +154,12 @@ def branch(p: Arrays, feeds: Arrays, n: int) -> Any:
     return jnp.square(lax.fori_loop(0, n, trip, feeds["x"])).mean()
 
 
+def tree_rnn(p: Arrays, feeds: Arrays) -> Any:
+    tree = tree_of(feeds["words"].shape[0], TREE_SEED)
+    words = jnp.split(feeds["words"], feeds["words"].shape[0])
+    return tree_loss(tree, p, words, lambda table, word: table[word], jnp.tanh, lambda x: jnp.square(x).mean())
+
+
 LOSSES: dict[str, Callable[..., Any]] = {
     "mlp": mlp_loss,
     "rnn_while": rnn_while,
@@ -161,5 +168,6 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "convnet": convnet,
     "deep_graph": deep_graph,
     "branch": branch,
+    "tree_rnn": tree_rnn,
 }
 """Family of workloads -> its loss."""

@@ -23,6 +23,15 @@ OWN = "backpass"
 BEFORE = "before"
 """Backpass in another checkout, usually an older commit."""
 
+TAPE = "tape"
+"""Backpass as a lazy tape: a client that records each step, and a service."""
+
+TAPE_BEFORE = "tape_before"
+"""The tape with the client and the service of another checkout."""
+
+IN_CHECKOUT = {OWN: OWN, BEFORE: OWN, TAPE: TAPE, TAPE_BEFORE: TAPE}
+"""Peer that needs no other framework -> its module in bench/peers."""
+
 PEERS = ("torch_eager", "torch_compile", "jax_jit", "tf_function", "tf_function_jit")
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +46,7 @@ class Missing(RuntimeError):
 def python_of(peer: str) -> str:
     """The interpreter of a peer: BENCH_PYTHON, that of `make bench-peers`, or this one; Backpass uses this one."""
     made = ROOT / ".venv-bench" / "bin" / "python"
-    if peer in (OWN, BEFORE) or not (os.environ.get("BENCH_PYTHON") or made.exists()):
+    if peer in IN_CHECKOUT or not (os.environ.get("BENCH_PYTHON") or made.exists()):
         return sys.executable
     return os.environ.get("BENCH_PYTHON") or str(made)
 
@@ -53,7 +62,7 @@ def environment(peer: str, threads: int, scratch: str, root: Path = ROOT) -> dic
         "TORCHINDUCTOR_CACHE_DIR": scratch,  # else a first step would be that of an earlier run
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
     }
-    if peer in (OWN, BEFORE):
+    if peer in IN_CHECKOUT:
         from service.engine.child import ALLOCATOR  # as every worker of the service has it
 
         own |= ALLOCATOR
@@ -71,7 +80,7 @@ class Peer:
         self._log = Path(self._scratch.name, "log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [python_of(name), "-m", "bench.peers.child", OWN if name == BEFORE else name, str(len(allowed))],
+                [python_of(name), "-m", "bench.peers.child", IN_CHECKOUT.get(name, name), str(len(allowed))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bench.workloads import RATE, Workload, mlp, of_family
+from bench.trees import tree_loss, tree_of
+from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
 
 __all__ = ["Training", "start", "versions"]
 
@@ -153,6 +154,12 @@ def branch(p: Tensors, feeds: Tensors) -> Any:
     return tf.reduce_mean(tf.square(repeated(feeds["n"], trip, feeds["x"])))
 
 
+def tree_rnn(p: Tensors, feeds: Tensors) -> Any:
+    tree = tree_of(feeds["words"].shape[0], TREE_SEED)
+    words = tf.split(feeds["words"], feeds["words"].shape[0])
+    return tree_loss(tree, p, words, tf.gather, tf.tanh, lambda x: tf.reduce_mean(tf.square(x)))
+
+
 LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "mlp": mlp_loss,
     "rnn_while": rnn_while,
@@ -161,5 +168,6 @@ LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "convnet": convnet,
     "deep_graph": deep_graph,
     "branch": branch,
+    "tree_rnn": tree_rnn,
 }
 """Family of workloads -> its loss."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bench.workloads import Workload, of_family
+from bench.trees import tree_loss, tree_of
+from bench.workloads import TREE_SEED, Workload, of_family
 
 __all__ = ["Feeds", "Loss", "Tensors", "loss_of", "negative", "placed", "positive"]
 
@@ -98,6 +99,16 @@ def branch(p: Tensors, feeds: Feeds) -> torch.Tensor:
     return h.square().mean()
 
 
+def tree_rnn(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    words = feeds["words"].split(1)
+    tree = tree_of(len(words), TREE_SEED)
+    return tree_loss(tree, p, words, lambda table, word: F.embedding(word, table), torch.tanh, _mean_square)
+
+
+def _mean_square(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean()
+
+
 LOSSES: dict[str, Loss] = {
     "mlp": mlp,
     "rnn_while": rnn_while,
@@ -106,6 +117,7 @@ LOSSES: dict[str, Loss] = {
     "convnet": convnet,
     "deep_graph": deep_graph,
     "branch": branch,
+    "tree_rnn": tree_rnn,
 }
 """Family of workloads -> its loss."""
 

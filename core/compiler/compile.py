@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import core.ops  # noqa: F401  (fills the registry)
 from core.autodiff.cotangents import Densified
@@ -11,16 +12,17 @@ from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery, Options
 from core.codegen.backend import CPU
-from core.compiler.differentiate import ScaledBackward, differentiate_scaled
+from core.compiler.differentiate import ScaledBackward, differentiate_scaled, scale_after_update
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
+from core.ir.precision import is_half
 from core.ir.recursion import headroom
 from core.optim.clipping import Clip
-from core.optim.loss_scaling import LossScale
+from core.optim.loss_scaling import LossScale, all_finite
 from core.optim.optimizers import Optimizer
 from core.passes import optimize
 from core.passes.bind import bind
@@ -39,6 +41,7 @@ __all__ = [
     "Optimizer",
     "Options",
     "Outputs",
+    "Summed",
     "Update",
     "append_backward",
     "bind_shapes",
@@ -52,22 +55,36 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Gradients that were added up, of a loss with this scale. limit: the largest scale that the loss can hold.
+
+    With a loss scale, an update with sums that are not finite is skipped and lowers the scale, as a step does.
+    """
+
+    loss_scale: LossScale | None = None
+    limit: float = math.inf
+
+
 def compile_gradient(
     program: Program,
     query: GradientQuery,
     fetch: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
     loss_scale: LossScale | None = None,
+    rounds: bool = True,
 ) -> Executable:
     """Compile the step that computes gradients. It updates only the program's own states (in `Outputs.states`).
 
     fetch:      further variables to return; gradients of intermediate variables are allowed.
     shapes:     shapes of the feeds with open sizes.
     loss_scale: the scale of the loss during the backward pass; the returned gradients are those of the unscaled loss.
+    rounds:     whether gradients of 16-bit parameters are rounded to 16 bits. Without, those of a scaled loss are
+                float32, for sums.
     """
     with headroom():
         found = differentiate_scaled(bind_shapes(program, shapes), query, loss_scale, fetch)
-        backward = found.backward
+        backward = found.backward if rounds else found.with_exact_gradients()
         wanted = wanted_by(backward, query, fetch)
         executable = _executable(backward.program, wanted, found.seeds, backward.missing, backward.densified)
         return replace(executable, ready_at=backward.ready_at, choice=backward.choice, loss_scale=loss_scale)
@@ -92,6 +109,7 @@ def compile_training(
     shapes: Mapping[str, Sequence[int]] | None = None,
     loss_scale: LossScale | None = None,
     gives_gradients: bool = True,
+    open_rates: bool = False,
 ) -> Executable:
     """Compile forward pass, backward pass and optimiser as one step.
 
@@ -100,19 +118,26 @@ def compile_training(
     clip:            clipping between backward pass and optimiser; `Outputs.gradients` holds the unclipped gradients.
     loss_scale:      the scale of the loss during the backward pass. If a scaled gradient is not finite, parameters,
                      states and optimiser state do not change, and `Outputs.scaling` reports the skipped update.
+    open_rates:      whether the learning rates are inputs of the step (core.optim.rates), not constants.
     """
-    if query.loss is None:
-        raise ProgramError("training needs a loss", "bad_query")
     with headroom():
-        by_name = {v.name: v for v in program.parameters}
+        by_name = {v.name: v for v in program.parameters if query.loss is not None or v.trainable}
+        if query.loss is None and by_name.keys().isdisjoint(query.inputs):
+            raise ProgramError("training needs a loss, or a trainable parameter among inputs", "bad_query")
+        if query.loss is None and loss_scale is not None:
+            raise ProgramError("a loss scale needs a loss; scale the target gradients instead", "bad_query")
+
+        def trained_by(backward: Backward) -> list[Variable]:
+            return [by_name[name] for name in backward.gradients if name in by_name]
 
         def with_update(found: ScaledBackward) -> tuple[Program, Wanted, tuple[Densified, ...]]:
             backward = found.backward
             wanted = wanted_by(backward, query, fetch, gives_gradients)
             b = BlockBuilder.like(backward.program.block)
             finite = b.value(found.finite) if found.finite is not None else None
-            trained = [by_name[name] for name in backward.gradients]
-            slots, updated, densified = apply_update(b, optimizer, trained, found.exact_gradients(b), clip, finite)
+            grads = [g for name, g in found.exact_gradients(b).items() if name in by_name]
+            trained = trained_by(backward)
+            slots, updated, densified = apply_update(b, optimizer, trained, grads, clip, finite, open_rates)
             if loss_scale is not None and finite is not None:
                 updated += found.scaling(b, loss_scale)
                 wanted = [
@@ -130,11 +155,10 @@ def compile_training(
         trained_program, wanted, densified = with_update(found)
         densified = (*backward.densified, *densified)
         executable = _executable(trained_program, wanted, found.seeds, backward.missing, densified)
-        trained = tuple(by_name[name] for name in backward.gradients)
         return replace(
             executable,
             optimizer=optimizer,
-            trained=trained,
+            trained=tuple(trained_by(backward)),
             ready_at=backward.ready_at,
             choice=backward.choice,
             loss_scale=loss_scale,
@@ -147,12 +171,16 @@ def compile_update(
     optimizer: Optimizer,
     clip: Clip | None = None,
     by_rows: Collection[str] = (),
+    summed: Summed | None = None,
+    open_rates: bool = False,
 ) -> Update:
     """Compile the step that applies the optimiser to gradients from the client.
 
     names:   the parameters to update. The gradient of each is the feed ``<name>@GRAD``.
     by_rows: those of `names` with a row-sparse gradient: ``<name>@GRAD`` holds the values of the rows
              ``<name>@GRAD@ROWS``.
+    summed:  the gradients are sums that the service added up, those of 16-bit parameters in float32.
+    open_rates: as of `compile_training`.
     """
     by_name = {v.name: v for v in program.parameters}
     unknown = [n for n in names if n not in by_name or not by_name[n].trainable]
@@ -162,12 +190,14 @@ def compile_update(
     trained = tuple(by_name[n] for n in names)
     for v in trained:
         b.param(v.type, v.name)
-    types = {f"{v.name}@GRAD": v.type for v in trained}
+    types = {}
     for v in trained:
+        dtype = "float32" if summed is not None and is_half(v.type) else v.type.dtype
+        types[f"{v.name}@GRAD"] = TensorType(v.type.shape, dtype)
         if v.name in by_rows:
             if v.type.rank == 0:
                 raise ProgramError(f"{v.name!r} is {v.type} and has no rows", "feed_shape")
-            types[f"{v.name}@GRAD"] = TensorType((-1, *v.type.shape[1:]), v.type.dtype)
+            types[f"{v.name}@GRAD"] = TensorType((-1, *v.type.shape[1:]), dtype)
             types[f"{v.name}@GRAD@ROWS"] = TensorType((-1,), "int64")
     feeds = [Variable(b.param(type, name).name, type, "feed") for name, type in types.items()]
     given: list[Cotangent] = []
@@ -178,7 +208,14 @@ def compile_update(
             given.append(SparseRows(*b.emit("merge_rows", value, rows, b.value(v.name))))
         else:
             given.append(value)
-    slots, updated, densified = apply_update(b, optimizer, trained, given, clip)
+    finite = None
+    if summed is not None and summed.loss_scale is not None:
+        finite = all_finite(given, b.value(trained[0].name))
+    slots, updated, densified = apply_update(b, optimizer, trained, given, clip, finite, open_rates)
+    if finite is not None and summed is not None and summed.loss_scale is not None:
+        held, scaling = scale_after_update(b, summed.loss_scale, finite, summed.limit)
+        slots += held
+        updated += scaling
     update = Program(b.build([]), (*trained, *feeds, *slots))
     executable = _executable(update, updated, {}, {}, densified)
     return Update(replace(executable, optimizer=optimizer, trained=trained))

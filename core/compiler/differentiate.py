@@ -10,13 +10,23 @@ from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery
 from core.ir import Block, Program, TensorType, Variable
-from core.ir.builder import BlockBuilder, Cotangent, SparseRows
+from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
 from core.ir.names import root_array
-from core.optim.loss_scaling import FACTOR, STREAK, LossScale, Scaled, all_finite, rounded, scaled, unscaled
+from core.optim.loss_scaling import (
+    FACTOR,
+    STREAK,
+    LossScale,
+    Scaled,
+    all_finite,
+    first_factor,
+    rounded,
+    scaled,
+    unscaled,
+)
 from core.runtime.outputs import Result, Wanted, gradient_step
 
-__all__ = ["ScaledBackward", "differentiate", "differentiate_scaled"]
+__all__ = ["ScaledBackward", "differentiate", "differentiate_scaled", "scale_after_update"]
 
 
 def differentiate(
@@ -78,25 +88,43 @@ class ScaledBackward:
     finite: str | None = None
     limit: float = math.inf
 
-    def exact_gradients(self, b: BlockBuilder) -> list[Cotangent]:
+    def exact_gradients(self, b: BlockBuilder) -> dict[str, Cotangent]:
         """The unscaled gradients for the optimiser, row-sparse or dense, before rounding to 16 bits."""
         if self.exact is None:
-            return [_gradient(b, self.backward, name) for name in self.backward.gradients]
-        return [b.value(v) if rows is None else SparseRows(b.value(rows), b.value(v)) for rows, v in self.exact]
+            return {name: _gradient(b, self.backward, name) for name in self.backward.gradients}
+        pairs = zip(self.backward.gradients, self.exact, strict=True)
+        return {n: b.value(v) if rows is None else SparseRows(b.value(rows), b.value(v)) for n, (rows, v) in pairs}
+
+    def with_exact_gradients(self) -> Backward:
+        """The backward pass whose gradients are the unscaled ones before rounding to 16 bits."""
+        if self.exact is None:
+            return self.backward
+        exact = dict(zip(self.backward.gradients, self.exact, strict=True))
+        return replace(
+            self.backward,
+            params_grads=tuple(
+                (name, grad if name not in exact or exact[name][0] is not None else exact[name][1])
+                for name, grad in self.backward.params_grads
+            ),
+            sparse={name: (rows, values) for name, (rows, values) in exact.items() if rows is not None},
+        )
 
     def scaling(self, b: BlockBuilder, scale: LossScale) -> Wanted:
         """The reported values of the loss scale, and its state after the step."""
         assert self.factor is not None and self.finite is not None
-        factor, finite = b.value(self.factor), b.value(self.finite)
-        reported = [
-            (Result("scaling", "loss_scale"), factor.name),
-            (Result("scaling", "skipped"), b.emit("logical_not", finite).name),
-        ]
-        if scale.interval is None:
-            return reported
-        new = scale.after(factor, b.value(STREAK), finite, self.limit)
-        state = [(Result("optimizer_state", n), v.name) for n, v in zip((FACTOR, STREAK), new, strict=True)]
-        return [*reported, *state]
+        streak = None if scale.interval is None else b.value(STREAK)
+        return _scaling(b, scale, b.value(self.factor), streak, b.value(self.finite), self.limit)
+
+
+def scale_after_update(b: BlockBuilder, scale: LossScale, finite: Value, limit: float) -> tuple[list[Variable], Wanted]:
+    """The state of the loss scale as inputs of an update with summed gradients; the reported values and the new state.
+
+    finite: whether the sums are finite. limit: the largest factor that the dtype of the loss can hold.
+    """
+    held = [Variable(name, type, "state") for name, type in scale.slots.items()]
+    state = {v.name: b.param(v.type, v.name) for v in held}
+    factor = first_factor(b, scale, limit, state.get(FACTOR))
+    return held, _scaling(b, scale, factor, state.get(STREAK), finite, limit)
 
 
 def differentiate_scaled(
@@ -147,3 +175,18 @@ def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:
         rows, values = backward.sparse[name]
         return SparseRows(b.value(rows), b.value(values))
     return b.value(backward.gradients[name])
+
+
+def _scaling(
+    b: BlockBuilder, scale: LossScale, factor: Value, streak: Value | None, finite: Value, limit: float
+) -> Wanted:
+    """The reported values of the loss scale, and its state after the step."""
+    reported = [
+        (Result("scaling", "loss_scale"), factor.name),
+        (Result("scaling", "skipped"), b.emit("logical_not", finite).name),
+    ]
+    if streak is None:
+        return reported
+    new = scale.after(factor, streak, finite, limit)
+    state = [(Result("optimizer_state", n), v.name) for n, v in zip((FACTOR, STREAK), new, strict=True)]
+    return [*reported, *state]

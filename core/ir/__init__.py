@@ -7,6 +7,8 @@ the outputs of its own earlier ops. Every pass relies on closed blocks and retur
     program    TensorType, StackType, Op, Block, Variable, Program: frozen dataclasses
     registry   the declaration of an op (`OpSpec`), and the table of all ops
     builder    symbols (`Value`), the block under construction, type inference, expansion of composites
+    slot_roles  the roles of parameters that ops declare for their inputs
+    patterns   names and patterns of variables
     names      the variables of a program that a client's variable name refers to
     precision  conditions for computing 16-bit floats in float32
     suggest    similar names, for "did you mean"

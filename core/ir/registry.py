@@ -29,6 +29,7 @@ from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
+from core.ir.slot_roles import Role, role_of
 from core.ir.suggest import near
 
 __all__ = [
@@ -104,11 +105,15 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named input of an op, or, if variadic, a named list of inputs."""
+    """A named input of an op, or, if variadic, a named list of inputs.
+
+    role: the role of a parameter that is read here, see `core.ir.slot_roles`.
+    """
 
     name: str
     optional: bool = False
     variadic: bool = False
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,10 @@ class OpSpec:
     @property
     def differentiable(self) -> bool:
         return self.no_gradient is None and self.unavailable is None
+
+    def slot(self, position: int) -> Slot:
+        """The slot of the input at this position; a variadic slot takes all that remain."""
+        return self.inputs[min(position, len(self.inputs) - 1)]
 
     def infer(self, rule: Rule) -> Rule:
         """Decorator: the output types, from the input types and attributes."""
@@ -310,7 +319,12 @@ def _declare(
     hints = typing.get_type_hints(body, include_extras=True)
     parameters = list(inspect.signature(body).parameters.values())[skip:]
     slots = tuple(
-        Slot(p.name, optional=p.default is None, variadic=p.kind is p.VAR_POSITIONAL)
+        Slot(
+            p.name,
+            optional=p.default is None,
+            variadic=p.kind is p.VAR_POSITIONAL,
+            role=role_of(hints.get(p.name)),
+        )
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
     )

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.errors import ProgramError
+from core.ir.patterns import first_match, matches
+from core.ir.slot_roles import Role
+from core.ir.stop import poll
 from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 
-__all__ = ["INITIALIZERS", "initial_parameters"]
+__all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters"]
+
+PIECE = 1 << 20
+"""Random numbers that are drawn at a time."""
 
 INITIALIZERS: dict[str, dict[str, float]] = {
     "zeros": {},
@@ -26,36 +33,67 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "glorot_normal": {},
     "he_uniform": {},
     "he_normal": {},
+    "unit_rows": {},
 }
 """Initialiser -> its attributes with their defaults."""
 
 
+BY_ROLE: Mapping[Role, Mapping[str, Any]] = {
+    "scale": {"type": "ones"},
+    "shift": {"type": "zeros"},
+    "spread": {"type": "ones"},
+    "divisor": {"type": "ones"},
+    "slope": {"type": "constant", "value": 0.25},
+    "table": {"type": "unit_rows"},
+}
+"""Role of a parameter -> its initialiser by default."""
+
+
 def initial_parameters(
-    variables: Iterable[Variable], initializers: Mapping[str, Mapping[str, Any]], seed: int = 0
+    variables: Iterable[Variable],
+    initializers: Mapping[str, Mapping[str, Any]],
+    seed: int = 0,
+    roles: Mapping[str, Role] | None = None,
 ) -> dict[str, np.ndarray]:
     """An initial value for each variable.
 
-    initializers: variable name -> ``{"type": ..., attributes}``. By default arrays of rank 2 or more are drawn by
-                  `glorot_uniform`, and others are zeros.
+    initializers: name or pattern -> ``{"type": ..., attributes}``. A name goes before patterns, and the first pattern
+                  that matches goes before the later ones. By default the role of a variable decides; without one,
+                  parameters of rank 2 or more are drawn by `glorot_uniform`, and others are zeros.
+    roles:        variable -> its role, from `core.optim.parameter_roles`.
     seed:         each variable draws from a random stream derived from `seed` and its name, so the order of the
                   declarations does not matter.
 
     Raises ProgramError (unknown_variable, bad_initializer).
     """
     variables = list(variables)
-    names = {v.name for v in variables}
-    for name in initializers:
-        if name not in names:
+    for pattern in initializers:
+        if not any(matches(pattern, v.name) for v in variables):
             raise ProgramError(
-                f"an initialiser is given for {name!r}, but the program has no such parameter",
+                f"an initialiser is given for {pattern!r}, but the program has no such parameter",
                 "unknown_variable",
-                suggestion=near(name, [v.name for v in variables]),
+                suggestion=near(pattern, [v.name for v in variables]),
             )
     found = {}
     for v in variables:
-        default = {"type": "glorot_uniform" if v.type.rank >= 2 else "zeros"}
-        found[v.name] = _value(v.name, v.type, initializers.get(v.name, default), seed)
+        spec = _chosen(v.name, initializers)
+        spec = _default(v, (roles or {}).get(v.name)) if spec is None else spec
+        found[v.name] = _value(v.name, v.type, spec, seed)
     return found
+
+
+def _chosen(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    if name in initializers:
+        return initializers[name]
+    position = first_match(([pattern] for pattern in initializers), name)
+    return None if position is None else list(initializers.values())[position]
+
+
+def _default(variable: Variable, role: Role | None) -> Mapping[str, Any]:
+    if role is not None:
+        return BY_ROLE[role]
+    is_weight = variable.role == "parameter" and variable.type.rank >= 2
+    return {"type": "glorot_uniform" if is_weight else "zeros"}
 
 
 def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> np.ndarray:
@@ -76,26 +114,58 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
     attrs = INITIALIZERS[kind] | given
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     draw = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    numbers: Any
     fan_in, fan_out = _fans(type.shape)
     if kind in ("zeros", "ones", "constant"):
-        values: Any = np.full(type.shape, {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0)))
-    elif kind == "uniform":
+        value = {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0))
+        with np.errstate(over="ignore"):
+            one = np.asarray(value).astype(as_dtype(type.dtype))
+        _check_finite(name, type, one)
+        return np.full(type.shape, one)
+    if kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
             raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
-        values = draw.uniform(attrs["min"], attrs["max"], type.shape)
+        if math.isinf(attrs["max"] - attrs["min"]):
+            raise ProgramError(f"the range of the initialiser of {name!r} is too wide", "bad_initializer")
+        numbers = partial(draw.uniform, attrs["min"], attrs["max"])
     elif kind == "normal":
         if attrs["std"] < 0:
             raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
-        values = draw.normal(attrs["mean"], attrs["std"], type.shape)
+        numbers = partial(draw.normal, attrs["mean"], abs(attrs["std"]))  # NumPy refuses -0.0
+    elif kind == "unit_rows":  # rows whose squares add up to about 1
+        numbers = partial(draw.normal, 0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)))
     else:
         # variance 2 / (fan_in + fan_out): Glorot and Bengio 2010; 2 / fan_in: He et al. 2015
         fan = (fan_in + fan_out) / 2 if kind.startswith("glorot") else fan_in / 2
         std = 1.0 / math.sqrt(max(fan, 1.0))
         if kind.endswith("uniform"):
-            values = draw.uniform(-std * math.sqrt(3.0), std * math.sqrt(3.0), type.shape)
+            numbers = partial(draw.uniform, -std * math.sqrt(3.0), std * math.sqrt(3.0))
         else:
-            values = draw.normal(0.0, std, type.shape)
-    return np.asarray(values).astype(as_dtype(type.dtype))
+            numbers = partial(draw.normal, 0.0, std)
+    return _drawn(name, type, numbers)
+
+
+def _drawn(name: str, type: TensorType, numbers: Callable[[int], np.ndarray]) -> np.ndarray:
+    """An array of random numbers, drawn in pieces: the same numbers as in one piece, and a stop between two pieces.
+
+    Raises ProgramError (bad_initializer) for numbers that are not finite in the dtype.
+    """
+    found = np.empty(math.prod(type.shape), as_dtype(type.dtype))
+    for start in range(0, found.size, PIECE):
+        poll()
+        piece = found[start : start + PIECE]
+        with np.errstate(over="ignore"):
+            piece[...] = numbers(piece.size)
+        _check_finite(name, type, piece)
+    return found.reshape(type.shape)
+
+
+def _check_finite(name: str, type: TensorType, values: np.ndarray) -> None:
+    """Raises ProgramError (bad_initializer) unless all values are finite."""
+    if not np.isfinite(values).all():
+        raise ProgramError(
+            f"the initialiser of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
+        )
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

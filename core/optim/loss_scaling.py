@@ -19,7 +19,18 @@ from core.ir.errors import ProgramError
 from core.ir.members import Member, check_members, read_members
 from core.ir.precision import largest
 
-__all__ = ["FACTOR", "STREAK", "LossScale", "Scaled", "all_finite", "rounded", "scaled", "unscaled"]
+__all__ = [
+    "FACTOR",
+    "STREAK",
+    "LossScale",
+    "Scaled",
+    "all_finite",
+    "first_factor",
+    "largest_factor",
+    "rounded",
+    "scaled",
+    "unscaled",
+]
 
 FACTOR = "@LOSS_SCALE"
 """Slot of the factor, a float32; 0 before the first step."""
@@ -106,18 +117,13 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
     type = program.block.types.get(name)
     if not isinstance(type, TensorType) or not type.is_float:
         return None
-    limit = min(2.0 ** (math.frexp(largest(type.dtype))[1] - 1), 2.0**126)
+    limit = largest_factor(type)
     if scale.interval is None and scale.initial > limit:
         raise ProgramError(f"a loss of type {type} cannot be multiplied by {scale.initial:g}", "bad_query")
     b = BlockBuilder.like(program.block)
-    first = b.constant(min(scale.initial, limit), "float32")
     slots = tuple(Variable(n, t, "state") for n, t in scale.slots.items())
     held = {v.name: b.param(v.type, v.name) for v in slots}
-    factor = first
-    if FACTOR in held:
-        unset = b.emit("equal", held[FACTOR], b.zeros_like(held[FACTOR]))
-        factor = b.emit("where", unset, first, held[FACTOR])
-    factor = b.emit("stop_gradient", factor)
+    factor = b.emit("stop_gradient", first_factor(b, scale, limit, held.get(FACTOR)))
     product = b.value(name) * b.emit("cast", factor, dtype=type.dtype)
     if name in b.stopped:
         b.stopped.add(product.name)
@@ -128,6 +134,20 @@ def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
         latest={**program.latest, loss: product.name},
     )
     return Scaled(known, loss, factor.name, limit, len(b.ops) - len(program.block.ops))
+
+
+def largest_factor(loss: TensorType) -> float:
+    """The largest power of two that a factor of a loss of this type can have."""
+    return min(2.0 ** (math.frexp(largest(loss.dtype))[1] - 1), 2.0**126)
+
+
+def first_factor(b: BlockBuilder, scale: LossScale, limit: float, held: Value | None) -> Value:
+    """The factor of a step: the initial one until the slot `held` is set. limit: the largest factor."""
+    first = b.constant(min(scale.initial, limit), "float32")
+    if held is None:
+        return first
+    unset = b.emit("equal", held, b.zeros_like(held))
+    return b.emit("where", unset, first, held)  # type: ignore[no-any-return]
 
 
 def unscaled(gradients: Sequence[Cotangent], factor: Value) -> list[Cotangent]:

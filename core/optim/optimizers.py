@@ -1,9 +1,9 @@
-"""The optimiser of a training step: an op of core/ops/optimizers, its attributes and its schedule."""
+"""The optimiser of a training step: ops of core/ops/optimizers, their attributes, schedules and parameter groups."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import core.ops  # noqa: F401  (fills the registry)
 from core.ir import TensorType
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ProgramError
+from core.ir.patterns import first_match
 from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
 from core.ir.suggest import near
@@ -21,13 +22,16 @@ from core.ops.elementwise.arithmetic import cast
 from core.ops.optimizers.updates import Penalties
 from core.optim.schedules import Schedule
 
-__all__ = ["OPTIMIZERS", "REST", "STEPS", "Optimizer", "dense_reason", "state_types"]
+__all__ = ["DEFAULT_GROUP", "OPTIMIZERS", "REST", "STEPS", "Group", "Optimizer", "dense_reason", "state_types"]
 
 STEPS = "@STEPS"
 """The state variable that counts updates, for a learning-rate schedule."""
 
 REST = "rest"
 """The slot of the rounding error of a 16-bit parameter. It is discarded when the parameter's value is replaced."""
+
+DEFAULT_GROUP = "default"
+"""The name of the group of all parameters that no other group has."""
 
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
@@ -37,18 +41,24 @@ class Optimizer:
     """An optimiser with its attributes, checked and completed with defaults.
 
     `learning_rate` may be a number or a schedule: ``{"schedule": "cosine_decay", <its attributes>}``.
-    Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr).
+    `groups` are the parameters with attributes of their own, in JSON a list of objects: ``match`` (a name, a pattern
+    or a list of them), optionally ``name`` and ``type``, and attributes in place of those of the optimiser. A group
+    of another type takes the defaults of that type. A parameter belongs to the first group that matches it.
+    Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr, bad_group).
     """
 
     type: str
     attrs: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule | None = None
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         if self.type not in OPTIMIZERS:
             hint = near(self.type, OPTIMIZERS) or f"one of {', '.join(OPTIMIZERS)}"
             raise ProgramError(f"unknown optimiser {self.type!r}", "unknown_optimizer", suggestion=hint)
         attrs = dict(self.attrs)
+        if "groups" in attrs:
+            object.__setattr__(self, "groups", _groups(attrs.pop("groups"), self.type, dict(attrs)))
         if isinstance(rate := attrs.get("learning_rate"), Mapping):
             del attrs["learning_rate"]
             rest = {k: v for k, v in rate.items() if k != "schedule"}
@@ -61,7 +71,37 @@ class Optimizer:
         attrs = dict(self.attrs)
         if self.schedule is not None:
             attrs["learning_rate"] = {"schedule": self.schedule.type, **self.schedule.attrs}
+        if self.groups:
+            attrs["groups"] = [each.document for each in self.groups]
         return {"type": self.type, "attrs": attrs}
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """The groups in their order, and last the group of all other parameters."""
+        return *self.groups, Group(DEFAULT_GROUP, ("*",), replace(self, groups=()))
+
+    def group_of(self, name: str) -> int:
+        """The position in `all_groups` of the group of parameter `name`."""
+        if not self.groups:
+            return 0
+        found = first_match((each.patterns for each in self.all_groups), name)
+        assert found is not None, "the last group matches every name"
+        return found
+
+    def of(self, name: str) -> Optimizer:
+        """The optimiser of parameter `name`: that of its group."""
+        return self.all_groups[self.group_of(name)].optimizer if self.groups else self
+
+    def check_groups(self, trained: Collection[str]) -> None:
+        """Raises ProgramError (bad_group) for a group that has none of the `trained` parameters."""
+        used = {self.group_of(name) for name in trained}
+        for i, group in enumerate(self.groups):
+            if i not in used:
+                shadowed = any(first_match([group.patterns], name) is not None for name in trained)
+                reason = "earlier groups have every parameter that it matches" if shadowed else "it matches none"
+                suggestion = f"the trained parameters are {', '.join(sorted(trained)[:20])}"
+                message = f"group {i} ({group.name}) of the optimizer has no parameters: {reason}"
+                raise ProgramError(message, "bad_group", suggestion=suggestion)
 
     def decayed(self, parameter: Value, gradient: Cotangent) -> Cotangent:
         """`gradient` plus the gradient of the weight decay.
@@ -105,6 +145,53 @@ class Optimizer:
             return as_tuple(parameter.builder.emit(self.type, parameter, gradient, *slots, **self.attrs))
         attrs = {**self.attrs, "learning_rate": cast(rate, dtype=parameter.dtype)}
         return as_tuple(lookup(self.type).body(parameter, gradient, *slots, **attrs))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters with an optimiser of their own. patterns: names or globs, see `core.ir.patterns`."""
+
+    name: str
+    patterns: tuple[str, ...]
+    optimizer: Optimizer
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The group in its JSON form."""
+        own = self.optimizer.document
+        return {"match": list(self.patterns), "name": self.name, "type": own["type"], **own["attrs"]}
+
+
+def _groups(raw: Any, type: str, shared: Mapping[str, Any]) -> tuple[Group, ...]:
+    """The groups from their JSON form. shared: the attributes that groups of the same type inherit."""
+    if not isinstance(raw, list | tuple):
+        raise ProgramError("groups is a list of objects with the member match", "bad_group")
+    found: list[Group] = []
+    for i, each in enumerate(raw):
+        if not isinstance(each, Mapping) or "match" not in each:
+            raise ProgramError(f"group {i} of the optimizer is not an object with the member match", "bad_group")
+        patterns = (each["match"],) if isinstance(each["match"], str) else each["match"]
+        if (
+            not isinstance(patterns, list | tuple)
+            or not patterns
+            or not all(isinstance(p, str) and p for p in patterns)
+        ):
+            raise ProgramError(f"match of group {i} is not a name, a pattern or a list of them", "bad_group")
+        name = each.get("name", ", ".join(patterns))
+        if not isinstance(name, str) or name in (DEFAULT_GROUP, *(group.name for group in found)):
+            raise ProgramError(f"the name {name!r} of group {i} is taken or not a string", "bad_group")
+        own = {member: value for member, value in each.items() if member not in ("match", "name", "type")}
+        if "groups" in own:
+            raise ProgramError(f"group {i} of the optimizer cannot have groups", "bad_group")
+        kind = str(each.get("type", type))
+        try:
+            optimizer = Optimizer(kind, {**shared, **own} if kind == type else own)
+        except ProgramError as error:
+            raise ProgramError(
+                f"group {i} ({name}): {error.message}", error.code, suggestion=error.suggestion
+            ) from None
+        found.append(Group(name, tuple(patterns), optimizer))
+    return tuple(found)
 
 
 BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}

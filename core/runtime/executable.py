@@ -40,6 +40,7 @@ class Outputs:
     too if the optimiser changes these rows alone.
 
     scaling:          the `loss_scale` of this step, and whether it was `skipped`.
+    rates:            group of the optimiser -> learning rate of this step, for groups with a schedule.
     messages, unsaid: messages of reporting ops, in order, and the number of messages beyond the limit.
     """
 
@@ -52,6 +53,7 @@ class Outputs:
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
     scaling: dict[str, Any] = field(default_factory=dict)
+    rates: dict[str, Any] = field(default_factory=dict)
     densified: tuple[Densified, ...] = ()
     messages: tuple[Message, ...] = ()
     unsaid: int = 0
@@ -83,10 +85,17 @@ class Executable:
     machine: Interpreter | None = None
     _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
     _peaks: dict[bool, Memory] = field(init=False, repr=False, compare=False)
+    _names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_peaks", {})
         object.__setattr__(self, "_dtypes", tuple(as_dtype(v.type.dtype) for v in self.inputs))
+        object.__setattr__(self, "_names", frozenset(v.name for v in self.inputs))
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The names of all inputs."""
+        return self._names
 
     def compiled(self, timed: bool = False) -> Executable:
         """This step with compiled regions; ops without machine code run in the reference executor.
@@ -275,9 +284,11 @@ def checked(variable: Variable, value: Any, xp: ModuleType) -> Any:
 
 
 def _optimizer_zeros(optimizer: Optimizer, trained: Sequence[Variable]) -> dict[str, np.ndarray]:
-    steps = {STEPS: np.zeros((), dtype="int64")} if optimizer.schedule is not None else {}
+    own = [(v, optimizer.of(v.name)) for v in trained]
+    scheduled = any(each.schedule is not None for _, each in own)
+    steps = {STEPS: np.zeros((), dtype="int64")} if scheduled else {}
     return steps | {
         f"{v.name}/{slot}": np.zeros(type.shape, dtype=as_dtype(type.dtype))
-        for v in trained
-        for slot, type in state_types(optimizer, v.type).items()
+        for v, each in own
+        for slot, type in state_types(each, v.type).items()
     }

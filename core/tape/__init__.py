@@ -13,6 +13,7 @@ compiles once. The step runs with the values of the trace, and the results are s
 
 * `tape.py`: `Tape`, the way in.
 * `trace.py`: the ops by place, their leaves, values and uses, and the undoing of a failed call.
+* `structure.py`: ops that are appended again and again, with what was derived from them.
 * `reader.py`: reading of the ops and leaves that a client appends.
 * `steps.py`: compiled steps, cached by form.
 * `playback.py`: the order of the backward pass, and the op after which each gradient is final.
@@ -20,8 +21,9 @@ compiles once. The step runs with the values of the trace, and the results are s
 * `results.py`: the records that a tape returns.
 """
 
-from core.tape.results import Appended, Evaluated, Gradients
-from core.tape.steps import Steps
+from core.tape.results import Appended, Evaluated, Extension, Gradients
+from core.tape.steps import MachineCode, Steps
+from core.tape.structure import Structure
 from core.tape.tape import Tape, TapeLimits
 
-__all__ = ["Appended", "Evaluated", "Gradients", "Steps", "Tape", "TapeLimits"]
+__all__ = ["Appended", "Evaluated", "Extension", "Gradients", "MachineCode", "Steps", "Structure", "Tape", "TapeLimits"]

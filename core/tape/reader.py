@@ -78,7 +78,7 @@ class _TapeReader(Reader):
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
         names = self._names(spec, at)
         op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
-        self.check_limits(op, [at.b.types[name] for name in op.outputs])
+        self.check_rank(op, [at.b.types[name] for name in op.outputs])
         if names and len(names) != len(op.outputs):
             for name in op.outputs:
                 del at.b.types[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.ir import Type
 
-__all__ = ["Appended", "Evaluated", "Gradients"]
+__all__ = ["Appended", "Evaluated", "Extension", "Gradients"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +45,17 @@ class Gradients:
     played: tuple[int, ...]
     final: tuple[tuple[str, int | None], ...]
     ran: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The ops that one request added to a tape.
+
+    places:    of the ops.
+    repeated:  whether they are, with their places and types, those that the same structure added before.
+    gradients: of the requested backward pass.
+    """
+
+    places: tuple[int, ...]
+    repeated: bool
+    gradients: Gradients | None

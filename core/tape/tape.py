@@ -7,7 +7,7 @@ that reach the target, in reverse order. Lists of ops with the same structure sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Literal
@@ -22,15 +22,25 @@ from core.ir.recursion import headroom
 from core.runtime.run import RunLimits
 from core.tape.reader import parse_ops, pointer_of, read_ops
 from core.tape.record import record, why_missing
-from core.tape.results import Appended, Evaluated, Gradients
+from core.tape.results import Appended, Evaluated, Extension, Gradients
 from core.tape.steps import Form, Steps
+from core.tape.structure import Plan, Structure
 from core.tape.trace import Change, TapeLimits, Trace, expected_nbytes, nbytes_of
 from core.wire import KEY, write
 from core.wire.document import RawProgram
 
-__all__ = ["Mode", "Tape", "TapeLimits"]
+__all__ = ["Backward", "Mode", "Tape", "TapeLimits"]
 
 Mode = Literal["immediate", "lazy"]
+Backward = tuple[str, Sequence[str] | None, Any]
+"""The arguments of `Tape.gradients` in one request: target, wrt, seed."""
+
+REPEATS = 8
+"""Runs of one plan on one tape after which it becomes machine code. Compiling takes about as long as a hundred runs.
+
+The number of runs decides and not their time, so that equal requests give equal bits.
+"""
+
 NONE: Mapping[str, Any] = {}
 
 
@@ -114,6 +124,32 @@ class Tape:
         Raises InvalidProgram with every problem, each with the place of the op, its slot and variable, and a pointer
         such as ``/ops/0/inputs/x/0``. Raises ProgramError (control_flow_on_tape, tape_full), and the errors of a run.
         """
+        added = self.extend(
+            Structure(ops),
+            parameters=parameters,
+            constants=constants,
+            requested=requested,
+            renew=renew,
+            limits=limits,
+        )
+        return self.appended(added.places)
+
+    def extend(
+        self,
+        structure: Structure,
+        *,
+        parameters: Mapping[str, Any] = NONE,
+        constants: Mapping[str, Any] = NONE,
+        requested: Sequence[str] | None = (),
+        renew: bool = False,
+        backward: Backward | None = None,
+        limits: RunLimits | None = None,
+    ) -> Extension:
+        """`append`, for ops that come again. With `backward`, run a backward pass too, as `gradients` does.
+
+        Appending a structure again under the same circumstances does not read its ops again: a tape that is renewed
+        before each iteration adds the same ops at the same places, with the same types. On an error nothing is added.
+        """
         leaves = {n: ("parameter", self._xp.asarray(v)) for n, v in parameters.items()}
         for name, value in constants.items():
             if name in leaves:
@@ -124,18 +160,38 @@ class Tape:
                 )
             leaves[name] = ("feed", self._xp.asarray(value))
         with headroom(), self._renewed(renew), self._trace.all_or_nothing() as change:
-            raw = parse_ops(ops, leaves, self._trace.next, self._trace.limits.wire)
-            self._trace.check_limits(len(ops), sum(int(v.nbytes) for _, v in leaves.values()))
-            for name, (role, value) in leaves.items():
-                self._trace.put(change, name, role, value)
-            self._read(raw, change)
-            written = [n for p in change.places for n in self._trace.ops[p].outputs]
+            repeated = self._add(structure, leaves, change)
             for name in requested or ():
                 self._trace.array_type(name)
-            self._compute(
-                [*(written if requested is None or self.mode == "immediate" else ()), *(requested or ())], limits
-            )
-        return [self._appended(place) for place in change.places]
+            asked = list(requested or ())
+            if requested is None or self.mode == "immediate":
+                asked += [name for place in change.places for name in self._trace.ops[place].outputs]
+            self._compute(asked, limits)
+            found = None if backward is None else self.gradients(*backward, limits)
+        return Extension(tuple(change.places), repeated, found)
+
+    def _add(self, structure: Structure, leaves: Mapping[str, tuple[str, Any]], change: Change) -> bool:
+        """Add leaves and ops; whether the ops were read before."""
+        trace, read = self._trace, structure.read
+        size = sum(int(value.nbytes) for _, value in leaves.values())
+        if read is not None and not trace.types.keys() & leaves.keys() & read.types.keys():
+            trace.check_limits(len(read.ops), size)
+            self._put(leaves, change)
+            if trace.takes(read):
+                trace.add_again(change, read)
+                return True
+            raw = parse_ops(structure.documents, leaves, trace.next, trace.limits.wire)
+        else:
+            raw = parse_ops(structure.documents, leaves, trace.next, trace.limits.wire)
+            trace.check_limits(len(structure), size)
+            self._put(leaves, change)
+        self._read(raw, change)
+        structure.read = trace.read_ops(change.places)
+        return False
+
+    def _put(self, leaves: Mapping[str, tuple[str, Any]], change: Change) -> None:
+        for name, (role, value) in leaves.items():
+            self._trace.put(change, name, role, value)
 
     def _read(self, raw: RawProgram, change: Change) -> None:
         trace = self._trace
@@ -151,9 +207,12 @@ class Tape:
                     del trace.env[name]
                     trace.env.update({name: known[name]} if name in known else {})
 
-    def _appended(self, place: int) -> Appended:
-        op = self._trace.ops[place]
-        return Appended(place, op.type, tuple((name, self._trace.type(name)) for name in op.outputs))
+    def appended(self, places: Iterable[int]) -> list[Appended]:
+        """The ops at `places`, with the types known so far."""
+        ops = self._trace.ops
+        return [
+            Appended(p, ops[p].type, tuple((name, self._trace.type(name)) for name in ops[p].outputs)) for p in places
+        ]
 
     # --- values --------------------------------------------------------------------------------------------------
 
@@ -168,19 +227,46 @@ class Tape:
             ran = self._compute(names, limits)
         return Evaluated({name: self._trace.values[name] for name in names}, ran)
 
-    def _compute(self, names: Iterable[str], limits: RunLimits | None) -> tuple[int, ...]:
+    def _compute(self, names: Sequence[str], limits: RunLimits | None) -> tuple[int, ...]:
         """Compute the values of `names`. Returns the places of the ops that were run."""
-        places = self._trace.reaching(names, known=self._trace.values)
-        if not places:
+        if not names:
             return ()
-        ops = [self._trace.ops[p] for p in places]
-        self._trace.check_limits(0, sum(expected_nbytes(self._trace.types[name]) for op in ops for name in op.outputs))
-        form = Form(ops, self._trace.types)
-        found = self.steps.forward(form).run(form, self._trace.values, (), limits or RunLimits(), self._xp)
-        self._trace.check_limits(0, sum(nbytes_of(v) for v in found.values()))
-        for name, value in found.items():
-            self._trace.store(name, value)
-        return tuple(places)
+        trace = self._trace
+        if trace.is_evaluated:
+            if not (places := trace.reaching(names, known=trace.values)):
+                return ()
+            plan = self._forward_plan(places)
+        else:
+            plan = self._planned(("forward", *names), lambda: self._forward_plan(trace.reaching(names)))
+        trace.check_limits(0, plan.nbytes)
+        found = self._run(plan, (), limits)
+        nbytes = plan.nbytes if plan.form.is_static else sum(nbytes_of(v) for v in found.values())
+        if nbytes != plan.nbytes:
+            trace.check_limits(0, nbytes)
+        trace.store_all(found, nbytes)
+        return tuple(plan.places)
+
+    def _forward_plan(self, places: Sequence[int]) -> Plan:
+        form = Form([self._trace.ops[p] for p in places], self._trace.types)
+        step = self.steps.forward(form)
+        nbytes = sum(expected_nbytes(self._trace.types[form.names[i]]) for i in step.writes)
+        return Plan(places, form, step, nbytes=nbytes)
+
+    def _planned(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
+        """The plan under `key` of the ops on this tape: it must depend on nothing else."""
+        whole = self._trace.whole
+        if whole is None:
+            return make()
+        found = whole.plans.get(key)
+        if found is None:
+            found = whole.plans[key] = make()
+        return found
+
+    def _run(self, plan: Plan, more: Sequence[Any], limits: RunLimits | None) -> dict[str, Any]:
+        if plan.runs == REPEATS:
+            plan.step = self.steps.as_machine_code(plan.form, plan.step)
+        plan.runs += 1
+        return plan.step.run(plan.form, self._trace.values, more, limits or RunLimits(), self._xp)
 
     # --- gradients -----------------------------------------------------------------------------------------------
 
@@ -209,20 +295,28 @@ class Tape:
             else:
                 seed = self._xp.asarray(seed)
                 check_seed(target, _type_of(value), _type_of(seed))
-            places = self._trace.reaching([target])
-            form = Form([self._trace.ops[p] for p in places], self._trace.types, [target])
-            differentiable = [name for name in wrt if name in form.number and self._trace.is_float(name)]
-            step = self.steps.backward(form, target, differentiable)
-            found = step.run(form, self._trace.values, [seed], limits or RunLimits(), self._xp)
-        assert step.playback is not None
+            asked = tuple((name, self._trace.types[name]) for name in (target, *wrt))
+            plan = self._planned(("backward", asked), lambda: self._backward_plan(target, wrt))
+            found = self._run(plan, [seed], limits)
+        places, playback = plan.places, plan.step.playback
+        assert playback is not None
         return Gradients(
             value,
             found,
-            why_missing(self._trace, target, places, [name for name in wrt if name not in found]),
-            tuple(places[i] for i in step.playback.played),
-            tuple((form.names[int(n[1:])], None if i is None else places[i]) for n, i in step.playback.final),
+            dict(plan.missing),
+            tuple([places[i] for i in playback.played]),
+            tuple([(plan.form.names[int(n[1:])], None if i is None else places[i]) for n, i in playback.final]),
             ran,
         )
+
+    def _backward_plan(self, target: str, wrt: Sequence[str]) -> Plan:
+        places = self._trace.reaching([target])
+        form = Form([self._trace.ops[p] for p in places], self._trace.types, [target])
+        differentiable = [name for name in wrt if name in form.number and self._trace.is_float(name)]
+        step = self.steps.backward(form, target, differentiable)
+        reached = {form.names[i] for i in step.writes}
+        missing = why_missing(self._trace, target, places, [name for name in wrt if name not in reached])
+        return Plan(places, form, step, missing)
 
     def record_gradients(
         self,
@@ -246,9 +340,9 @@ class Tape:
         with headroom(), self._trace.all_or_nothing() as change:
             gradients = record(self._trace, change, target, places, differentiable, seed)
             if self.mode == "immediate":
-                self._compute(gradients.values(), limits)
+                self._compute(list(gradients.values()), limits)
         missing = why_missing(self._trace, target, places, [name for name in wrt if name not in gradients])
-        return gradients, missing, [self._appended(place) for place in change.places]
+        return gradients, missing, self.appended(change.places)
 
     def _wrt(self, wrt: Sequence[str] | None) -> list[str]:
         if wrt is None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from core.ir import Block, Op, Program, TensorType, Type, Variable
@@ -14,6 +15,7 @@ from core.ir.errors import ProgramError
 from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 from core.tape.reader import pointer_of
+from core.tape.structure import ReadOps
 from core.wire import KEY, Limits
 from core.wire.site import Env
 from core.wire.versions import Versions
@@ -50,6 +52,7 @@ class Trace:
     uses:   variable -> number of op inputs that read it.
     writer: variable -> place of the op that writes it.
     next:   place of the next op.
+    whole:  the result of reading all ops of the tape at once, if they came in one request.
     """
 
     def __init__(self, limits: TapeLimits) -> None:
@@ -65,6 +68,7 @@ class Trace:
         self.values: dict[str, Any] = {}
         self.nbytes = 0
         self.next = 0
+        self.whole: ReadOps | None = None
 
     def program(self) -> Program:
         """The tape as a program, whose leaves are parameters and feeds."""
@@ -76,15 +80,16 @@ class Trace:
     def put(self, change: Change, name: str, role: Any, value: Any) -> None:
         """Add a leaf, or replace one that no op reads. Raises ProgramError (duplicate_variable)."""
         known = self.leaves.get(name)
-        place = pointer_of(role, name)
         if name in self.types and (known is None or self.uses[name] or name not in self.env):
             why = "written by an op" if known is None else "read by ops on the tape"
-            raise ProgramError(f"{name!r} is {why}: choose another name", "duplicate_variable", pointer=place)
+            raise ProgramError(
+                f"{name!r} is {why}: choose another name", "duplicate_variable", pointer=pointer_of(role, name)
+            )
         if known is not None:
             change.replaced[name] = (known, self.values[name])
             self.drop(name)
         change.leaves.append(name)
-        self.leaf(Variable(name, TensorType(tuple(value.shape), str(value.dtype)), role), value)
+        self.leaf(Variable(name, TensorType(tuple(value.shape), _name_of(value.dtype)), role), value)
 
     def leaf(self, variable: Variable, value: Any) -> None:
         self.leaves[variable.name] = variable
@@ -105,11 +110,56 @@ class Trace:
         self.add(change, replace(op, outputs=tuple(finals)))
 
     def add(self, change: Change, op: Op) -> None:
+        self.whole = None
         self.ops[self.next] = op
         self.writer.update((name, self.next) for name in op.outputs)
         self.uses.update(op.inputs)
         change.places.append(self.next)
         self.next += 1
+
+    def read_ops(self, places: Sequence[int]) -> ReadOps:
+        """The last ops of the tape, at `places`, for `add_again`."""
+        ops = {place: self.ops[place] for place in places}
+        written = [name for op in ops.values() for name in op.outputs]
+        uses = Counter(name for op in ops.values() for name in op.inputs)
+        own = set(written)
+        read = ReadOps(
+            self.next - len(ops),
+            ops,
+            {name: self.types[name] for name in uses if name and name not in own},
+            {name: self.types[name] for name in written},
+            {name: self.env[name] for name in written},
+            {name: self.writer[name] for name in written},
+            uses,
+        )
+        self.whole = read if len(ops) == len(self.ops) else None
+        return read
+
+    def takes(self, read: ReadOps) -> bool:
+        """Whether reading the same ops again would give `read`."""
+        types, env = self.types, self.env
+        return (
+            self.next == read.first
+            and all(name in env and types[name] == type for name, type in read.given.items())
+            and types.keys().isdisjoint(read.types)
+        )
+
+    def add_again(self, change: Change, read: ReadOps) -> None:
+        """Add ops that were read before. The trace must take them."""
+        alone = not self.ops
+        self.ops.update(read.ops)
+        self.types.update(read.types)
+        self.env.update(read.env)
+        self.writer.update(read.writer)
+        self.uses.update(read.uses)
+        change.places.extend(read.ops)
+        self.next += len(read.ops)
+        self.whole = read if alone else None
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the output of any op has a value."""
+        return len(self.values) > len(self.leaves) + 1  # the key has a value too
 
     def reaching(self, names: Iterable[str], known: Mapping[str, Any] = NONE) -> list[int]:
         """The places of all ops that `names` depend on, in order. The search stops at variables in `known`."""
@@ -137,10 +187,16 @@ class Trace:
 
     def renew(self) -> None:
         """Remove everything but the parameters and their values. Random ops draw from a new key afterwards."""
-        for name in [n for n in self.types if n != KEY]:
-            variable = self.leaves.get(name)
-            if variable is None or variable.role != "parameter" or name not in self.env:
-                self.drop(name)
+        kept = [v for v in self.leaves.values() if v.role == "parameter" and v.name in self.env]
+        values = [self.values[v.name] for v in kept]
+        key = self.values[KEY]
+        for table in (self.types, self.env, self.leaves, self.values):
+            table.clear()  # in place: the builder shares the types
+        self.nbytes = 0
+        self.set_key(key)
+        for variable, value in zip(kept, values, strict=True):
+            self.leaf(variable, value)
+        self.whole = None
         self.ops.clear()
         self.writer.clear()
         self.uses.clear()
@@ -163,6 +219,7 @@ class Trace:
                 waiting += op.inputs
 
     def remove(self, place: int) -> None:
+        self.whole = None
         op = self.ops.pop(place)
         for name in op.inputs:
             self.uses[name] -= 1
@@ -196,10 +253,10 @@ class Trace:
 
     def snapshot(self) -> tuple[Any, ...]:
         """A copy of the state for `restore`. The arrays are not copied."""
-        return *(table.copy() for table in self._tables()), self.nbytes, self.next
+        return *(table.copy() for table in self._tables()), self.nbytes, self.next, self.whole
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        *tables, self.nbytes, self.next = saved
+        *tables, self.nbytes, self.next, self.whole = saved
         for table, before in zip(self._tables(), tables, strict=True):
             table.clear()  # in place: the builder shares the types
             table.update(before)
@@ -214,6 +271,11 @@ class Trace:
         self.types[KEY] = TensorType((), "int64")
         self.env[KEY] = self.b.value(KEY)
         self.values[KEY] = key
+
+    def store_all(self, values: Mapping[str, Any], nbytes: int) -> None:
+        """Store values of `nbytes` bytes together; none of the variables has one."""
+        self.values.update(values)
+        self.nbytes += nbytes
 
     def store(self, name: str, value: Any) -> None:
         self.values[name] = value
@@ -263,6 +325,12 @@ class Trace:
                 "tape_full",
                 suggestion="renew the tape, or release variables that are not needed",
             )
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    """The name of a dtype; numpy computes it anew for each call."""
+    return str(dtype)
 
 
 def expected_nbytes(type: Type) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
 
 from core.ir import OF_FUNCTION, Block, TensorType, Type, with_inner
+from core.ir.bounds import Bounds
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
 from core.ir.registry import Slot, construct
@@ -24,7 +26,7 @@ FAMILY = control.FAMILY
 
 
 @construct(inputs=(Slot("x", optional=True, variadic=True),))
-def call(r: Reader, at: Site, *, function: str) -> None:
+def call(r: Reader, at: Site, *, function: Annotated[str, Bounds(max_length=256)]) -> None:
     """Run the function named `function`, one of the program's ``functions``, on `x`.
 
     A function is a program whose feeds are its parameters, with a list of ``results``, variables of its block 0. It may

@@ -242,8 +242,13 @@ class Reader:
         types = [
             at.b.types[n] for n in op.outputs
         ]  # read all types first: the loop below may reuse the name of a temporary
-        self.check_limits(op, types)
+        self.check_rank(op, types)
         for temporary, type, name in zip(op.outputs, types, names, strict=True):
+            if byte_size(type) > self.limits.max_bytes:
+                raise ProgramError(
+                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
+                    "limit_exceeded",
+                )
             if name is None:
                 finals.append(temporary)
                 continue
@@ -255,17 +260,12 @@ class Reader:
         at.b.ops.append(Op(op.type, op.inputs, tuple(finals), op.attrs, op.location))
         at.env.update((n, at.b.value(f)) for n, f in zip(names, finals, strict=True) if n is not None)
 
-    def check_limits(self, op: Op, types: Iterable[Type]) -> None:
-        """Raises ProgramError (limit_exceeded) if a result of `op` has too many bytes or too many axes."""
+    def check_rank(self, op: Op, types: Iterable[Type]) -> None:
+        """Raises ProgramError (limit_exceeded) if a result of `op` has too many axes."""
         for type in types:
-            if byte_size(type) > self.limits.max_bytes:
+            if (rank := element_of(type).rank) > self.limits.max_rank:
                 raise ProgramError(
-                    f"the result {type} of {op.type} exceeds the limit of {self.limits.max_bytes} bytes",
-                    "limit_exceeded",
-                )
-            if (axes := element_of(type).rank) > self.limits.max_rank:
-                raise ProgramError(
-                    f"the result {type} of {op.type} has rank {axes}, above the limit of {self.limits.max_rank}",
+                    f"the result {type} of {op.type} has rank {rank}, above the limit of {self.limits.max_rank}",
                     "limit_exceeded",
                 )
 

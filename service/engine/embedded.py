@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
 from service.engine.memory import UnusableSettings, worker_memory
@@ -47,13 +48,15 @@ MAX_BACKOFF_S = 5.0
 class EmbeddedPool:
     """An `Engine` (see `protocol.py`) that runs its workers as child processes."""
 
-    def __init__(self, settings: Settings, handlers: str = DEFAULT_HANDLERS) -> None:
-        """handlers: "module:NAME" of the handler table of the workers."""
+    def __init__(self, settings: Settings, handlers: str = DEFAULT_HANDLERS, room: AnswerRoom | None = None) -> None:
+        """handlers: "module:NAME" of the handler table of the workers. room: for their answers."""
         self._settings = settings
+        self.room = AnswerRoom(settings.answer_bytes_in_flight) if room is None else room
         self._config = WorkerConfig(
             handlers=handlers,
             heartbeat=min(0.25, settings.heartbeat_timeout / 4),
             settings=settings.model_dump(mode="json"),
+            room=self.room,
         )
         self._slots: list[Slot] = []
         self._dispatcher = Dispatcher(self._slots, settings.queue_per_worker)

@@ -58,15 +58,10 @@ def decode(value: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -
     Raises HttpProblem 422: invalid-request, shape-mismatch, dtype-mismatch or limit-exceeded.
     """
     try:
-        return _decode(value, limits)
+        return decode_one(value, limits)
     except TensorError as error:
         field = FieldError(pointer + error.pointer, error.code, error.detail)
         raise HttpProblem(error.code, f"the tensor at {pointer}: {error.detail}", errors=[field]) from None
-
-
-def decode_one(value: Any, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
-    """As `decode`. Raises TensorError, whose pointer starts at the tensor."""
-    return _decode(value, limits)
 
 
 def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMITS) -> dict[str, np.ndarray]:
@@ -76,7 +71,7 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     arrays, errors = {}, []
     for name, value in values.items():
         try:
-            arrays[name] = _decode(value, limits)
+            arrays[name] = decode_one(value, limits)
         except TensorError as error:
             place = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
             errors.append(FieldError(place, error.code, error.detail))
@@ -86,7 +81,10 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     return arrays
 
 
-def _decode(value: Any, limits: TensorLimits) -> np.ndarray:
+def decode_one(value: Any, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
+    """The array that `value` describes. Raises TensorError, whose pointer starts at the tensor."""
+    if hasattr(value, "extracted"):  # decoded in another process
+        return value.extracted()
     if not isinstance(value, dict):
         raise TensorError("invalid-request", "a tensor must be an object with dtype, shape, and data or b64")
     if unknown := value.keys() - MEMBERS:

@@ -27,12 +27,16 @@ from service.formats.json_tensors import (
 from service.formats.strict_json import parse_json
 from service.problems import FieldError, HttpProblem
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Entries", "header_size", "pack", "pieces", "read_header", "unpack", "views"]
+
+Entries = dict[str, tuple[np.dtype, tuple[int, ...], int, int]]
+"""Name -> (dtype, shape, begin, end) of each tensor, in bytes from the end of the header."""
 
 LENGTH = struct.Struct("<Q")
 METADATA = "__metadata__"
 MAX_HEADER = 8 * 2**20
 DEFAULT_LIMITS = TensorLimits()
+Flaws = dict[str, TensorError]
 
 CODES = {
     "bool": "BOOL",
@@ -55,10 +59,18 @@ def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key:
 
     Raises TypeError for a dtype that requests cannot have.
     """
+    return b"".join(pieces(tensors, document, key=key))
+
+
+def pieces(
+    tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key: str = "response"
+) -> list[bytes | memoryview]:
+    """The file as its header and views of the tensors, which are not copied. Raises as `pack` does."""
     header: dict[str, Any] = {METADATA: {key: dumps(document).decode()}}
     # Wide items first: then every tensor starts at a multiple of its item size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    parts, offset = [], 0
+    parts: list[bytes | memoryview] = []
+    offset = 0
     for name, array in ordered:
         code = CODE_OF.get(array.dtype)
         if code is None:
@@ -73,7 +85,7 @@ def pack(tensors: Mapping[str, np.ndarray], document: Mapping[str, Any], *, key:
         offset = end
     text = dumps(header)
     text += b" " * (-len(text) % 8)
-    return b"".join([LENGTH.pack(len(text)), text, *parts])
+    return [LENGTH.pack(len(text)) + text, *parts]
 
 
 def unpack(
@@ -82,7 +94,7 @@ def unpack(
     key: str = "request",
     limits: TensorLimits = DEFAULT_LIMITS,
     max_depth: int = 64,
-    flaws: dict[str, TensorError] | None = None,
+    flaws: Flaws | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The JSON object under `key` of the metadata ({} when there is none), and read-only views of the tensors.
 
@@ -92,30 +104,15 @@ def unpack(
     422 for a tensor that breaks a limit or has an unknown dtype.
     """
     raw = memoryview(data).toreadonly()
-    header, body = _header(raw, max_depth)
-    document = _document(header.pop(METADATA, {}), key, max_depth)
-    tensors, spans, errors = {}, [], {}
-    for name, entry in header.items():
-        try:
-            dtype, shape, begin, end = _entry(name, entry, len(body), limits)
-            spans.append((begin, end))
-            tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
-        except TensorError as error:
-            errors[name] = error
-    if errors and flaws is None:
-        fields = [
-            FieldError(f"/{escaped(name)}{each.pointer}", each.code, each.detail) for name, each in errors.items()
-        ]
-        detail = f"{len(errors)} of {len(header)} tensors not valid: {fields[0].detail}"
-        raise HttpProblem(fields[0].code, detail, errors=fields)
-    if flaws is not None:
-        flaws |= errors
-    if not errors:
-        _check_layout(spans, len(body))
-    return document, tensors
+    start = header_size(raw)
+    document, entries = read_header(
+        bytes(raw[LENGTH.size : start]), len(raw) - start, key=key, limits=limits, max_depth=max_depth, flaws=flaws
+    )
+    return document, views(raw[start:], entries, flaws)
 
 
-def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview]:
+def header_size(raw: memoryview) -> int:
+    """The bytes of the file before its data. Raises HttpProblem 400."""
     if len(raw) < LENGTH.size:
         raise _broken("the file is shorter than eight bytes")
     (size,) = LENGTH.unpack(raw[: LENGTH.size])
@@ -125,8 +122,57 @@ def _header(raw: memoryview, max_depth: int) -> tuple[dict[str, Any], memoryview
         )
     if LENGTH.size + size > len(raw):
         raise _broken("the header is longer than the file")
-    start = LENGTH.size + size
-    return _object(bytes(raw[LENGTH.size : start]), max_depth, "the file's header"), raw[start:]
+    return LENGTH.size + size
+
+
+def read_header(
+    text: bytes,
+    size: int,
+    *,
+    key: str = "request",
+    limits: TensorLimits = DEFAULT_LIMITS,
+    max_depth: int = 64,
+    flaws: Flaws | None = None,
+) -> tuple[dict[str, Any], Entries]:
+    """The JSON object under `key`, and the tensors of the file. size: bytes of the data. Raises as `unpack` does."""
+    header = _object(text, max_depth, "the file's header")
+    document = _document(header.pop(METADATA, {}), key, max_depth)
+    entries: Entries = {}
+    spans, errors = [], {}
+    for name, entry in header.items():
+        try:
+            entries[name] = _entry(name, entry, size, limits)
+            spans.append(entries[name][2:])
+        except TensorError as error:
+            errors[name] = error
+    _report(errors, len(header), flaws)
+    if not errors:
+        _check_layout(spans, size)
+    return document, entries
+
+
+def views(body: memoryview, entries: Entries, flaws: Flaws | None = None) -> dict[str, np.ndarray]:
+    """Read-only views of the tensors. Raises HttpProblem 422 for a bool that is neither 0 nor 1. flaws: as `unpack`."""
+    tensors, errors = {}, {}
+    for name, (dtype, shape, begin, end) in entries.items():
+        try:
+            tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
+        except TensorError as error:
+            errors[name] = error
+    _report(errors, len(entries), flaws)
+    return tensors
+
+
+def _report(errors: Flaws, count: int, flaws: Flaws | None) -> None:
+    """Add the errors to `flaws`. Without it, raises HttpProblem 422 if there are any."""
+    if flaws is not None:
+        flaws |= errors
+    elif errors:
+        fields = [
+            FieldError(f"/{escaped(name)}{each.pointer}", each.code, each.detail) for name, each in errors.items()
+        ]
+        detail = f"{len(errors)} of {count} tensors not valid: {fields[0].detail}"
+        raise HttpProblem(fields[0].code, detail, errors=fields)
 
 
 def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:

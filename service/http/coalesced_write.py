@@ -20,7 +20,10 @@ class Gathering:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if self._waiting is None:
+        if self._transport.is_closing():  # the client is gone; uvloop raises for writes to a closed transport
+            self._waiting = None
+            self._forget()
+        elif self._waiting is None:
             self._waiting = data
             self._flushing = self._loop.call_soon(self._flush)
         else:
@@ -43,7 +46,7 @@ class Gathering:
     def _flush(self) -> None:
         data, self._waiting = self._waiting, None
         self._forget()
-        if data is not None:
+        if data is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _forget(self) -> None:

@@ -92,7 +92,7 @@ class Values:
                 if f"/{member}" in BY_ROLE and rest[:1] == [escaped(name)]:
                     pointer = "/".join([place, *rest[1:]])
                 elif member == escaped(name):
-                    pointer = place
+                    pointer = "/".join([place, *rest])
             if each.code == FLAWED:
                 flawed.add(name)
                 errors += self._flaws(name, pointer)

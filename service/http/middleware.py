@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import deque
 from contextvars import ContextVar
@@ -16,6 +15,8 @@ from contextvars import ContextVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.http.codec import CODEC, Codec
+from service.http.direct_answers import REQUEST_ID, SECURITY_HEADERS
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
 
@@ -23,7 +24,6 @@ __all__ = ["Around", "install", "request_id"]
 
 log = logging.getLogger("backpass.http")
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 READ_AHEAD_BYTES = 256 * 2**10
 PATIENCE_S = 0.02
 CLIENT_GONE = 499  # not a status that is ever sent; names the case in the metrics
@@ -31,19 +31,10 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
-SECURITY_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cache-control", b"no-store"),
-]
-"""They restrict a browser to showing an answer. A route's own headers take precedence."""
 
-
-def install(app: FastAPI, metrics: Metrics) -> None:
-    """Add the middleware to `app`. Call once, before the application starts."""
-    app.add_middleware(Around, metrics=metrics)
+def install(app: FastAPI, metrics: Metrics, codec: Codec | None = None) -> None:
+    """Add the middleware to `app`. Call once, before the application starts. codec: for large bodies and answers."""
+    app.add_middleware(Around, metrics=metrics, codec=codec)
 
 
 class Around:
@@ -52,8 +43,9 @@ class Around:
     The answer repeats a valid request id of the client. All requests that match no route share one label.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, codec: Codec | None = None) -> None:
         self.app = app
+        self.codec = codec
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +56,9 @@ class Around:
         answer = _Answer(_id_of(scope), send)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         request_id.set(answer.request_id)
-        watch = _Watch(receive, answer)
+        CODEC.set(self.codec)
+        watch = _Watch(receive, answer, "on_disconnect" not in scope)
+        scope["on_disconnect"] = watch.disconnected
         self.metrics.active += 1
         try:
             await self.app(scope, watch.receive, answer.send)
@@ -121,13 +115,14 @@ class _Watch:
     """Receives messages for the handler in the current task, and cancels it when the client disconnects, so that no
     worker computes an unread answer.
 
-    Detecting this takes a task that always receives; messages wait in a bounded buffer. The task starts after
-    PATIENCE_S, because most requests end earlier.
+    The protocol of this service reports the end of the connection. Under another server, detecting it takes a task that
+    always receives; messages wait in a bounded buffer. The task starts after PATIENCE_S, because most requests end
+    earlier.
 
     gone: whether the client disconnected before its answer was complete. taken: bytes of the body.
     """
 
-    def __init__(self, receive: Receive, answer: _Answer) -> None:
+    def __init__(self, receive: Receive, answer: _Answer, pumps: bool) -> None:
         self.gone = False
         self.taken = 0
         self._receive, self._answer = receive, answer
@@ -136,7 +131,13 @@ class _Watch:
         self._buffer: _Buffer | None = None
         self._pump: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(PATIENCE_S, self._start)
+        self._timer = self._loop.call_later(PATIENCE_S, self._start) if pumps else None
+
+    def disconnected(self) -> None:
+        """Cancel the handler: no client will read its answer."""
+        if not self._answer.complete and not self.gone and self._handler is not None:
+            self.gone = True
+            self._handler.cancel()
 
     async def receive(self) -> Message:
         """The next message. Raises CancelledError when the client has disconnected."""
@@ -167,13 +168,12 @@ class _Watch:
     async def _pumping(self, buffer: _Buffer) -> None:
         while await buffer.put(await self._take()):
             pass
-        if not self._answer.complete and self._handler is not None:
-            self.gone = True
-            self._handler.cancel()
+        self.disconnected()
 
     def end(self) -> None:
         """Stop watching: the handler has ended."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pump is not None:
             self._pump.cancel()
         if self.gone and self._handler is not None:

@@ -1,66 +1,136 @@
 """The HTTP/1.1 protocol of uvicorn with additional limits.
 
-A connection that sends its header too slowly, or leaves its answer unread, is closed. A header that is too large, or
-that does not have exactly one Host field, is refused with a problem document before application code runs.
+A connection that sends its header too slowly, or leaves its answer unread, is closed. A header that is too large, that
+does not have exactly one Host field, or that names another host is refused with a problem document before application
+code runs. So is a request that finds no place at the gates of `admission`. `/healthz/live` is answered here.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
-import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.http.admission import SMALL_BODY_BYTES, Admission, Gate, Ticket
 from service.http.coalesced_write import Gathering
-from service.problems import HttpProblem, new_request_id, problem_body
+from service.http.direct_answers import LIVE, alive, id_of, refused, too_large
+from service.http.hosts import host_check
+from service.http.reading import HeldFlow
+from service.problems import HttpProblem, new_request_id
 from service.settings import Settings
 
 __all__ = ["GuardedProtocol", "guarded"]
+
+SLICE_BYTES = 8192
+"""Bytes that may contain several requests are parsed in slices, so that a burst cannot occupy the event loop."""
+
+FREE_READS = 8
+"""Reads of one request before further reads of less than WORTH_BYTES each have to wait for their turn."""
+
+WORTH_BYTES = 2**14
+UNKNOWN_BYTES = 2**20  # room for a body of undeclared size
+DRAIN_BYTES = 16 * 2**20
+DRAIN_S = 2.0
 
 
 class Refused(Exception):
     """Raised in callbacks of the parser, which stops; `send_400_response` answers."""
 
 
-def guarded(settings: Settings) -> Any:
-    """The protocol with the limits of `settings`, for uvicorn's option `http`."""
-    return partial(GuardedProtocol, limits=settings)
+def guarded(settings: Settings, admission: Admission | None = None) -> Any:
+    """The protocol with the limits of `settings`, for uvicorn's option `http`. All its connections share the gates."""
+    gates = Admission(settings) if admission is None else admission
+    return partial(GuardedProtocol, limits=settings, admission=gates, knows=host_check(settings))
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *args: Any, limits: Settings, **kwargs: Any) -> None:
+    flow: HeldFlow
+
+    def __init__(self, *args: Any, limits: Settings, admission: Admission, knows: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._limits = limits
+        self._limits, self._admission, self._knows = limits, admission, knows
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._header_fields = 0
         self._in_header = False
+        self._reads = 0
+        self._body_left = 0
+        self._unparsed: memoryview | bytes = b""
+        self._collecting: tuple[RequestResponseCycle, Any] | None = None
+        self._tickets: list[Ticket] = []  # of the request in the waiting room
         self._refusal: HttpProblem | None = None
         self._deaf = False
+        self._drained = 0
 
     # The connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         self.transport = Gathering(transport, self.loop)  # type: ignore[assignment]
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_header()
         self._disarm_write()
+        self._disarm_body()
+        self._collecting = None
+        self._leave_room()
         super().connection_lost(exc)
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                scope: Any = cycle.scope
+                scope["on_disconnect"]()
 
     def data_received(self, data: bytes) -> None:
-        if not self._deaf and not self.transport.is_closing():  # after a refusal the rest of the bytes is ignored
-            super().data_received(data)
-            if self._in_header and not self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():  # after a refusal the rest of the bytes is ignored
+            self._drain(len(data))
+            return
+        if self._unparsed:
+            self._unparsed = bytes(self._unparsed) + data
+            self.flow.pause_reading()
+            return
+        self._parse(data)
+        if (self._in_header or self._body_left or self._collecting) and not self.transport.is_closing():
+            if self._in_header:
                 self._expect_header()  # for the rest; most headers arrive in one piece and need no timer
+            self._reads += 1
+            if self._reads > FREE_READS and len(data) < WORTH_BYTES and not self.flow.held:
+                self.flow.hold()
+                self._admission.pacer.add(self.flow.free)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Parse `data` up to a request that must wait for another one; the rest is parsed later."""
+        if len(data) <= SLICE_BYTES:
+            super().data_received(data)  # type: ignore[arg-type]
+            return
+        view = memoryview(data)
+        while len(view) and not self._deaf and not self.transport.is_closing():
+            if self.pipeline:
+                self._unparsed = view
+                self.flow.pause_reading()
+                return
+            size = self._body_left or SLICE_BYTES
+            super().data_received(view[:size])  # type: ignore[arg-type]
+            view = view[size:]
+
+    def _parse_rest(self) -> None:
+        rest, self._unparsed = self._unparsed, b""
+        if rest and not self._deaf and not self.transport.is_closing():
+            self._parse(rest)
+
+    def on_response_complete(self) -> None:
+        waits = bool(self.pipeline)
+        super().on_response_complete()
+        if self._unparsed and not waits:
+            self.loop.call_soon(self._parse_rest)
 
     def pause_writing(self) -> None:
         self._watch_reader()
@@ -102,7 +172,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        self._header_bytes = self._header_fields = 0
+        self._header_bytes = self._header_fields = self._reads = 0
         self._in_header = True
         super().on_message_begin()
 
@@ -124,9 +194,152 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm_header()
-        if [name for name, _ in self.headers].count(b"host") != 1:
+        hosts, declared = [], 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"content-length":
+                declared = int(value) if value.isdigit() and len(value) < 20 else 2**63
+            elif name == b"transfer-encoding":
+                declared = -1
+        if len(hosts) != 1:
             self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
+        if not self._knows(hosts[0]):
+            self._refuse(HttpProblem("wrong-host", "the Host header names another host than this service"))
+        scope: Any = self.scope
+        scope["declared_bytes"] = None if declared < 0 else declared
+        scope["on_disconnect"] = lambda: None  # the middleware replaces it
+        self._body_left = max(0, declared)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_left = max(0, self._body_left - len(body))
+        if not self._deaf:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_left = 0
+        super().on_message_complete()
+        if self._collecting is not None:
+            self._disarm_body()
+            (cycle, app), self._collecting = self._collecting, None
+            self._enter(cycle, app)
+
+    # Admission
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start the next request of this connection: once a small body has arrived, and its gates are open."""
+        scope: Any = cycle.scope
+        declared = scope["declared_bytes"]
+        if scope["path"] == LIVE and scope["method"] == "GET":
+            self._answer(cycle, alive(id_of(cycle), self.server_state.default_headers, cycle.keep_alive))
+            self._admission.answered("GET", LIVE, 200)
+        elif declared is not None and (problem := too_large(scope["headers"], declared, self._limits)) is not None:
+            self._admission.pacer.add(partial(self._refuse_request, cycle, problem))
+            self.flow.hold()
+        elif declared and declared <= SMALL_BODY_BYTES and cycle.more_body:
+            self._collecting = cycle, app
+            self._body_timer = self.loop.call_later(self._limits.body_deadline, self._body_late, cycle)
+            if cycle.waiting_for_100_continue:
+                cycle.waiting_for_100_continue = False
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        else:
+            self._enter(cycle, app)
+
+    def _enter(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope: Any = cycle.scope
+        gates = self._admission.gates(scope["path"], scope["declared_bytes"])
+        self._tickets = []
+        self._pass(cycle, app, iter(gates), self._tickets)
+
+    def _pass(self, cycle: RequestResponseCycle, app: Any, gates: Iterator[Gate], tickets: list[Ticket]) -> None:
+        """Pass the remaining `gates`. At a full one the request waits, and goes on from there."""
+        for gate in gates:
+            weight = 1
+            if gate is self._admission.body_bytes:
+                declared: int | None = cycle.scope["declared_bytes"]  # type: ignore[typeddict-item]
+                weight = UNKNOWN_BYTES if declared is None else declared
+            tickets.append(Ticket(gate, partial(self._pass, cycle, app, gates, tickets), weight))
+            if not gate.enter(tickets[-1], partial(self._no_place, cycle)):
+                self.flow.hold()
+                return
+        self._tickets = []
+        self.flow.free()
+        cycle.scope["tickets"] = tickets  # type: ignore[typeddict-unknown-key]
+        super()._start_asgi_task(cycle, partial(_admitted, app, tickets))
+
+    def _no_place(self, cycle: RequestResponseCycle, ticket: Ticket) -> None:
+        self._leave_room()
+        if not self.transport.is_closing():
+            self._admission.pacer.add(partial(self._refuse_at, cycle, ticket.gate))
+
+    def _refuse_at(self, cycle: RequestResponseCycle, gate: Gate) -> None:
+        self._refuse_request(cycle, gate.refusal())
+
+    def _refuse_request(self, cycle: RequestResponseCycle, problem: HttpProblem, drains: bool = True) -> None:
+        """Answer a request that never starts. The connection stays open if all of the body has arrived.
+
+        drains: whether to read the rest of the body before the connection closes.
+        """
+        if self.transport.is_closing():
+            return
+        whole = not cycle.more_body
+        cycle.keep_alive = cycle.keep_alive and whole
+        cycle.body = bytearray()
+        self._admission.answered(cycle.scope["method"], "refused", problem.status)
+        if whole:
+            self.flow.free()
+            self._answer(cycle, refused(problem, id_of(cycle), cycle.scope["path"], cycle.keep_alive))
+        else:
+            # a client that still writes when the connection closes sees a reset instead of the answer
+            self._deaf = True
+            cycle.response_started = cycle.response_complete = True
+            self.transport.write(refused(problem, id_of(cycle), cycle.scope["path"], False))
+            if cycle.waiting_for_100_continue or not drains:
+                self.transport.close()
+            else:
+                self.loop.call_later(DRAIN_S, self._close)
+                self._drain(0)
+
+    def _drain(self, size: int) -> None:
+        """Ignore `size` bytes of a refused body, and read more in turn."""
+        if self.transport.is_closing():
+            return
+        self._drained += size
+        self._body_left -= size
+        if self._drained > DRAIN_BYTES or (size and self._body_left == 0):
+            self.transport.close()
+            return
+        self.flow.hold()
+        self.flow.resume_reading()  # takes effect when the flow is free
+        self._admission.pacer.add(self.flow.free)
+
+    def _answer(self, cycle: RequestResponseCycle, content: bytes) -> None:
+        """Answer without the application."""
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(content)
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _body_late(self, cycle: RequestResponseCycle) -> None:
+        self._collecting = None
+        detail = f"only {len(cycle.body)} bytes of the body arrived before the deadline"
+        self._refuse_request(cycle, HttpProblem("body-timeout", detail), drains=False)
+
+    def _leave_room(self) -> None:
+        tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            ticket.release()
+
+    def _disarm_body(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
 
     # Refusals
 
@@ -144,7 +357,7 @@ class GuardedProtocol(HttpToolsProtocol):
             or cycle.response_complete
             or (cycle.more_body and not cycle.response_started and not behind_others)
         ):
-            self.transport.write(_rendered(problem))
+            self.transport.write(refused(problem, new_request_id(), "", False))
             self.transport.close()
         elif cycle.more_body or behind_others:
             self.transport.close()  # an answer has begun; these bytes would end up inside it
@@ -153,13 +366,10 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle.keep_alive = False
 
 
-def _rendered(problem: HttpProblem) -> bytes:
-    body = orjson.dumps(problem_body(problem, new_request_id()))
-    lines = [
-        f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}",
-        "content-type: application/problem+json",
-        f"content-length: {len(body)}",
-        "cache-control: no-store",
-        "connection: close",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+async def _admitted(app: Any, tickets: list[Ticket], scope: Any, receive: Any, send: Any) -> None:
+    """Run `app`, and leave the gates when it has ended. It may leave them earlier."""
+    try:
+        await app(scope, receive, send)
+    finally:
+        for ticket in tickets:
+            ticket.release()

@@ -14,24 +14,40 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from core.ir.errors import escaped
-from service.formats.json_tensors import TensorError
-from service.formats.safetensors import unpack
+from service.formats.json_tensors import DTYPES, TensorError
+from service.formats.safetensors import header_size, unpack, views
 from service.formats.strict_json import parse_json
+from service.http.codec import CODEC
+from service.http.worker_calls import ANSWER_BYTES
 from service.problems import FieldError, HttpProblem, from_validation
 from service.settings import Settings
 
-__all__ = ["JSON", "NDJSON", "SAFETENSORS", "Body", "parse_json", "read_body", "wanted_form", "wants_tensorfile"]
+__all__ = [
+    "JSON",
+    "NDJSON",
+    "SAFETENSORS",
+    "Body",
+    "decoded",
+    "parse_json",
+    "read_body",
+    "wanted_form",
+    "wants_tensorfile",
+]
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
 NDJSON = "application/x-ndjson"
 Asked = TypeVar("Asked", bound=BaseModel)
+JSON_ALIASES = (JSON, "application/merge-patch+json")  # a merge patch is the body of every PATCH
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
 
-THREAD_PARSE_BYTES = 64 * 2**10  # above, parsing would delay other requests
+INLINE_BYTES = 64 * 2**10
+"""Longer JSON is parsed in another process: the parser holds the interpreter lock until it has finished."""
+
 DRAIN_BYTES = 16 * 2**20
 DRAIN_S = 2.0
 HASHED_BYTES = 2**20  # hashed at once, because hashing copies them
+LENGTH_BYTES = 8  # of a safetensors file, before its header
 WORTH_S = 0.05  # seconds that a body must earn before its deadline moves
 
 
@@ -48,7 +64,7 @@ class Body:
     document: dict[str, Any]
     tensors: dict[str, np.ndarray]
     media_type: str
-    raw: bytes | bytearray
+    raw: bytes | bytearray | memoryview
     flaws: Mapping[str, TensorError] = field(default_factory=dict)
 
     def read_as(self, model: type[Asked]) -> Asked:
@@ -85,14 +101,41 @@ async def read_body(request: Request, settings: Settings, *, binary: bool = True
     media_type = _media_type(request, binary)
     limit = settings.json_body_bytes if media_type == JSON else settings.binary_body_bytes
     raw = await _read(request, limit, settings)
-    if len(raw) <= THREAD_PARSE_BYTES:
+    if len(raw) <= INLINE_BYTES:
         return _parse(raw, media_type, settings)
+    if CODEC.get() is not None:
+        return await _parse_elsewhere(memoryview(raw), media_type, settings)
     return await asyncio.to_thread(_parse, raw, media_type, settings)
 
 
-def _parse(raw: bytes | bytearray, media_type: str, settings: Settings) -> Body:
+async def _parse_elsewhere(raw: memoryview, media_type: str, settings: Settings) -> Body:
+    """Decode a large body in a codec process. Tensors of a file stay here, as views."""
+    codec = CODEC.get()
+    assert codec is not None
+    whole = np.frombuffer(raw, np.uint8)
     if media_type == JSON:
-        return Body(parse_json(raw, max_depth=settings.json_depth), {}, media_type, raw)
+        return Body(await codec.document(whole), {}, media_type, raw)
+    start = header_size(raw)
+    if start <= INLINE_BYTES:
+        return await asyncio.to_thread(_parse, raw, media_type, settings)
+    document, plain = await codec.header(whole[LENGTH_BYTES:start], len(raw) - start)
+    entries = {name: (DTYPES[dtype], tuple(shape), begin, end) for name, dtype, shape, begin, end in plain}
+    tensors = await asyncio.to_thread(views, raw.toreadonly()[start:], entries)
+    return Body(document, tensors, media_type, raw)
+
+
+async def decoded(text: np.ndarray, settings: Settings) -> dict[str, Any]:
+    """The document in the JSON text of a worker. A large one has its program in packed form, as in a body."""
+    codec = CODEC.get()
+    if len(text) > INLINE_BYTES and codec is not None:
+        return await codec.document(text)
+    return parse_json(text.tobytes(), max_depth=settings.json_depth)
+
+
+def _parse(raw: bytes | bytearray | memoryview, media_type: str, settings: Settings) -> Body:
+    if media_type == JSON:
+        text = bytes(raw) if isinstance(raw, memoryview) else raw
+        return Body(parse_json(text, max_depth=settings.json_depth), {}, media_type, raw)
     flaws: dict[str, TensorError] = {}
     document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth, flaws=flaws)
     return Body(document, tensors, media_type, raw, flaws)
@@ -121,7 +164,7 @@ def _known(header: str) -> str | None:
     if media_type in BINARY_ALIASES:
         return SAFETENSORS
     charset = parameters.strip().lower().replace('"', "")
-    return JSON if media_type == JSON and charset in ("", "charset=utf-8") else None
+    return JSON if media_type in JSON_ALIASES and charset in ("", "charset=utf-8") else None
 
 
 def _header(request: Request, name: bytes, otherwise: str = "") -> str:
@@ -132,32 +175,56 @@ def _header(request: Request, name: bytes, otherwise: str = "") -> str:
     return otherwise
 
 
-async def _read(request: Request, limit: int, settings: Settings) -> bytes | bytearray:
+async def _read(request: Request, limit: int, settings: Settings) -> bytes | bytearray | memoryview:
     """All bytes of the body. Raises HttpProblem for more than `limit` bytes, or for missing the deadline."""
     declared = _header(request, b"content-length")
-    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+    size = int(declared) if declared.isdecimal() and len(declared) < 20 else None
+    if size is not None and size > limit:
         raise await _too_large(request, limit, "expect" not in request.headers)
-    raw, granted = bytearray(), 0.0
+    received = _Received(size)
+    granted = 0.0
     started = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(started + settings.body_deadline) as timer:
             chunk, more = await _chunk(request)
             if not more and len(chunk) <= limit:
                 return chunk  # the usual case of a small body
-            raw += chunk
-            while more and len(raw) <= limit:
-                earned = len(raw) / settings.body_bytes_per_second
+            received.add(chunk)
+            while more and received.size <= limit:
+                earned = received.size / settings.body_bytes_per_second
                 if earned > granted + WORTH_S:
                     granted = earned
                     timer.reschedule(started + settings.body_deadline + earned)
                 chunk, more = await _chunk(request)
-                raw += chunk
+                received.add(chunk)
     except TimeoutError:
-        detail = f"only {len(raw)} bytes of the body arrived before the deadline"
+        detail = f"only {received.size} bytes of the body arrived before the deadline"
         raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
-    if len(raw) > limit:
+    if received.size > limit:
         raise await _too_large(request, limit, more)
-    return raw
+    return received.whole()
+
+
+class _Received:
+    """The bytes of a body so far: in one array of the declared size, or growing if the size is unknown.
+
+    An array, because growing by chunks moves the bytes again and again.
+    """
+
+    def __init__(self, declared: int | None) -> None:
+        self.size = 0
+        self._array = None if declared is None else np.empty(declared, np.uint8).data
+        self._grown = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        if self._array is None:
+            self._grown += chunk
+        else:
+            self._array[self.size : self.size + len(chunk)] = chunk  # the protocol delivers no more than declared
+        self.size += len(chunk)
+
+    def whole(self) -> bytearray | memoryview:
+        return self._grown if self._array is None else self._array[: self.size]
 
 
 async def _chunk(request: Request) -> tuple[bytes, bool]:
@@ -198,6 +265,10 @@ def wanted_form(request: Request, *more: str) -> str:
     best = _best(_header(request, b"accept", "*/*"), more)
     if best is None:
         raise HttpProblem("not-acceptable", f"the answer can be {' or '.join((JSON, SAFETENSORS, *more))}")
+    codec = CODEC.get()
+    if codec is not None:
+        limits = codec.settings
+        ANSWER_BYTES.set(limits.json_answer_bytes if best == JSON else limits.binary_answer_bytes)
     return best
 
 

@@ -11,7 +11,7 @@ shape of the table under `sparse`. In JSON it is one object with `rows`, `values
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +22,14 @@ from starlette.responses import Response
 from service.engine import Reply
 from service.formats import json_tensors as tensors
 from service.formats import safetensors as tensorfile
+from service.http.codec import CODEC
+from service.http.pieces import PIECE_BYTES, Part, PiecedResponse, size_of
 from service.http.request_body import JSON, SAFETENSORS
 
 __all__ = ["THREAD_BYTES", "Answer", "grouped", "render", "timing_of"]
 
 THREAD_BYTES = 2**18  # above, reading or writing would delay other requests
+INLINE_BYTES = 2**16  # of the tensors of a JSON answer; above, another process encodes them
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 NO_SHAPES: Mapping[str, list[int]] = MappingProxyType({})
 GROUPS = {
@@ -42,26 +45,37 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as bytes, which can be sent repeatedly."""
+    """An answer as bytes, which can be sent repeatedly: the concatenation of `parts`."""
 
-    content: bytes
+    parts: Sequence[Part]
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        return size_of(self.parts)
+
     def response(self, more: Mapping[str, str] = NO_HEADERS) -> Response:
         """The response with this answer and `more` headers."""
-        return Response(self.content, 200, {**self.headers, **more}, self.media_type)
+        headers = {**self.headers, **more}
+        if len(self.parts) == 1 and len(self.parts[0]) <= PIECE_BYTES:
+            return Response(self.parts[0], 200, headers, self.media_type)
+        return PiecedResponse(self.parts, 200, headers, self.media_type)
 
 
 def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:
     """Tensors of a reply as members of a JSON answer. shapes: of the tables whose gradients are rows."""
+    return _grouped(arrays, shapes, tensors.encode)
+
+
+def _grouped(values: Mapping[str, Any], shapes: Mapping[str, list[int]], form: Callable[[Any], Any]) -> dict[str, Any]:
     members: dict[str, Any] = {}
-    for name, array in arrays.items():
+    for name, value in values.items():
         group, slash, rest = name.partition("/")
         if slash:
-            members.setdefault(GROUPS[group], {})[rest] = tensors.encode(array)
+            members.setdefault(GROUPS[group], {})[rest] = form(value)
         else:
-            members[name] = tensors.encode(array)
+            members[name] = form(value)
     for name, rows in members.pop(GROUPS["rows"], {}).items():
         members["gradients"][name] = {"rows": rows, "values": members["gradients"][name], "shape": shapes[name]}
     return members
@@ -87,12 +101,55 @@ async def render(
     timing = timing_of(reply)
     complete = {**document, "timing_ms": timing}
 
-    def written() -> bytes:
-        if as_file:
-            return tensorfile.pack(reply.tensors, complete)
-        return tensors.dumps({**(members or {}), **grouped(reply.tensors, complete.get("sparse", {})), **complete})
-
-    large = sum([array.nbytes for array in reply.tensors.values()]) > THREAD_BYTES
-    content = await asyncio.to_thread(written) if large else written()
+    size = sum([array.nbytes for array in reply.tensors.values()])
     phases = ", ".join([f"{phase};dur={ms}" for phase, ms in timing.items()])
-    return Answer(content, SAFETENSORS if as_file else JSON, {"Server-Timing": phases, **headers})
+    media_type = SAFETENSORS if as_file else JSON
+    sent_along = {"Server-Timing": phases, **headers}
+    if as_file:
+        if size > THREAD_BYTES:
+            return Answer(tensorfile.pieces(reply.tensors, complete), media_type, sent_along)
+        return Answer((tensorfile.pack(reply.tensors, complete),), media_type, sent_along)
+    shapes = complete.get("sparse", {})
+    codec = CODEC.get()
+    if size <= INLINE_BYTES or codec is None:
+        written = lambda: tensors.dumps({**(members or {}), **grouped(reply.tensors, shapes), **complete})
+        return Answer(
+            ((await asyncio.to_thread(written)) if size > INLINE_BYTES else written(),), media_type, sent_along
+        )
+    texts = await codec.texts(reply.tensors)
+    return Answer(joined({**(members or {}), **grouped_texts(texts, shapes), **complete}), media_type, sent_along)
+
+
+def grouped_texts(texts: Mapping[str, memoryview], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:
+    """As `grouped`, of tensors that are JSON text already."""
+    return _grouped(texts, shapes, lambda text: text)
+
+
+def joined(value: Any) -> list[Part]:
+    """The JSON of `value`, in which a memoryview stands for JSON text that is not copied."""
+    parts: list[Part] = []
+
+    def add(value: Any) -> None:
+        if isinstance(value, memoryview):
+            parts.append(value)
+        elif not _has_text(value):
+            parts.append(tensors.dumps(value))
+        elif isinstance(value, dict):
+            for i, (name, each) in enumerate(value.items()):
+                parts.append((b"," if i else b"{") + tensors.dumps(name) + b":")
+                add(each)
+            parts.append(b"}")
+        else:
+            for i, each in enumerate(value):
+                parts.append(b"," if i else b"[")
+                add(each)
+            parts.append(b"]")
+
+    add(value)
+    return parts
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_text(each) for each in value.values())
+    return isinstance(value, memoryview) or (isinstance(value, list) and any(_has_text(each) for each in value))

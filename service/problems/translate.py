@@ -30,6 +30,7 @@ _PROGRAM_CODES = {
     "feed_missing": "invalid-request",
     "feed_unknown": "invalid-request",
     "bad_query": "invalid-request",
+    "bad_group": "invalid-request",
     "budget_too_small": "invalid-request",
     "not_an_array": "invalid-request",
     "tape_full": "limit-exceeded",
@@ -49,6 +50,7 @@ _EXECUTION_CODES = {
     "canceled": "canceled",
     "out_of_memory": "device-out-of-memory",
     "too_large": "limit-exceeded",
+    "answer_too_large": "limit-exceeded",
     "not_finite": "numeric-error",
 }
 _STATUS_CODES = {

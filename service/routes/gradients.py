@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.engine import Reply
 from service.engine.protocol import PartCallback
+from service.formats.packed import as_text
 from service.http.given_values import read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
@@ -19,9 +20,9 @@ from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
 from service.settings import Settings
-from service.store.programs import program_id as id_of
+from service.store.program_text import ProgramText
 
-__all__ = ["deadline_of", "router"]
+__all__ = ["COTANGENTS", "deadline_of", "router"]
 
 router = APIRouter(prefix="/v1", tags=["gradients"])
 
@@ -72,9 +73,10 @@ async def post_gradients(request: Request, profile: Profiled = False) -> Respons
     body = await read_body(request, settings(request))
     asked = body.read_as(InlineGradientsRequest)
     if asked.program is not None:
-        return await _gradients(request, body, asked, id_of(asked.program), asked.program, form, profile)
-    stored = await program(request, asked.program_id or "")
-    return await _gradients(request, body, asked, stored.id, stored.document, form, profile)
+        given = as_text(asked.program)
+    else:
+        given = (await program(request, asked.program_id or "")).program
+    return await _gradients(request, body, asked, given, form, profile)
 
 
 @router.post(
@@ -89,11 +91,11 @@ async def post_program_gradients(request: Request, program_id: ProgramId, profil
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(GradientsRequest)
-    return await _gradients(request, body, asked, stored.id, stored.document, form, profile)
+    return await _gradients(request, body, asked, stored.program, form, profile)
 
 
 async def _gradients(
-    request: Request, body: Body, asked: GradientsRequest, id: str, document: dict[str, Any], form: str, profile: bool
+    request: Request, body: Body, asked: GradientsRequest, given: ProgramText, form: str, profile: bool
 ) -> Response:
     cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, COTANGENTS: cotangents}
@@ -114,7 +116,7 @@ async def _gradients(
     async def call(on_part: PartCallback | None = None) -> Reply:
         with values.told():
             return await calls(request).with_program(
-                "gradients", id, document, args, values.tensors, deadline=deadline, on_part=on_part
+                "gradients", given.id, given.text, args, values.tensors, deadline=deadline, on_part=on_part
             )
 
     if form == NDJSON:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
-from service.formats import json_tensors as tensors
-from service.formats.graph import as_graphviz, as_mermaid, as_page, graph_of
-from service.http.request_body import JSON
+from service.formats.graph import drawn
+from service.http.codec import CODEC
+from service.http.pieces import Part, PiecedResponse
+from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
-from service.routes.programs import WORKER_PROBLEMS, backward_of
+from service.routes.programs import CACHED, WORKER_PROBLEMS, asked_of, backward_of, tag_of, unchanged
 from service.schemas.gradients import Question
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
+STATIC = "../../../static"
 GRAPHVIZ, MERMAID, PAGE = "text/vnd.graphviz", "text/plain", "text/html"
 POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src data:; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 
@@ -39,6 +42,7 @@ POLICY = (
                 PAGE: {"schema": {"type": "string"}},
             },
         },
+        304: {"description": "The graph is that of If-None-Match."},
         **responses(
             "not-found", "not-acceptable", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS
         ),
@@ -49,24 +53,36 @@ async def get_graph(
     program_id: ProgramId,
     loss: Annotated[str | None, Query(description="Include the backward pass of this loss.", examples=["loss"])] = None,
 ) -> Response:
-    """The graph of ops and variables. Nested blocks are clusters; ops of the backward pass have another colour.
+    """The graph of ops and variables, in the closed form of the program. Each edge has the type of its variable.
+
+    `kind` of a node is `forward` or `backward` for an op; `parameter`, `feed`, `state` or `variable` for a variable
+    that enters a block; `loss` or `gradient` for a result. `of` lists the forward ops of a backward op, and the
+    variable of a gradient. Inner blocks are in `blocks`, each with the id of its op (`owner`).
 
     The Accept header selects the form: `text/vnd.graphviz` for Graphviz, `text/plain` for Mermaid, `text/html` for a
-    page that draws the graph in the browser, `application/json` for nodes and edges.
+    page that draws the graph in the browser, `application/json` for nodes and edges. The page has the backward pass
+    beside the forward pass, folds blocks, and searches names.
     """
     form = _form(request.headers.get("accept", "*/*"))
     stored = await program(request, program_id)
+    tag = tag_of(request, form)
+    headers = {"ETag": tag, **CACHED}
+    if (known := unchanged(request, tag)) is not None:
+        return known
     if loss is None:
-        graph = graph_of(stored.document)
+        answer = await asked_of(request, "graph", stored.program, {})
     else:
         answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
-        graph = graph_of(answer["program"], [each["op"] for each in answer["backward_ops"]])
     if form == PAGE:
-        page = as_page(graph, f"Program {program_id}", "../../../static")
-        return Response(page, media_type=PAGE, headers={"Content-Security-Policy": POLICY})
-    if form == JSON:
-        return Response(tensors.dumps(graph.as_document()), media_type=JSON)
-    return Response(as_graphviz(graph) if form == GRAPHVIZ else as_mermaid(graph), media_type=form)
+        headers["Content-Security-Policy"] = POLICY
+    return PiecedResponse([await _drawn(answer, form, f"Program {program_id}")], 200, headers, form)
+
+
+async def _drawn(answer: np.ndarray, form: str, title: str) -> Part:
+    codec = CODEC.get()
+    if len(answer) > INLINE_BYTES and codec is not None:
+        return await codec.drawn(answer, form, title, STATIC)
+    return drawn(answer.data, form, title, STATIC)
 
 
 def _form(accept: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
@@ -22,6 +22,7 @@ __all__ = [
     "TIMING",
     "SessionId",
     "etag",
+    "etag_in",
     "read_answer",
     "received",
     "received_for",
@@ -33,7 +34,7 @@ SessionId = Annotated[str, Path(pattern=SESSION_ID, description="Id of a session
 
 IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
-AT = {"step": 1, "weights_version": "e1.v1"}
+AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0}
 
 
 async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
@@ -64,3 +65,11 @@ def shown(result: Mapping[str, Any]) -> dict[str, Any]:
 def etag(reply: Reply) -> str:
     """The ETag of the parameters after the call."""
     return f'"{version_text(reply.result["version"])}"'
+
+
+def etag_in(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
+    """A predicate: whether an ETag is in `header`. weak: whether weak ETags count (RFC 9110)."""
+    tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
+    if weak:
+        tags = [tag.removeprefix("W/") for tag in tags]
+    return lambda etag: "*" in tags or etag in tags

@@ -15,7 +15,7 @@ from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
-from service.routes.programs import WORKER_PROBLEMS, Names
+from service.routes.programs import CACHED, WORKER_PROBLEMS, Names, asked_of, pieced, tag_of, unchanged
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 from service.schemas.gradients import (
@@ -108,7 +108,10 @@ class Analysis(Strict):
     "/{program_id}/analysis",
     summary="Analyse a program",
     response_model=Analysis,
-    responses=responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
+    responses={
+        304: {"description": "The analysis is that of If-None-Match."},
+        **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
+    },
 )
 async def get_analysis(
     request: Request,
@@ -134,11 +137,13 @@ async def get_analysis(
         **budgeted(loop_memory, loop_bytes, checkpoints, checkpoint_bytes, trips),
     }
     query = Question.model_validate(asked).query()
+    tag = tag_of(request)
+    if (known := unchanged(request, tag)) is not None:
+        return known
     shapes = _shapes(shape or [])
-    args = {"document": stored.document, "query": query, "shapes": shapes, "trips": trips}
     with told_in_query("shape", shapes):
-        reply = await calls(request).call("analysis", args, deadline=settings(request).step_deadline)
-    return Response(tensors.dumps(reply.result), media_type=JSON)
+        answer = await asked_of(request, "analysis", stored.program, {"query": query, "shapes": shapes, "trips": trips})
+    return pieced([answer.data], headers={"ETag": tag, **CACHED})
 
 
 def _shapes(given: list[str]) -> dict[str, list[int]]:
@@ -225,7 +230,7 @@ async def check(request: Request, program_id: ProgramId) -> Response:
     deadline = deadline_of(asked.deadline_s, settings(request))
     with values.told():
         reply = await calls(request).with_program(
-            "check", stored.id, stored.document, args, values.tensors, deadline=deadline
+            "check", stored.id, stored.text, args, values.tensors, deadline=deadline
         )
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

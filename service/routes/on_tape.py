@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -11,10 +11,11 @@ from core.ir.errors import escaped
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.http.given_values import Values, read_values
+from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
-from service.http.tensor_payloads import Answer, render
+from service.http.tensor_payloads import Answer, joined, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import LOSS, json_answer, settings, tapes
+from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
@@ -62,7 +63,12 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
     summary="Append ops",
     responses=answers(
         schemas.AppendAnswer,
-        {"appended": APPENDED, "values": {"wx": {**W, "data": [1.5, -4]}, "loss": SUM}, **NOW},
+        {
+            "appended": APPENDED,
+            "first": 0,
+            "values": {"wx": {**W, "data": [1.5, -4]}, "loss": SUM},
+            **NOW,
+        },
         *NUMBERED,
     ),
     openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", LINE)),
@@ -70,14 +76,28 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
 async def post_ops(request: Request, tape_id: TapeId) -> Response:
     """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
 
-    With a `seq` the request can be repeated safely: the ops are appended once.
+    `backward` plays the tape back in the same request. A training loop that appends the same ops again can send the
+    `structure` of the first answer instead: it saves the time to send and to read them. After some repetitions the
+    worker compiles them to machine code. With a `seq` the request can be repeated safely: the ops are appended once.
     """
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = body.read_as(schemas.AppendOps)
+    if asked.structure is not None and asked.ops:
+        _refuse("/structure", "a request has either ops or a structure")
     given = await _leaves(request, body, asked)
-    args = {"ops": asked.ops, "renew": asked.renew, "release": asked.release, "returned": asked.return_values}
-    write = Write("tape.append", args | given.args, given.tensors, asked.seq, "ops", body)
-    return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}}, given)
+    args: dict[str, Any] = {
+        "ops": asked.ops,
+        "structure": asked.structure,
+        "stacked": asked.stacked,
+        "renew": asked.renew,
+        "release": asked.release,
+        "returned": asked.return_values,
+        "backward": asked.backward and {"target": asked.backward.target, "wrt": asked.backward.wrt},
+        **given.args,
+    }
+    write = Write("tape.append", args, given.tensors, asked.seq, "ops", body)
+    members: dict[str, Any] = {"values": {}} if asked.backward is None else {"values": {}, "gradients": {}}
+    return await _written(request, tape, write, asked.deadline_s, as_file, members, given)
 
 
 @router.delete(
@@ -162,20 +182,32 @@ async def get_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = tapes(request).get(tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
-    return json_answer({"program": reply.result["program"]})
+    text = reply.tensors["program"].data
+    return PiecedResponse(joined({"program": text}), media_type=JSON)
 
 
 async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> Values:
-    """The values of the request as ``parameter/<name>`` and ``constant/<name>``."""
-    members = {"/parameters": asked.parameters, "/constants": asked.constants}
+    """The values of the request as ``parameter/<name>`` and ``constant/<name>``, and ``target_gradient``."""
+    members: dict[str, Any] = {"/parameters": asked.parameters, "/constants": asked.constants}
+    if asked.backward is not None and asked.backward.target_gradient is not None:
+        members["/backward"] = {"target_gradient": asked.backward.target_gradient}
     prefixes = {"/parameters": "parameter/", "/constants": "constant/"}
     leaves = await read_values(body, settings(request), members, prefixes)
     for name in leaves.names:
+        if name == "target_gradient" and asked.backward is not None:
+            continue
         if not name.startswith(("parameter/", "constant/")):
             _refuse("", "a tensor of the file is named neither parameter/<name> nor constant/<name>")
         leaf = name.removeprefix("constant/")
         if leaf != name and f"parameter/{leaf}" in leaves.names:
             _refuse(f"/constants/{escaped(leaf)}", f"{leaf!r} is both a parameter and a constant")
+    for name, parts in asked.stacked.items():
+        place = f"/stacked/{escaped(name)}"
+        if f"constant/{name}" not in leaves.names:
+            _refuse(place, "the request has no constant of this name")
+        stack = leaves.tensors.get(f"constant/{name}")
+        if stack is not None and stack.shape[:1] != (len(parts),):
+            _refuse(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
     return leaves
 
 
@@ -215,5 +247,5 @@ def _only(given: set[str], name: str) -> None:
         _refuse("", f"the only tensor of this request may be {name}")
 
 
-def _refuse(pointer: str, detail: str) -> None:
+def _refuse(pointer: str, detail: str) -> NoReturn:
     raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,7 +13,7 @@ from service.http.tensor_payloads import render
 from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
-from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, read_answer, received, shown
+from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, etag_in, read_answer, received, shown
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
 
@@ -44,7 +43,7 @@ async def get_parameters(
     as_file = wants_tensorfile(request)
     session = sessions(request).get(session_id)
     deadline = settings(request).step_deadline
-    if session.lost is None and session.unsure is None and _matches(request, "if-none-match", weak=True)(session.etag):
+    if session.lost is None and session.unsure is None and etag_in(request, "if-none-match", weak=True)(session.etag):
         return Response(status_code=304, headers={"ETag": session.etag})
     with told_in_query("names", names or ()):
         reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
@@ -94,15 +93,9 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await read_values(body, settings(request), members)
     deadline = settings(request).step_deadline
-    allowed = _matches(request, "if-match", weak=False)
+    allowed = etag_in(request, "if-match", weak=False)
     with given.told():
-        reply = await sessions(request).replace(session, given.tensors, allowed, deadline, given.args)
+        reply = await sessions(request).change(
+            session, "session.put_parameters", lambda: given.args, given.tensors, allowed, deadline
+        )
     return await read_answer(reply, as_file, {})
-
-
-def _matches(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in `header`. weak: whether weak ETags count (RFC 9110)."""
-    tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
-    if weak:
-        tags = [tag.removeprefix("W/") for tag in tags]
-    return lambda etag: "*" in tags or etag in tags

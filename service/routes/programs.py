@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from core.backward.query import GradientQuery, Unconnected
-from service.formats import json_tensors as tensors
-from service.http.request_body import JSON, read_body
+from service import __version__
+from service.formats.packed import as_text
+from service.http.pieces import Part, PiecedResponse
+from service.http.request_body import JSON, decoded, read_body
+from service.http.tensor_payloads import joined
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnshownProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
@@ -17,6 +23,7 @@ from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
+from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram, TooManyPrograms
 
 __all__ = ["router"]
@@ -85,16 +92,31 @@ class ValidProgram(Strict):
 
 
 def _summary(stored: StoredProgram) -> dict[str, Any]:
-    return {"id": stored.id, "created": stored.created, "signature": stored.signature}
+    """The members of a summary; its signature is JSON text."""
+    return {"id": stored.id, "created": stored.created, "signature": memoryview(stored.signature)}
 
 
-async def _asked(request: Request, op: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The result of `op` in any worker."""
-    return (await calls(request).call(op, args, deadline=settings(request).step_deadline)).result
+async def asked_of(request: Request, op: str, program: ProgramText, args: dict[str, Any]) -> np.ndarray:
+    """The result of `op` on a program in any worker, as JSON text."""
+    deadline = settings(request).step_deadline
+    args = {**args, "as_json": True}
+    reply = await calls(request).with_program(op, program.id, program.text, args, deadline=deadline)
+    return reply.tensors["json"]
+
+
+async def _signature_of(request: Request, program: ProgramText) -> bytes:
+    args = {"document": program.text, "as_json": True}
+    reply = await calls(request).call("inspect", args, deadline=settings(request).step_deadline)
+    return reply.tensors["json"].tobytes()
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(tensors.dumps(content), status, headers, JSON)
+    """`content` as JSON; a memoryview in it is JSON text already."""
+    return pieced(joined(content), status, headers)
+
+
+def pieced(parts: Sequence[Part], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return PiecedResponse(parts, status, headers, JSON)
 
 
 @router.post(
@@ -134,21 +156,17 @@ async def create_program(
     program again answers 200 with the same id.
     """
     body = await read_body(request, settings(request), binary=False)
-    document = only_program(body.document)
-    signature = await _asked(request, "inspect", {"document": document})
+    program = as_text(only_program(body.document))
+    signature = await _signature_of(request, program)
     if validate_only:
-        from service.store.programs import program_id
-
-        return _json({"id": program_id(document), "signature": signature, "valid": True})
-    return await _registered(request, document, signature)
+        return _json({"id": program.id, "signature": memoryview(signature), "valid": True})
+    return await _registered(request, program, signature)
 
 
-async def _registered(request: Request, document: dict[str, Any], signature: dict[str, Any] | None = None) -> Response:
-    """Store a program, after checking it if there is no signature yet. Raises HttpProblem 422 or 429."""
-    if signature is None:
-        signature = await _asked(request, "inspect", {"document": document})
+async def _registered(request: Request, program: ProgramText, signature: bytes) -> Response:
+    """Store a program that was checked. Raises HttpProblem 429."""
     try:
-        stored, created = await programs(request).put(document, signature)
+        stored, created = await programs(request).put(program, signature)
     except TooManyPrograms:
         raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
     headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
@@ -182,9 +200,7 @@ async def list_programs(
     ] = "",
 ) -> Response:
     """One page of the registered programs, ordered by id."""
-    found = await programs(request).page(page_token, page_size + 1)
-    more = len(found) > page_size
-    page = found[:page_size]
+    page, more = await programs(request).page(page_token, page_size)
     return _json({"programs": [_summary(p) for p in page], "next_page_token": page[-1].id if more else None})
 
 
@@ -203,7 +219,7 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
     headers = {"ETag": f'"{stored.id}"', "Cache-Control": "private, max-age=31536000, immutable"}
     if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return _json(_summary(stored) | {"program": stored.document}, headers=headers)
+    return _json(_summary(stored) | {"program": memoryview(stored.text)}, headers=headers)
 
 
 @router.post(
@@ -223,9 +239,10 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     """Register the program without its backward pass and, with `for_test`, with every op set to evaluation."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
-    args = {"document": stored.document, "for_test": body.read_as(CloneRequest).for_test}
-    document = (await _asked(request, "clone", args))["program"]
-    return await _registered(request, document)
+    args = {"for_test": body.read_as(CloneRequest).for_test}
+    answer = await decoded(await asked_of(request, "clone", stored.program, args), settings(request))
+    clone = as_text(answer["program"])
+    return await _registered(request, clone, await _signature_of(request, clone))
 
 
 @router.delete(
@@ -249,9 +266,25 @@ async def delete_program(request: Request, program_id: UnshownProgramId) -> Resp
 Names = Annotated[list[str] | None, Query(max_length=1000)]
 
 
-async def backward_of(request: Request, stored: StoredProgram, question: Question) -> dict[str, Any]:
-    """The program with its backward pass, as a worker answers it."""
-    return await _asked(request, "backward", {"document": stored.document, **question.query()})
+async def backward_of(request: Request, stored: StoredProgram, question: Question) -> np.ndarray:
+    """The program with its backward pass, as JSON text."""
+    return await asked_of(request, "backward", stored.program, question.query())
+
+
+def unchanged(request: Request, tag: str) -> Response | None:
+    """The answer 304 if the client has the answer with this ETag."""
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers={"ETag": tag, **CACHED})
+    return None
+
+
+def tag_of(request: Request, form: str = "") -> str:
+    """An ETag for what a program and a query string determine. A program never changes, the service may."""
+    asked = f"{__version__} {request.url.path} {request.url.query} {form}"
+    return f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
+
+
+CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
 
 
 @router.get(
@@ -259,6 +292,7 @@ async def backward_of(request: Request, stored: StoredProgram, question: Questio
     summary="Compute the backward pass",
     responses={
         200: {"description": "The program with its backward pass, and tables about it."},
+        304: {"description": "The answer is that of If-None-Match."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
 )
@@ -285,6 +319,9 @@ async def get_backward(
     `sparse` as rows and values.
     """
     stored = await program(request, program_id)
+    tag = tag_of(request)
+    if (known := unchanged(request, tag)) is not None:
+        return known
     asked = {
         "loss": loss,
         "parameter_list": parameter_list,
@@ -294,7 +331,8 @@ async def get_backward(
         "unconnected": unconnected,
         **budgeted(loop_memory, loop_bytes, checkpoints, checkpoint_bytes, trips),
     }
-    return _json(await backward_of(request, stored, Question.model_validate(asked)))
+    answer = await backward_of(request, stored, Question.model_validate(asked))
+    return pieced([answer.data], headers={"ETag": tag, **CACHED})
 
 
 @router.post(
@@ -310,7 +348,7 @@ async def post_backward(request: Request, program_id: ProgramId) -> Response:
     """As the GET, for questions that do not fit into a query string."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
-    return _json(await backward_of(request, stored, body.read_as(Question)))
+    return pieced([(await backward_of(request, stored, body.read_as(Question))).data])
 
 
 EXAMPLE_IDS = {"regression": {"value": REGRESSION_ID}, "while": {"value": WHILE_ID}}

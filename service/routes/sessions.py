@@ -8,32 +8,35 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Optimizer
+from service.formats.packed import as_text
 from service.http.given_values import read_values
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import json_answer, lease_of, program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
-from service.routes.in_session import SessionId
+from service.routes.in_session import SessionId, etag_in
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID
+from service.sessions.merge_patch import merged
 from service.sessions.session import Session
-from service.store.programs import program_id as id_of
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
-VIEW = {
+VIEW: dict[str, Any] = {
     "id": "ses_mfrggzdfmztwq2lknnwg23tpob",
     "state": "ready",
     "reason": None,
     "program_id": REGRESSION_ID,
     "loss": "loss",
+    "targets": [],
     "optimizer": {"type": "adam", "learning_rate": 0.01},
     "worker": "wrk_mfrggzdfmztwq2lknnwg23tpob",
     "step": 0,
     "next_seq": 1,
+    "accumulated": 0,
     "weights_version": "e1.v0",
     "bytes": 12,
     "created": 1767225600.0,
@@ -71,10 +74,9 @@ async def create_session(request: Request) -> Response:
     optimizer = _optimizer(asked.optimizer)
     given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:
-        id, document = id_of(asked.program), asked.program
+        given_program = as_text(asked.program)
     else:
-        stored = await program(request, asked.program_id or "")
-        id, document = stored.id, stored.document
+        given_program = (await program(request, asked.program_id or "")).program
     with given.told():
         session = await sessions(request).open(
             {
@@ -87,10 +89,10 @@ async def create_session(request: Request) -> Response:
                 **given.args,
             },
             given.tensors,
-            program=(id, document),
+            program=(given_program.id, given_program.text),
             lease_s=lease_of(asked.lease_s, settings(request)),
             deadline=deadline_of(asked.deadline_s, settings(request)),
-            about={"loss": asked.loss, "optimizer": asked.optimizer},
+            about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
         )
     return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
@@ -123,6 +125,49 @@ async def list_sessions(
 async def get_session(request: Request, session_id: SessionId) -> Response:
     """State of the session, its next `seq` and the version of its parameters. Does not renew the lease."""
     session = sessions(request).get(session_id)
+    return json_answer(_view(session), headers={"ETag": session.etag})
+
+
+@router.patch(
+    "/{session_id}",
+    summary="Change the optimizer",
+    response_model=schemas.SessionView,
+    responses={
+        200: {"description": "The session after the change.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "gone", "precondition-failed", *HOT_PROBLEMS),
+    },
+    openapi_extra=accepts(
+        schemas.PatchSession,
+        binary=False,
+        rate=("Another learning rate", {"optimizer": {"learning_rate": 0.003}}),
+    )
+    | {
+        "parameters": [
+            {
+                "name": "If-Match",
+                "in": "header",
+                "schema": {"type": "string"},
+                "description": "ETag of the version to change; by default any.",
+            }
+        ]
+    },
+)
+async def patch_session(request: Request, session_id: SessionId) -> Response:
+    """Merge the members into the optimizer of the session (a merge patch of RFC 7396).
+
+    The optimizer state stays. The ETag changes, as with every change of the session.
+    """
+    session = sessions(request).get(session_id)
+    body = await read_body(request, settings(request), binary=False)
+    asked = body.read_as(schemas.PatchSession)
+
+    def args() -> dict[str, Any]:
+        whole = merged(session.about["optimizer"], asked.optimizer)
+        return {"optimizer": _optimizer(whole).document, "shown": whole}
+
+    allowed = etag_in(request, "if-match", weak=False) if "if-match" in request.headers else lambda etag: True
+    deadline = settings(request).step_deadline
+    await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
     return json_answer(_view(session), headers={"ETag": session.etag})
 
 
@@ -169,6 +214,7 @@ def _view(session: Session) -> dict[str, Any]:
         "worker": session.worker,
         "step": session.step,
         "next_seq": session.seq + 1,
+        "accumulated": session.accumulated,
         "weights_version": session.weights_version,
         "created": session.created,
         "lease_s": session.lease_s,

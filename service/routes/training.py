@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from fastapi import APIRouter, Request, Response
 
@@ -10,11 +10,12 @@ from service.engine import Reply
 from service.engine.protocol import PartCallback
 from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream
-from service.http.request_body import NDJSON, SAFETENSORS
+from service.http.request_body import NDJSON, SAFETENSORS, Body
 from service.http.tensor_payloads import Answer, render
+from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import Profiled, sessions, settings
 from service.routes.documented import accepts, answers, lines
-from service.routes.gradients import deadline_of
+from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
     AT,
     IN_SESSION,
@@ -51,8 +52,14 @@ GIVEN: dict[str, Any] = {
     "timing_ms": TIMING,
 }
 NORMS = {"gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631}}
+RATE = {"learning_rate": 0.01}
 GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **NORMS, **AT, **GIVEN}
-STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, "seq": 1, "next_seq": 2}
+STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, **RATE, "applied": 1, "seq": 1, "next_seq": 2}
+STEP = {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}
+TWO_BATCHES = {
+    name: {**tensor, "shape": [2, *tensor["shape"]], "data": tensor["data"] * 2}
+    for name, tensor in REGRESSION_FEEDS.items()
+}
 
 
 @router.post(
@@ -67,19 +74,31 @@ STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, "seq": 1, "next_seq": 2}
     ),
     openapi_extra=accepts(
         schemas.StepRequest,
-        regression=("A step without a number", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
+        regression=("A step without a number", STEP),
+        rate=("Another learning rate for this step", {**STEP, "learning_rate": 0.001}),
+        batches=("Two steps in one call", {**STEP, "feeds": TWO_BATCHES, "batches": 2}),
+        accumulate=(
+            "One update with the mean gradient of two batches",
+            {**STEP, "feeds": TWO_BATCHES, "accumulate": 2, "reduction": "mean"},
+        ),
     ),
 )
 async def post_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
-    """Forward pass, backward pass and update.
+    """Forward pass, backward pass and update; with `batches` several of them, in one call.
 
-    With a `seq` the request can be repeated safely: the step is done once.
+    With a `seq` the request can be repeated safely: the step is done once. If a step of several fails, or the deadline
+    passes between them, the earlier ones stay: the answer has their number as `applied` and the reason as `stopped`.
     """
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.StepRequest)
-    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "require_finite": asked.require_finite}
-    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
-    args |= {"profile": profile, **feeds.args}
+    args: dict[str, Any] = {
+        "fetch": asked.fetch,
+        "returned": asked.return_gradients,
+        "require_finite": asked.require_finite,
+    }
+    args |= {"learning_rate": asked.learning_rate, "batches": asked.batches, "accumulate": asked.accumulate}
+    feeds = await _feeds(request, body, session, asked.feeds, asked.target_gradients)
+    args |= {"reduction": asked.reduction, "profile": profile, **feeds.args}
     write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
     members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
     return await _written(request, session, write, feeds, asked.deadline_s, as_file, members)
@@ -90,19 +109,26 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
     summary="Apply gradients",
     responses=answers(
         schemas.UpdateAnswer,
-        {"seq": 1, "next_seq": 2, **AT, "densified": [], "compiled": False, "timing_ms": TIMING},
+        {"seq": 1, "next_seq": 2, **AT, **RATE, "densified": [], "compiled": False, "timing_ms": TIMING},
         "sequence-conflict",
         "sequence-gap",
         *IN_SESSION,
     ),
-    openapi_extra=accepts(schemas.UpdateRequest, regression=("Gradients of both parameters", {"gradients": GRADIENTS})),
+    openapi_extra=accepts(
+        schemas.UpdateRequest,
+        regression=("Gradients of both parameters", {"gradients": GRADIENTS}),
+    ),
 )
 async def post_update(request: Request, session_id: SessionId) -> Response:
-    """Update the parameters with gradients that the client computed, or added up over several workers."""
+    """Update the parameters with gradients that the client computed, or added up over several workers.
+
+    Without gradients the update applies those that calls of `POST .../gradients` with `accumulate` have added up.
+    """
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.UpdateRequest)
     given = await read_gradients(body, settings(request), asked.gradients)
-    args = {"require_finite": asked.require_finite, "tables": given.tables, **given.args}
+    args: dict[str, Any] = {"require_finite": asked.require_finite, "tables": given.tables, **given.args}
+    args |= {"learning_rate": asked.learning_rate, "reduction": asked.reduction}
     write = Write("session.update", args, given.tensors, asked.seq, "updates", body)
     return await _written(request, session, write, given, asked.deadline_s, as_file, {})
 
@@ -116,26 +142,47 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
         *IN_SESSION,
         stream=lines(GRADIENTS_ANSWER, b=12, w=13),
     ),
-    openapi_extra=accepts(schemas.SessionGradientsRequest, regression=("A batch", {"feeds": REGRESSION_FEEDS})),
+    openapi_extra=accepts(
+        schemas.SessionGradientsRequest,
+        regression=("A batch", {"feeds": REGRESSION_FEEDS}),
+        accumulate=("Add the gradients up in the session", {"feeds": REGRESSION_FEEDS, "accumulate": True}),
+    ),
 )
 async def post_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward and backward pass; parameters, states and optimizer state do not change.
+
+    With `accumulate` the gradients are added up in the session and not returned unless the request names them; the
+    call is numbered as a step is, and writes the states. Steps and updates with gradients leave the sum as it is.
 
     With `Accept: application/x-ndjson` the answer is a stream, as of `POST /v1/gradients`. Closing the connection does
     not cancel the call.
     """
     form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = body.read_as(schemas.SessionGradientsRequest)
-    args = {"fetch": asked.fetch, "returned": asked.return_gradients, "stream": form == NDJSON, "profile": profile}
-    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
-    args |= feeds.args
+    returned = asked.return_gradients
+    if returned is None:
+        returned = "none" if asked.accumulate else "all"
+    feeds = await _feeds(request, body, session, asked.feeds, asked.target_gradients)
+    args: dict[str, Any] = {"fetch": asked.fetch, "returned": returned, "profile": profile, **feeds.args}
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
+    if asked.accumulate:
+        if form == NDJSON:
+            _refuse("/accumulate", "gradients that are added up are not streamed")
+        args |= {"stream": False, "accumulate": True, "batches": asked.batches}
+        write = Write("session.gradients", args, feeds.tensors, asked.seq, "gradients", body)
+        every = {**members, "gradients": {}}
+        return await _written(request, session, write, feeds, asked.deadline_s, form == SAFETENSORS, every)
+    if asked.seq is not None:
+        _refuse("/seq", "only a call with accumulate changes the session and has a number")
+    if asked.batches is not None:
+        _refuse("/batches", "only a call with accumulate takes several batches")
+    args["stream"] = form == NDJSON
     deadline = deadline_of(asked.deadline_s, settings(request))
 
     async def call(on_part: PartCallback | None = None) -> Reply:
         with feeds.told():
             return await sessions(request).read(session, "session.gradients", args, feeds.tensors, deadline, on_part)
 
-    members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
     if form == NDJSON:
         return GradientStream(call, shown, members)
     return await read_answer(await call(), form == SAFETENSORS, {**members, "gradients": {}})
@@ -160,10 +207,41 @@ async def post_evaluation(request: Request, session_id: SessionId, profile: Prof
     asked = body.read_as(schemas.EvaluationRequest)
     feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
-    args = {"fetch": asked.fetch or [session.about["loss"]], "profile": profile, **feeds.args}
+    fetch = asked.fetch or session.about["targets"] or [session.about["loss"]]
+    args = {"fetch": fetch, "profile": profile, **feeds.args}
     with feeds.told():
         reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})
+
+
+@router.delete(
+    "/{session_id}/gradients",
+    summary="Discard the accumulated gradients",
+    status_code=204,
+    responses={204: {"description": "No gradients are accumulated."}, **responses(*IN_SESSION)},
+)
+async def delete_gradients(request: Request, session_id: SessionId) -> Response:
+    """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""
+    session = sessions(request).get(session_id)
+    deadline = settings(request).step_deadline
+    await sessions(request).change(session, "session.discard", dict, {}, lambda etag: True, deadline)
+    return Response(status_code=204)
+
+
+async def _feeds(
+    request: Request, body: Body, session: Session, feeds: dict[str, Any], cotangents: list[Any]
+) -> Values:
+    """The feeds and the cotangents of targets in the request by name. Raises HttpProblem 422."""
+    targets = session.about["targets"]
+    if len(cotangents) > len(targets):
+        _refuse("/target_gradients", f"{len(cotangents)} target gradients are given for {len(targets)} targets")
+    given = {str(i): value for i, value in enumerate(cotangents) if value is not None}
+    members = {"/feeds": feeds, COTANGENTS: given}
+    return await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
+
+
+def _refuse(pointer: str, detail: str) -> NoReturn:
+    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
 
 
 async def _written(

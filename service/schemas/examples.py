@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.store.programs import program_id
+from service.store.program_text import program_id
 
 __all__ = ["EXAMPLES", "REGRESSION", "REGRESSION_FEEDS", "REGRESSION_ID", "REGRESSION_PARAMETERS", "WHILE", "WHILE_ID"]
 

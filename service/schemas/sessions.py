@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from core.backward.query import GradientQuery
 from core.optim import clipping, loss_scaling
@@ -28,6 +28,7 @@ __all__ = [
     "EvaluationAnswer",
     "EvaluationRequest",
     "ParametersAnswer",
+    "PatchSession",
     "PutParameters",
     "SessionGradientsAnswer",
     "SessionGradientsRequest",
@@ -39,8 +40,6 @@ __all__ = [
     "UpdateRequest",
     "VersionAnswer",
 ]
-
-Number = bool | int | float
 
 
 def none_given(kind: type[dict] | type[list]) -> Any:
@@ -60,7 +59,96 @@ Seq = Annotated[
         "stored answer.",
     ),
 ]
-Version = Annotated[str, Field(description="Version of the parameters and states, as in the ETag.", examples=["e1.v1"])]
+
+
+def _rates(value: Any) -> Any:
+    """Raises ValueError, in one sentence for both forms of the value."""
+    for rate in value.values() if isinstance(value, dict) else [value]:
+        if isinstance(rate, bool) or not isinstance(rate, int | float):
+            raise ValueError("is a number, or an object with the number of each group")
+    return value
+
+
+RATE: dict[str, Any] = {
+    "anyOf": [{"type": "number"}, {"type": "object", "additionalProperties": {"type": "number"}}],
+}
+Rate = Annotated[
+    Any,
+    AfterValidator(lambda value: None if value is None else _rates(value)),
+    WithJsonSchema({"anyOf": [*RATE["anyOf"], {"type": "null"}]}),
+    Field(
+        description="Learning rate of this call in place of the optimizer's: of all groups, or group -> rate. The "
+        "session keeps its own.",
+        examples=[0.01],
+    ),
+]
+UsedRate = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                *RATE["anyOf"],
+                {"type": "array", "items": {"type": "number"}},
+                {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+                {"type": "null"},
+            ]
+        }
+    ),
+    Field(
+        description="Learning rate of the update; group -> rate if the optimizer has groups; with `batches` a list "
+        "of the rates of the steps. Null for a group that no gradient belongs to."
+    ),
+]
+Reduction = Annotated[
+    Literal["sum", "mean"],
+    Field(description="Combination of the accumulated gradients: their sum, or their mean over the batches."),
+]
+Accumulated = Annotated[int, Field(description="Number of gradients that wait for an update with their sum.")]
+TargetGradients = Annotated[
+    list[Tensor],
+    Field(
+        max_length=10_000,
+        description="The cotangent of each target of the session; null means ones. In a file: `target_gradients/0`, "
+        "...",
+    ),
+]
+OPTIMIZER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+        "groups": {
+            "type": "array",
+            "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
+            "matches it, else to the group `default`. A group without parameters is refused.",
+            "items": {
+                "type": "object",
+                "required": ["match"],
+                "properties": {
+                    "match": {
+                        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                        "description": "Names of parameters, or patterns with `*`, `?` and `[abc]`.",
+                    },
+                    "name": {"type": "string", "description": "Name in answers; by default the patterns."},
+                    "type": {"type": "string", "description": "Another optimizer for these parameters."},
+                    "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+                },
+                "additionalProperties": True,
+            },
+        },
+    },
+    "additionalProperties": True,
+}
+
+
+def _one_of_loss_and_targets(loss: str | None, targets: list[str]) -> None:
+    if (loss is None) == (not targets):
+        raise ValueError("give either a loss or targets")
+
+
+Version = Annotated[
+    str, Field(description="Version of the parameters, states and settings, as in the ETag.", examples=["e1.v1"])
+]
 
 
 class Init(Strict):
@@ -70,10 +158,11 @@ class Init(Strict):
     parameters: Tensors = Field({}, description="Values of parameters and states by name.")
     initializers: dict[str, dict[str, str | int | float]] = Field(
         {},
-        description="Name -> type of the initializer and its attributes. By default `glorot_uniform` for "
-        "parameters of two or more "
-        "axes, else `zeros`.",
-        examples=[{"w": {"type": "normal", "std": 0.02}}],
+        description="Name or pattern -> type of the initializer and its attributes. A name goes before patterns, and "
+        "the first pattern that matches decides. By default the role of the parameter decides: the scale of a "
+        "normalization and the running variance start at 1, biases and running means at 0, tables of embeddings "
+        "are `normal`; others of two or more axes are `glorot_uniform`, else `zeros`.",
+        examples=[{"head.w": {"type": "normal", "std": 0.02}, "*.weight": {"type": "he_normal"}}],
     )
 
     @classmethod
@@ -96,14 +185,30 @@ class CreateSession(GradientOptions):
 
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
     program: ProgramDocument | None = None
-    loss: Name = Field(description=text_of(GradientQuery, "loss"), examples=["loss"])
+    loss: Name | None = Field(None, description=text_of(GradientQuery, "loss"), examples=["loss"])
+    targets: list[Name] = Field(
+        [], description=f"{text_of(GradientQuery, 'targets')} Steps may send their cotangents as `target_gradients`."
+    )
+    inputs: list[Name] = Field(
+        [],
+        description="With `targets`: the variables to differentiate with respect to, by default all trainable "
+        "parameters. Steps train the parameters among them.",
+    )
     parameter_list: list[Name] | None = Field(None, description="Parameters to train; by default all trainable ones.")
-    optimizer: dict[str, str | Number | dict[str, Any]] = Field(
+    optimizer: Annotated[dict[str, Any], WithJsonSchema(OPTIMIZER)] = Field(
         {"type": "sgd"},
         description="The type of the optimizer (sgd, momentum, adam, adamw, ...; see `GET /v1/ops`) and its "
         "attributes. "
-        '`learning_rate` is a number or a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
-        examples=[{"type": "adam", "learning_rate": 0.001}],
+        '`learning_rate` is a number or a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`. '
+        "`groups` give some parameters other attributes.",
+        examples=[
+            {
+                "type": "adam",
+                "learning_rate": 0.001,
+                "weight_decay": 0.01,
+                "groups": [{"match": "*.bias", "weight_decay": 0.0}],
+            }
+        ],
     )
     clip: Clip | None = Field(None, description="A bound on gradients between the backward pass and the optimizer.")
     clip_norm: float | None = Field(
@@ -127,6 +232,7 @@ class CreateSession(GradientOptions):
     def _one_program(self) -> CreateSession:
         if (self.program is None) == (self.program_id is None):
             raise ValueError("give exactly one of program and program_id")
+        _one_of_loss_and_targets(self.loss, self.targets)
         if self.clip is not None and self.clip_norm is not None:
             raise ValueError("clip_norm is short for a clip: give only one of them")
         return self
@@ -143,11 +249,13 @@ class CreateSession(GradientOptions):
 
     def query(self) -> dict[str, Any]:
         """The members of the query, as a worker reads them."""
-        return {"loss": self.loss, "parameter_list": self.parameter_list} | self.options()
+        asked = {"loss": self.loss, "parameter_list": self.parameter_list}
+        asked |= {"targets": self.targets, "inputs": self.inputs} if self.targets or self.inputs else {}
+        return asked | self.options()
 
 
 class StepRequest(Strict):
-    """Feeds of one training step. In a safetensors body they are the tensors of the file."""
+    """Feeds of one training step, or of several. In a safetensors body they are the tensors of the file."""
 
     seq: Seq = None
     feeds: Tensors = none_given(dict)
@@ -159,15 +267,49 @@ class StepRequest(Strict):
         "does not "
         "change. With a dynamic loss scale, gradients that overflow skip the step instead.",
     )
+    target_gradients: TargetGradients = none_given(list)
+    learning_rate: Rate = None
+    batches: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Train this many steps in one call. A feed with one axis more than the program declares has a "
+        "batch for each step along its first axis; others are the same in all steps. Loss, fetched values and "
+        "gradients of the answer have such an axis, too.",
+    )
+    accumulate: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Add up the gradients of this many batches and update once. Feeds have a leading axis of batches "
+        "as with `batches`; with both, the axis of `batches` comes first.",
+    )
+    reduction: Reduction = "sum"
     deadline_s: Deadline = None
 
 
 class SessionGradientsRequest(Strict):
-    """Feeds of a gradient computation at the current parameters; the session does not change."""
+    """Feeds of a gradient computation at the current parameters, which do not change."""
 
+    seq: Seq = Field(None, description="Number of the call, as of a step; only with `accumulate`.")
     feeds: Tensors = none_given(dict)
     fetch: Fetch = none_given(list)
-    return_gradients: Returned = "all"
+    target_gradients: TargetGradients = none_given(list)
+    return_gradients: Returned | None = Field(
+        None, description="As of a step; by default `all`, with `accumulate` `none`."
+    )
+    accumulate: bool = Field(
+        False,
+        description="Add the gradients up in the session, until an update without gradients applies them. The call "
+        "writes the states of the program, and random ops draw new numbers in each call.",
+    )
+    batches: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="With `accumulate`: add up the gradients of this many batches, which are the leading axis of feeds "
+        "as in a step. Loss and fetched values of the answer have such an axis, too.",
+    )
     deadline_s: Deadline = None
 
 
@@ -178,13 +320,29 @@ class UpdateRequest(Strict):
     """
 
     seq: Seq = None
-    gradients: Gradients = none_given(dict)
+    gradients: Gradients = Field(
+        default_factory=dict,
+        description="Without any, the update applies the accumulated gradients.",
+        json_schema_extra={"default": {}},
+    )
     require_finite: bool = Field(False, description="Refuse gradients that contain NaN or infinity.")
+    learning_rate: Rate = None
+    reduction: Reduction = "sum"
     deadline_s: Deadline = None
 
 
+class PatchSession(Strict):
+    """Members of the session to change, as a merge patch (RFC 7396): null removes a member of the optimizer."""
+
+    optimizer: Annotated[dict[str, Any], WithJsonSchema(OPTIMIZER)] = Field(
+        description="Members of the optimizer to change. Each parameter keeps the type of its optimizer and its "
+        "optimizer state. A new number as learning rate compiles nothing.",
+        examples=[{"learning_rate": 0.01}],
+    )
+
+
 class EvaluationRequest(Strict):
-    """Feeds of a forward pass, and the variables to fetch; the loss if none is named."""
+    """Feeds of a forward pass, and the variables to fetch; the loss or the targets if none is named."""
 
     feeds: Tensors = none_given(dict)
     fetch: Fetch = none_given(list)
@@ -205,11 +363,13 @@ class SessionView(Strict):
     state: Literal["ready", "busy", "lost"] = Field(description="lost: the worker that held the session ended.")
     reason: str | None = Field(None, description="Reason of the loss.")
     program_id: str
-    loss: str
+    loss: str | None
+    targets: list[str] = Field([], description="The targets of a session without a loss.")
     optimizer: dict[str, Any]
     worker: str = Field(description="Id of the worker that holds the session.")
     step: int = Field(description="Number of updates so far.")
-    next_seq: int = Field(description="`seq` of the next step or update.")
+    next_seq: int = Field(description="`seq` of the next call that changes the session.")
+    accumulated: Accumulated
     weights_version: Version
     bytes: int = Field(description="Size of parameters and states.")
     created: float = Field(description="Seconds since 1970.")
@@ -224,57 +384,100 @@ class SessionPage(Strict):
     next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
 
 
-class VersionAnswer(Strict):
-    """The version of the parameters after the call."""
+class Position(Strict):
+    """The position of the session after the call."""
 
     step: int
     weights_version: Version
+    accumulated: Accumulated = 0
+
+
+class Warned(Strict):
+    """A model that may learn nothing."""
+
+    code: Literal["zero-gradients"]
+    detail: str
+    parameters: list[str] = Field(description="Parameters whose gradient is exactly zero, at most 100.")
+
+
+class Checked(Timed):
+    """Members of answers with gradients."""
+
+    warnings: list[Warned] = Field(
+        [],
+        description="Gradients that are exactly zero: any of them in the first step; later, where the answer has "
+        "norms, if all are zero.",
+    )
+
+
+class Stopped(Strict):
+    """The reason why the last steps of a call were not taken."""
+
+    code: str
+    detail: str
+    batch: int = Field(description="Number of the batch that failed, from 0.")
+
+
+class VersionAnswer(Position):
+    """The version of the parameters after the call."""
+
     timing_ms: dict[str, float]
 
 
-class StepAnswer(Timed):
-    """Loss, fetched values and gradients of the step, from before its update."""
+class StepAnswer(Checked, Position):
+    """Loss, fetched values and gradients of the step, from before its update.
 
-    loss_scale: float | None = Field(None, description="Factor of the loss in this step; null without a loss scale.")
-    skipped: bool = Field(False, description="Whether the update was skipped because gradients overflowed.")
+    With `batches`, tensors have a leading axis of steps, and the learning rate, the norms and the members of a loss
+    scale are lists with a value for each step.
+    """
+
+    gradient_norms: dict[str, float | list[float | None] | None] = Field(  # type: ignore[assignment]
+        {}, description="2-norm of each gradient, and of all of them as `global`; null if it is not finite."
+    )
+    loss_scale: float | list[float] | None = Field(
+        None, description="Factor of the loss in this step; null without a loss scale."
+    )
+    skipped: bool | list[bool] = Field(
+        False, description="Whether the update was skipped because gradients overflowed."
+    )
+    learning_rate: UsedRate = None
+    applied: int = Field(1, description="Number of steps taken. Below `batches` if a step failed after others.")
+    stopped: Stopped | None = Field(None, description="The failure of a step after others; these stay applied.")
     seq: int
     next_seq: int
-    step: int
-    weights_version: Version
     loss: Tensor = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})
 
 
-class SessionGradientsAnswer(Timed):
+class SessionGradientsAnswer(Checked, Position):
     """Loss, gradients and fetched values at `weights_version`."""
 
-    step: int
-    weights_version: Version
+    seq: int | None = Field(None, description="Number of the call; only with `accumulate`.")
+    next_seq: int | None = None
     loss: Tensor = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})
 
 
-class UpdateAnswer(Strict):
+class UpdateAnswer(Position):
     """The position of the session after the update."""
 
     seq: int
     next_seq: int
-    step: int
-    weights_version: Version
+    learning_rate: UsedRate = None
+    loss_scale: float | None = Field(None, description="Factor of the loss; only for accumulated gradients.")
+    skipped: bool = Field(False, description="Whether the update was skipped because gradients overflowed.")
     densified: list[Densified] = Field([], description="Tables whose gradient the optimizer needed as a dense array.")
     compiled: bool
     timing_ms: dict[str, float]
 
 
-class EvaluationAnswer(Timed):
+class EvaluationAnswer(Timed, Position):
     """The fetched values at `weights_version`."""
 
-    step: int
-    weights_version: Version
     fetched: Tensors = Field({})
 
 

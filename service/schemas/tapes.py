@@ -45,6 +45,22 @@ class CreateTape(Strict):
     deadline_s: Deadline = None
 
 
+class PlayBack(Strict):
+    """A backward pass in the same request. In a safetensors body the cotangent is the tensor `target_gradient`."""
+
+    target: Name = Field(
+        description="The variable to differentiate: of one element, or of any shape with a `target_gradient`."
+    )
+    wrt: list[Name] | None = Field(
+        None, description="Variables to differentiate with respect to; by default all parameters."
+    )
+    target_gradient: Annotated[
+        Any,
+        WithJsonSchema({"anyOf": [TENSOR, {"type": "null"}]}),
+        Field(description="Cotangent of the target; by default ones."),
+    ] = None
+
+
 class AppendOps(Strict):
     """Leaves and ops to append. In a safetensors body the leaves are named `parameter/<name>` and `constant/<name>`."""
 
@@ -53,7 +69,18 @@ class AppendOps(Strict):
     constants: Tensors = Field(
         {}, description="Leaves without a gradient by default, by name: labels, batches, numbers."
     )
+    stacked: dict[str, list[Name]] = Field(
+        {},
+        description="Constants that are several leaves of equal type in one tensor, by name: the names of the leaves "
+        "along its first axis. One large tensor takes less time than hundreds of small ones.",
+    )
     ops: Ops = Field([], max_length=100_000, description="Ops as in a program. An output without a name gets one.")
+    structure: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{32}$",
+        description="Instead of `ops`: the `structure` of an earlier answer. Appends the ops of that request again. "
+        "A loop that renews the tape and appends the same ops sends them once.",
+    )
     renew: bool = Field(False, description="Clear the tape first, as DELETE does: only parameters stay.")
     release: list[Name] = Field(
         [],
@@ -68,6 +95,7 @@ class AppendOps(Strict):
         "on an immediate tape, "
         "`none` on a lazy one.",
     )
+    backward: PlayBack | None = Field(None, description="Play the tape back after appending, as `POST .../backward`.")
     deadline_s: Deadline = None
 
 
@@ -128,10 +156,30 @@ class OnTape(Strict):
     timing_ms: dict[str, float]
 
 
-class AppendAnswer(OnTape):
-    """The appended ops and their values. In a file: `value/<name>`."""
+class Played(OnTape):
+    """A playback."""
 
-    appended: list[Appended]
+    missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
+    value: Tensor = Field(None, description="Value of the target; not with `record`.")
+    gradients: Tensors = Field({}, description="Gradients by variable; not with `record`.")
+    played_back: list[int] = Field([], description="Positions of the ops played back, in order.")
+    final: list[Final] = Field([], description="Gradients in the order in which they became final.")
+    ran: Ran = Field([])
+
+
+class AppendAnswer(Played):
+    """The appended ops, their values, and with `backward` the gradients.
+
+    In a file: `value/<name>`, `grad/<name>`, and `value` for the target.
+    """
+
+    appended: list[Appended] | None = Field(
+        None, description="Left out after `structure` if places and types are those of the earlier answer."
+    )
+    first: int | None = Field(None, description="Position of the first appended op.")
+    structure: str | None = Field(
+        None, description="Name of the appended ops for later requests to this tape; null for a few ops."
+    )
     values: Tensors = Field({})
 
 
@@ -142,18 +190,12 @@ class ValueAnswer(OnTape):
     ran: Ran
 
 
-class BackwardAnswer(OnTape):
+class BackwardAnswer(Played):
     """Gradients and the ops played back for them.
 
     In a file: `grad/<name>`, `value/<name>`, and `value` for the target.
     """
 
-    missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
-    value: Tensor = Field(None, description="Value of the target; not with `record`.")
-    gradients: Tensors = Field({}, description="Gradients by variable; not with `record`.")
-    played_back: list[int] = Field([], description="Positions of the ops played back, in order.")
-    final: list[Final] = Field([], description="Gradients in the order in which they became final.")
-    ran: Ran = Field([])
     recorded: dict[str, str] = Field({}, description="With `record`: variable -> the variable that holds its gradient.")
     appended: list[Appended] = Field([], description="With `record`: the appended ops.")
     values: Tensors = Field(

@@ -13,7 +13,6 @@ import time
 from base64 import b32encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,14 +110,14 @@ class SessionRegistry:
         args: dict[str, Any],
         tensors: Tensors,
         *,
-        program: tuple[str, dict[str, Any]] | None = None,
+        program: tuple[str, bytes] | None = None,
         lease_s: float,
         deadline: float,
         about: dict[str, Any],
     ) -> Session:
         """Open a session in any idle worker.
 
-        program: (id, document) of the program to train; None for a tape.
+        program: (id, JSON text) of the program to train; None for a tape.
         Raises HttpProblem 429 at the limit of open sessions, or EngineError.
         """
         await self._sweep()
@@ -148,7 +147,7 @@ class SessionRegistry:
         return await self._kept_running(opened())
 
     async def _create(
-        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, dict[str, Any]] | None, deadline: float
+        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, bytes] | None, deadline: float
     ) -> Reply:
         op = f"{self._kind.name}.create"
         if program is None:
@@ -242,25 +241,28 @@ class SessionRegistry:
 
         return await self._kept_running(self._in_turn(session, deadline, running))
 
-    async def replace(
+    async def change(
         self,
         session: Session,
+        op: str,
+        args: Callable[[], dict[str, Any]],
         tensors: Tensors,
         allowed: Callable[[str], bool],
         deadline: float,
-        args: Mapping[str, Any] = MappingProxyType({}),
     ) -> Reply:
-        """Replace parameters if `allowed` accepts the present ETag. Raises HttpProblem 412 if it does not.
+        """Run a call that changes the session without a number, if `allowed` accepts the present ETag.
 
-        args: further arguments of the worker's handler.
+        args: makes the arguments from the session as it is when earlier calls have ended.
+        Raises HttpProblem 412 if the ETag is not accepted.
         """
 
         async def running(give_up: float) -> Reply:
             if not allowed(session.etag):
-                detail = "the parameters have changed since the version in If-Match"
+                detail = "the session has changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
+            found = args()
             session.unsure = (0, "")
-            reply = await self._call(session, "session.put_parameters", dict(args), tensors, give_up)
+            reply = await self._call(session, op, found, tensors, give_up)
             session.adopt(reply.result)
             return reply
 

@@ -26,7 +26,7 @@ class History:
 
     def __init__(self) -> None:
         self._digests: LRU[str] = LRU(MAX_ANSWERS)
-        self._answers: LRU[Answer] = LRU(MAX_BYTES, lambda answer: max(1, len(answer.content)), at_least=1)
+        self._answers: LRU[Answer] = LRU(MAX_BYTES, lambda answer: max(1, answer.size), at_least=1)
 
     def add(self, seq: int, digest: str, answer: Answer | None) -> None:
         """Keep the answer to the call `seq`, which is one more than that of the last call added."""

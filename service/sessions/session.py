@@ -25,6 +25,7 @@ class Session:
     lost:    the reason why its worker was lost; None if it runs.
     turn:    held by the running call; waiting counts the calls that wait for it and the running one.
     unsure:  (seq, digest) of a call that may or may not have taken effect.
+    accumulated: number of gradients that wait for an update with their sum.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Session:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     unsure: tuple[int, str] | None = None
+    accumulated: int = 0
 
     @property
     def state(self) -> Literal["ready", "busy", "lost"]:
@@ -67,8 +69,11 @@ class Session:
         return {"expected_seq": self.seq + 1, "weights_version": self.weights_version}
 
     def adopt(self, result: Mapping[str, Any]) -> None:
-        """Take over version, step and seq from a worker's result."""
+        """Take over version, step and seq from a worker's result, and settings that the call changed."""
         self.version, self.step, self.seq = result["version"], result["step"], result["seq"]
+        self.accumulated = result.get("accumulated", 0)
+        if "optimizer" in result:
+            self.about["optimizer"] = result["optimizer"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,9 @@ event loop never waits for the disk.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sqlite3
 import threading
 import time
-from base64 import b32encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +21,34 @@ from core.ir.lru import LRU
 from service.store.database import VERSION, connect, create_database, damaged, define, is_damage, open_database
 from service.store.directory import DataDirectory, refusal
 from service.store.errors import StorageError, StorageFull, StorageUnavailable, StoreDamaged
+from service.store.program_text import ProgramText, program_id
 
-__all__ = ["FILE", "ProgramStore", "StoreClosed", "StoredProgram", "TooManyPrograms", "program_id"]
+__all__ = ["FILE", "ProgramStore", "StoreClosed", "StoredProgram", "TooManyPrograms"]
 
 T = TypeVar("T")
 
 FILE = "programs.sqlite"
 JOURNALS = (f"{FILE}-journal", f"{FILE}-wal")
-RECENT = 64  # programs to cache in memory; a program can be as large as a request body
+PAGE_BYTES = 2**20  # of the signatures on one page
+RECENT_BYTES = 64 * 2**20  # of the programs to cache in memory
+CHECKED_BYTES = 2**20  # of a program whose digest is checked when it is read: parsing a larger one delays requests
 
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """A registered program. created: seconds since 1970; signature: the program's inputs and size."""
+    """A registered program. created: seconds since 1970.
+
+    text: its document as JSON. signature: its inputs and size as JSON.
+    """
 
     id: str
-    document: dict[str, Any]
-    signature: dict[str, Any]
+    text: bytes
+    signature: bytes
     created: float
+
+    @property
+    def program(self) -> ProgramText:
+        return ProgramText(self.id, self.text)
 
 
 class StoreClosed(Exception):
@@ -51,10 +59,12 @@ class TooManyPrograms(Exception):
     """The store holds as many programs as the settings allow."""
 
 
-def program_id(document: dict[str, Any]) -> str:
-    """`prg_` and 26 characters from the digest of the canonical JSON of `document`."""
-    canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return "prg_" + b32encode(hashlib.sha256(canonical).digest()).decode().lower()[:26]
+def _has_id(text: bytes, id: str) -> bool:
+    """Whether the program in `text` has this id."""
+    try:
+        return program_id(orjson.loads(text)) == id
+    except orjson.JSONDecodeError:
+        return False
 
 
 class ProgramStore:
@@ -71,7 +81,11 @@ class ProgramStore:
         self._limit = limit
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._recent: LRU[StoredProgram] = LRU(RECENT)
+        self._recent = self._empty_cache()
+
+    @staticmethod
+    def _empty_cache() -> LRU[StoredProgram]:
+        return LRU(RECENT_BYTES, lambda stored: len(stored.text) + len(stored.signature), at_least=1)
 
     async def open(self) -> None:
         """As `open_now`, in a thread."""
@@ -126,24 +140,20 @@ class ProgramStore:
             if self._directory is not None:
                 self._directory.release()
 
-    async def put(self, document: dict[str, Any], signature: dict[str, Any]) -> tuple[StoredProgram, bool]:
+    async def put(self, program: ProgramText, signature: bytes) -> tuple[StoredProgram, bool]:
         """Store a program; (stored program, whether it is new). Raises TooManyPrograms, StorageError."""
-        return await self._run(self._put, document, signature)
+        return await self._run(self._put, program, signature)
 
-    def _put(
-        self, db: sqlite3.Connection, document: dict[str, Any], signature: dict[str, Any]
-    ) -> tuple[StoredProgram, bool]:
-        id = program_id(document)
+    def _put(self, db: sqlite3.Connection, program: ProgramText, signature: bytes) -> tuple[StoredProgram, bool]:
+        id = program.id
         known = self._get(db, id)
         if known is not None:
             return known, False
         if db.execute("SELECT count(*) FROM programs").fetchone()[0] >= self._limit:
             raise TooManyPrograms
         created = time.time()
-        db.execute(
-            "INSERT INTO programs VALUES (?, ?, ?, ?)", (id, orjson.dumps(document), orjson.dumps(signature), created)
-        )
-        return StoredProgram(id, document, signature, created), True
+        db.execute("INSERT INTO programs VALUES (?, ?, ?, ?)", (id, program.text, signature, created))
+        return StoredProgram(id, program.text, signature, created), True
 
     async def get(self, id: str) -> StoredProgram | None:
         """The program with this id, or None. Recently used programs come from memory. Raises StorageError."""
@@ -158,23 +168,31 @@ class ProgramStore:
         row = db.execute("SELECT id, document, signature, created FROM programs WHERE id = ?", (id,)).fetchone()
         if row is None:
             return None
-        try:
-            found = StoredProgram(row[0], orjson.loads(row[1]), orjson.loads(row[2]), row[3])
-        except orjson.JSONDecodeError:
-            raise StorageUnavailable("the stored program is damaged") from None
-        if program_id(found.document) != id:
+        found = StoredProgram(*row)
+        if len(found.text) <= CHECKED_BYTES and not _has_id(found.text, id):
             raise StorageUnavailable("the stored program is damaged: its content does not have its id")
         return found
 
-    async def page(self, after: str, size: int) -> list[StoredProgram]:
-        """Up to `size` programs with ids greater than `after`, in the order of ids, without their documents."""
+    async def page(self, after: str, size: int) -> tuple[list[StoredProgram], bool]:
+        """(up to `size` programs with ids greater than `after`, in the order of ids and without their documents;
+        whether there are more).
+
+        A page ends early when its signatures exceed PAGE_BYTES.
+        """
         return await self._run(self._page, after, size)
 
-    def _page(self, db: sqlite3.Connection, after: str, size: int) -> list[StoredProgram]:
+    def _page(self, db: sqlite3.Connection, after: str, size: int) -> tuple[list[StoredProgram], bool]:
         rows = db.execute(
-            "SELECT id, '{}', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size)
+            "SELECT id, x'', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size + 1)
         )
-        return [StoredProgram(i, orjson.loads(d), orjson.loads(s), t) for i, d, s, t in rows]
+        page: list[StoredProgram] = []
+        room = PAGE_BYTES
+        for row in rows:
+            if len(page) == size or room < 0:
+                return page, True
+            page.append(StoredProgram(*row))
+            room -= len(page[-1].signature)
+        return page, False
 
     async def delete(self, id: str) -> bool:
         """Delete a program; whether it existed. Raises StorageError."""
@@ -218,7 +236,7 @@ class ProgramStore:
         before = self._connection
         self._connection = self._opened(self._directory, create=False)
         before.close()
-        self._recent = LRU(RECENT)
+        self._recent = self._empty_cache()
         return self._connection
 
     def _refusal(self, error: OSError | sqlite3.Error) -> StorageError:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import orjson
 
 from core.ir import Program
 from core.wire import Limits, read
@@ -21,9 +22,20 @@ a block contains the forward pass of all blocks inside.
 """
 
 
+SHORT_BYTES = 2**16
+"""The longest JSON text that is parsed to find out whether its program is short."""
+
+
 def read_program(settings: Mapping[str, Any], document: Any) -> Program:
-    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes."""
-    return read(document, wire_limits(settings))
+    """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes.
+
+    document: plain data, or its JSON text.
+    """
+    return read(_plain(document), wire_limits(settings))
+
+
+def _plain(document: Any) -> Any:
+    return orjson.loads(document) if isinstance(document, bytes) else document
 
 
 def wire_limits(s: Mapping[str, Any]) -> Limits:
@@ -41,7 +53,10 @@ def wire_limits(s: Mapping[str, Any]) -> Limits:
 
 
 def is_short(document: Any) -> bool:
-    """Whether `document` takes only milliseconds to read. A document of the wrong form does."""
+    """Whether `document`, or its JSON text, takes only milliseconds to read. A document of the wrong form does."""
+    if isinstance(document, bytes) and len(document) > SHORT_BYTES:
+        return False
+    document = _plain(document)
     if not isinstance(document, dict) or document.get("functions"):
         return False
     blocks = document.get("blocks")
@@ -53,4 +68,5 @@ def is_short(document: Any) -> bool:
 
 def digest(document: Any) -> str:
     """A key of the content of `document`."""
-    return hashlib.sha256(msgspec.msgpack.encode(document)).hexdigest()
+    text = document if isinstance(document, bytes) else msgspec.msgpack.encode(document)
+    return hashlib.sha256(text).hexdigest()

@@ -26,6 +26,7 @@ __all__ = [
     "FLAWED",
     "Mistakes",
     "check_feeds",
+    "check_inputs",
     "check_row_numbers",
     "check_shapes",
     "check_sizes",
@@ -38,8 +39,12 @@ __all__ = [
 
 T = TypeVar("T")
 
+COTANGENT = "target_gradients/"
+
 BY_ROLE = {"feed": "/feeds", "parameter": "/parameters", "state": "/states"}
 """Role of a variable -> member of a request that holds its value."""
+
+NO_MORE: Mapping[str, TensorType | None] = {}
 
 FLAWED = "flawed"
 """The code of a value that the service could not decode. The service knows the mistake."""
@@ -64,17 +69,25 @@ class Mistakes:
         """Add the mistake of a value that the service could not decode."""
         self.add(FLAWED, "the value cannot be read", pointer, value=value)
 
-    def type(self, name: str, wanted: TensorType, value: Any, pointer: str) -> None:
-        """Add the mistakes of `value` as the value of `name`, which is declared as `wanted`."""
+    def type(self, name: str, wanted: TensorType, value: Any, pointer: str, leading: Sequence[int] = ()) -> None:
+        """Add the mistakes of `value` as the value of `name`, which is declared as `wanted`.
+
+        leading: sizes of the axes of batches that the value may have before the declared ones.
+        """
         if value.dtype != as_dtype(wanted.dtype):
             message = f"{name!r} is declared as {wanted}, but its value is {value.dtype}"
             self.add("feed_dtype", message, f"{pointer}/dtype", value=name)
-        self.shape(name, wanted, value.shape, pointer)
+        self.shape(name, wanted, value.shape, pointer, leading)
 
-    def shape(self, name: str, wanted: TensorType, shape: Sequence[int], pointer: str) -> None:
+    def shape(
+        self, name: str, wanted: TensorType, shape: Sequence[int], pointer: str, leading: Sequence[int] = ()
+    ) -> None:
         """Add the mistake that a value of `name`, which is declared as `wanted`, does not have `shape`."""
-        if len(shape) != wanted.rank or any(m not in (-1, n) for m, n in zip(wanted.shape, shape, strict=True)):
-            message = f"{name!r} is declared as {wanted}, but its value has the shape {list(shape)}"
+        batched = leading[: max(0, len(shape) - wanted.rank)]
+        sizes = (*batched, *wanted.shape)
+        if len(shape) != len(sizes) or any(m not in (-1, n) for m, n in zip(sizes, shape, strict=True)):
+            axes = f", after axes of {list(leading)} batches" if leading else ""
+            message = f"{name!r} is declared as {wanted}{axes}, but its value has the shape {list(shape)}"
             self.add("feed_shape", message, f"{pointer}/shape", value=name)
 
     def missing(self, variable: Variable, pointer: str) -> None:
@@ -92,7 +105,8 @@ def check_values(
     args: Mapping[str, Any],
     needed: Callable[[], Collection[str]] = frozenset,
     roles: Mapping[str, str] = BY_ROLE,
-    extra: Collection[str] = (),
+    extra: Mapping[str, TensorType | None] = NO_MORE,
+    leading: Sequence[int] = (),
 ) -> None:
     """Check the values `given` by the names of variables with these `roles`.
 
@@ -100,7 +114,8 @@ def check_values(
     needed: the variables that the call needs. Missing ones are reported with other mistakes only: without any, the
             compiled program knows exactly which values it reads.
     roles:  role -> member of the request.
-    extra:  further names that may be given.
+    extra:  further names that may be given, with their types where these are known.
+    leading: as of `Mistakes.type`, for feeds and `extra` values.
     Raises InvalidProgram with all mistakes (feed_unknown, feed_missing, feed_dtype, feed_shape).
     """
     flawed = args.get(FLAWED, ())
@@ -109,14 +124,16 @@ def check_values(
     for name in given:
         variable = variables.get(name)
         if variable is not None:
-            mistakes.type(name, variable.type, given[name], f"{roles[variable.role]}/{escaped(name)}")
+            pointer = f"{roles[variable.role]}/{escaped(name)}"
+            mistakes.type(name, variable.type, given[name], pointer, leading if variable.role == "feed" else ())
         elif name not in extra:
             mistakes.add(*_unknown(program, name, roles, variables))
+        elif (type := extra[name]) is not None:
+            mistakes.type(name, type, given[name], f"/{name}", leading)
     for name in flawed:
         variable = variables.get(name)
         if variable is not None or name in extra:
-            member = roles[variable.role] if variable is not None else ""
-            mistakes.flawed(name, f"{member}/{escaped(name)}")
+            mistakes.flawed(name, f"/{name}" if variable is None else f"{roles[variable.role]}/{escaped(name)}")
         else:
             mistakes.add(*_unknown(program, name, roles, variables))
     if mistakes.found:
@@ -127,9 +144,17 @@ def check_values(
     mistakes.raise_if_any()
 
 
-def check_feeds(program: Program, given: Mapping[str, Any], args: Mapping[str, Any], outputs: Sequence[str]) -> None:
-    """As `check_values`, for calls that take feeds alone and compute `outputs`."""
-    check_values(program, given, args, lambda: leaves_of(program, outputs), {"feed": BY_ROLE["feed"]})
+def check_feeds(
+    program: Program,
+    given: Mapping[str, Any],
+    args: Mapping[str, Any],
+    outputs: Sequence[str],
+    cotangents: Mapping[str, TensorType | None] = NO_MORE,
+    leading: Sequence[int] = (),
+) -> None:
+    """As `check_values`, for calls that take feeds and cotangents, and compute `outputs`."""
+    feeds = {"feed": BY_ROLE["feed"]}
+    check_values(program, given, args, lambda: leaves_of(program, outputs), feeds, cotangents, leading)
 
 
 def outputs_of(query: GradientQuery, fetch: Sequence[str]) -> list[str]:
@@ -148,6 +173,18 @@ def check_shapes(program: Program, shapes: Mapping[str, Sequence[int]]) -> None:
         else:
             mistakes.shape(name, feeds[name].type, shape, pointer)
     mistakes.raise_if_any()
+
+
+def check_inputs(inputs: Sequence[Variable], values: Mapping[str, Any]) -> None:
+    """Check the values of an executable. Raises InvalidProgram for missing ones, and for cotangents of a wrong type,
+    whose sizes only the executable knows."""
+    missing_inputs(inputs, values)
+    cotangents = [v for v in inputs if v.name.startswith(COTANGENT)]
+    if cotangents:
+        mistakes = Mistakes()
+        for v in cotangents:
+            mistakes.type(v.name, v.type, values[v.name], f"/{v.name}")
+        mistakes.raise_if_any()
 
 
 def missing_inputs(inputs: Sequence[Variable], values: Mapping[str, Any]) -> None:

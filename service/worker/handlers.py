@@ -8,14 +8,15 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import orjson
 
 from core.backward.forward_only import clone
 from core.compiler.compile import Backward, GradientQuery, append_backward, gradients
 from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
-from service.worker import insight, sessions, tapes
-from service.worker.given import Mistakes, check_values, leaves_of, outputs_of
+from service.worker import insight, sessions, tapes, training
+from service.worker.given import check_values, leaves_of, outputs_of
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
@@ -77,21 +78,31 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
-    seeds = {f"target_gradients/{i}" for i, given in enumerate(query.target_gradients) if given}
+    seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
     compiled = cached.gradient(query, args["fetch"], tensors)
-    mistakes = Mistakes()
-    for cotangent in compiled.executable.inputs:
-        if cotangent.name in seeds & tensors.keys():
-            mistakes.type(cotangent.name, cotangent.type, tensors[cotangent.name], f"/{cotangent.name}")
-    mistakes.raise_if_any()
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)
     out = run(state, ready.executable, tensors, args["seed"], args["step"], streamed, times)
     result, arrays = answer_of(state, compiled, out, args["returned"], streamed=streamed, times=times)
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
+
+
+def in_json(handler: Handler) -> Handler:
+    """`handler`, whose result becomes the JSON text in the tensor `json` if `args` contain `as_json`.
+
+    The service sends the text on, and does not hold a large result as objects.
+    """
+
+    def answering(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+        result, arrays = handler(state, args, tensors)
+        if not args.get("as_json"):
+            return result, arrays
+        return {}, {**arrays, "json": np.frombuffer(orjson.dumps(result), np.uint8)}
+
+    return answering
 
 
 def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
@@ -103,19 +114,21 @@ def _signature(variables: Iterable[Variable]) -> list[dict[str, Any]]:
 
 HANDLERS: dict[str, Handler] = {
     "ping": ping,
-    "inspect": about_program(inspect),
-    "backward": about_program(backward),
-    "clone": about_program(cloned),
-    "graph": about_program(graph),
+    "inspect": in_json(about_program(inspect)),
+    "backward": in_json(about_program(backward)),
+    "clone": in_json(about_program(cloned)),
+    "graph": in_json(about_program(graph)),
     "gradients": one_shot_gradients,
-    "analysis": about_program(insight.analysis),
+    "analysis": in_json(about_program(insight.analysis)),
     "check": insight.check,
     "session.create": sessions.create,
     "session.describe": sessions.describe,
-    "session.step": sessions.step,
-    "session.gradients": sessions.gradients,
-    "session.update": sessions.update,
-    "session.evaluate": sessions.evaluate,
+    "session.step": training.step,
+    "session.gradients": training.gradients,
+    "session.update": training.update,
+    "session.discard": training.discard,
+    "session.configure": sessions.configure,
+    "session.evaluate": training.evaluate,
     "session.get_parameters": sessions.get_parameters,
     "session.put_parameters": sessions.put_parameters,
     "session.delete": sessions.delete,

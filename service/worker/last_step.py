@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import Outputs
+from core.optim.rates import Rates
 from core.runtime.bound_step import KEPT, BoundStep, bind_step
 from core.runtime.run import Run
 from service.worker.programs import Prepared
@@ -24,21 +25,38 @@ class LastStep:
 
     fetch:   the requested values, not counting the loss.
     version: the session's version after the step. If the session still has it, nothing else changed the session.
+    rates:   the learning rates of the step; a step with others runs the same code if their optimiser is the same.
     bound:   the step bound to the session's arrays. It exists after two equal steps in a row, if they are machine code.
     """
 
     compiled: Prepared
     fetch: Sequence[str]
     version: int
+    rates: Rates
     bound: BoundStep | None = None
 
-    def serves(self, version: int, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
+    def serves(self, version: int, rates: Rates, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
         """Whether this step can run the call `args` on a session of this version. If so, it has taken the feeds."""
         if self.bound is None or version != self.version or args["fetch"] != self.fetch:
             return False
         if args.get("profile") or args.get("flawed"):
             return False
-        return self.bound.takes(feeds)
+        if rates is not self.rates:
+            if rates.optimizer != self.rates.optimizer:
+                return False
+            self.rates = rates
+        return self.takes(feeds)
+
+    def takes(self, feeds: Mapping[str, Any]) -> bool:
+        """Bind the feeds and the learning rates for the next run; see `BoundStep.takes`."""
+        assert self.bound is not None, "serves was true"
+        return self.bound.takes({**feeds, **self._open_rates})
+
+    @property
+    def _open_rates(self) -> Mapping[str, Any]:
+        """The rates that the step reads: groups without a gradient have none."""
+        known, inputs = self.compiled.executable.input_names, self.rates.inputs
+        return inputs if inputs.keys() <= known else {n: rate for n, rate in inputs.items() if n in known}
 
     def run(self, state: WorkerState, seed: int, step: int) -> Outputs:
         """Run the step, as `running.run` does, on the session's arrays; `keep` then adopts its outputs.
@@ -64,6 +82,7 @@ class LastStep:
 def last_step(
     before: LastStep | None,
     version: int,
+    rates: Rates,
     compiled: Prepared,
     fetch: Sequence[str],
     values: Mapping[str, Any],
@@ -71,9 +90,9 @@ def last_step(
 ) -> LastStep:
     """The record of the step from `values` to `out`; bound to `out` if it runs the same executable as `before`.
 
-    version: the session's version before the step.
+    version: the session's version before the step. rates: the learning rates of the step.
     """
-    again = LastStep(compiled, fetch, version + 1)
+    again = LastStep(compiled, fetch, version + 1, rates)
     if before is not None and before.version == version and before.compiled.executable is compiled.executable:
         held = dict(values)
         for place in KEPT:

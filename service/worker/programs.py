@@ -19,6 +19,7 @@ from core.compiler.compile import (
     Executable,
     GradientQuery,
     LossScale,
+    Summed,
     compile_forward,
     compile_gradient,
     compile_training,
@@ -28,11 +29,11 @@ from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
-from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
 from service.worker.documents import SHORT_OPS, digest, is_short, read_program
+from service.worker.executables import OwnExecutables
 from service.worker.given import with_sizes
 from service.worker.state import Handler, WorkerState
 
@@ -63,8 +64,6 @@ SLOWER = 20
 TRIPS = 100
 """The assumed trips of a loop whose number of trips is unknown."""
 
-EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -82,11 +81,7 @@ class CachedProgram:
     machine: Machine = "never"
     compilations: Compilations | None = None
     note: Callable[[float], None] = lambda seconds: None
-    _executables: LRU[Executable] = field(
-        default_factory=lambda: LRU(
-            EXECUTABLE_ROOM, lambda executable: op_count(executable.interpreter.block), at_least=1
-        )
-    )
+    _executables: OwnExecutables = field(default_factory=OwnExecutables)
     _ops: int | None = None
     _short: bool | None = None
 
@@ -97,13 +92,19 @@ class CachedProgram:
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
         repeated: bool = False,
+        rounds: bool = True,
     ) -> Prepared:
-        """The executable that computes gradients for feeds of these shapes. repeated: expect many runs."""
+        """The executable that computes gradients for feeds of these shapes.
+
+        repeated: expect many runs. rounds: as of `compile_gradient`.
+        """
         shapes = self._shapes(feeds)
-        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated))
+        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds))
         return self._compiled(
             key,
-            lambda: self._sized(shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale)),
+            lambda: self._sized(
+                shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale, rounds)
+            ),
             repeated,
         )
 
@@ -124,25 +125,41 @@ class CachedProgram:
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
     ) -> Prepared:
-        """The executable of a training step: forward, backward and optimiser."""
+        """The executable of a training step: forward, backward and optimiser. Learning rates are inputs of the step.
+
+        optimizer: with open rates, as all optimisers here (core.optim.rates).
+        """
         shapes = self._shapes(feeds)
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
             key,
             lambda: self._sized(
-                shapes, lambda sizes: compile_training(self.program, query, optimizer, clip, fetch, sizes, scale)
+                shapes,
+                lambda sizes: compile_training(
+                    self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True
+                ),
             ),
             repeated=True,
         )
 
-    def update(self, names: Sequence[str], optimizer: Optimizer, clip: Clip | None, by_rows: Sequence[str]) -> Prepared:
+    def update(
+        self,
+        names: Sequence[str],
+        optimizer: Optimizer,
+        clip: Clip | None,
+        by_rows: Sequence[str],
+        summed: Summed | None = None,
+    ) -> Prepared:
         """The executable that applies the optimiser to the given gradients ``<parameter>@GRAD``.
 
         by_rows: parameters whose gradient is sparse: values of the rows ``<parameter>@GRAD@ROWS``.
+        summed:  as of `compile_update`.
         """
-        key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows)))
+        key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows), summed))
         return self._compiled(
-            key, lambda: compile_update(self.program, names, optimizer, clip, by_rows).executable, repeated=True
+            key,
+            lambda: compile_update(self.program, names, optimizer, clip, by_rows, summed, open_rates=True).executable,
+            repeated=True,
         )
 
     def timed(self, compiled: Prepared) -> Prepared:
@@ -260,7 +277,8 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
             if found is not None:
                 return found
         program = compilations.result(("read", id), lambda: read_program(state.settings, document))
-    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation)
+    own = OwnExecutables() if id is None else OwnExecutables(state.executables)
+    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own)
     if id is not None:
         state.programs.put(id, cached)
     return cached

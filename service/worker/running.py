@@ -11,18 +11,35 @@ import numpy as np
 from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.stop import poll
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
-from service.worker.given import missing_inputs
+from service.worker.given import check_inputs
 from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
 
-__all__ = ["ReturnedGradients", "answer_of", "limits_of", "query_from", "run", "streamed_gradients", "times_of"]
+__all__ = [
+    "ReturnedGradients",
+    "answer_of",
+    "check_answer_size",
+    "judged",
+    "limits_of",
+    "message_of",
+    "query_from",
+    "run",
+    "streamed_gradients",
+    "times_of",
+    "wanted",
+    "with_global",
+]
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MANY = 2**8 * CHUNK
+"""Elements of a gradient that are summed between two checks whether the call must stop."""
 
 MOST_INSIDE = 0.5
 """Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
@@ -66,12 +83,12 @@ def run(
 ) -> Outputs:
     """Run `executable` on the `values` that it reads, within the limits of the settings and of this call.
 
-    Raises InvalidProgram (feed_missing) with all missing values.
+    Raises InvalidProgram for missing values and for cotangents of a wrong type.
 
     streamed: gradients to send to the service during the run, each as soon as it is final.
     times:    records the time of each part of the run.
     """
-    missing_inputs(executable.inputs, values)
+    check_inputs(executable.inputs, values)
     state.stop.check()  # compilation may have used up the deadline
     limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}
@@ -105,26 +122,12 @@ def answer_of(
     Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
     is not finite, ProgramError (bad_query) for returned gradients that were not computed.
     """
-    values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
+    finite, norms = judged(state, out, returned, require_finite)
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
-    gradients = out.gradients | {name: table.values for name, table in tables.items()}
-    norms: dict[str, float] = {}
-    finite = all(_finite(state, v) for v in values)
-    if returned == "none" and state.xp is np:
-        finite = finite and _all_finite(gradients.values())
-    else:
-        norms = _norms(state, gradients)
-        finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
-    refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
-    if require_finite and refused:
-        raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
     scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
     result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
     if returned != "none" and norms:
-        overall = math.sqrt(sum(norm * norm for norm in norms.values()))
-        result["gradient_norms"] = {
-            name: norm if math.isfinite(norm) else None for name, norm in {**norms, "global": overall}.items()
-        }
+        result["gradient_norms"] = with_global(norms)
     tensors = {f"fetch/{name}": value for name, value in out.fetched.items()}
     tensors |= {f"recorded/{name}": value for name, value in out.recorded.items()}
     if out.loss is not None:
@@ -133,10 +136,11 @@ def answer_of(
     for name in returning:
         if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
+    check_answer_size(state, tensors)
     require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
-    result["messages"] = [_message(each) for each in out.messages]
+    result["messages"] = [message_of(each) for each in out.messages]
     result["messages_left_out"] = out.unsaid
     if compiled.executable.choice is not None:
         result["memory"] = compiled.executable.choice.as_document()
@@ -145,12 +149,61 @@ def answer_of(
     return result, tensors
 
 
+def judged(
+    state: WorkerState,
+    out: Outputs,
+    returned: ReturnedGradients,
+    require_finite: bool,
+    has_finite_gradients: bool | None = None,
+) -> tuple[bool, dict[str, float]]:
+    """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
+
+    There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
+    has_finite_gradients: if the caller knows it and needs no norms.
+    """
+    values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
+    norms: dict[str, float] = {}
+    finite = all(_finite(state, v) for v in values)
+    if has_finite_gradients is not None:
+        finite = finite and has_finite_gradients
+    elif returned == "none" and state.xp is np:
+        finite = finite and _all_finite(_values(gradient) for gradient in out.gradients.values())
+    else:
+        gradients = {name: _values(gradient) for name, gradient in out.gradients.items()}
+        norms = _norms(state, gradients)
+        finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
+    refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
+    if require_finite and refused:
+        raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
+    return finite, norms
+
+
+def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
+    """The norms and the joint norm; None for one that is not finite. Empty if there are no norms."""
+    overall = {"global": math.sqrt(sum(norm * norm for norm in norms.values()))} if norms else {}
+    return {name: norm if math.isfinite(norm) else None for name, norm in {**norms, **overall}.items()}
+
+
+def check_answer_size(state: WorkerState, tensors: Mapping[str, Any]) -> None:
+    """Raises ExecutionError (answer_too_large) above the limit of this call. Call it before a session changes."""
+    limit = state.answer_bytes
+    if limit is None:
+        return
+    size = sum([value.nbytes for value in tensors.values()])
+    if size > limit:
+        raise ExecutionError(
+            f"the tensors of the answer have {size} bytes, and the limit is {limit}; accept application/x-safetensors, "
+            "whose limit is higher, or ask for fewer values",
+            "answer_too_large",
+        )
+
+
 def times_of(args: Mapping[str, Any]) -> Times | None:
     """A recorder of times if `args` request a profile, else None."""
     return Times() if args.get("profile") else None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_of(message: Message) -> dict[str, Any]:
     """A message of the op `print` as JSON. Values that are not finite become strings."""
     at = message.location
     return {
@@ -160,6 +213,10 @@ def _message(message: Message) -> dict[str, Any]:
         "shape": list(message.shape),
         "data": [v if isinstance(v, int) or math.isfinite(v) else str(v) for v in message.data],
     }
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, RowArray) else gradient
 
 
 def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:
@@ -202,14 +259,18 @@ def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]
 
 def _square_sum(array: np.ndarray) -> float:
     """The sum of squares, in chunks whose float64 copies stay in the cache."""
-    flat = array.reshape(-1)
-    chunks = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
-    return sum(float(np.square(chunk).sum()) for chunk in chunks)
+    flat, total = array.reshape(-1), 0.0
+    for i in range(0, flat.size, CHUNK):
+        if i % MANY == 0:
+            poll()
+        total += float(np.square(flat[i : i + CHUNK].astype("float64")).sum())
+    return total
 
 
 def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
     """Whether all elements are finite. A finite sum of squares proves it faster than a test of each element."""
     for array in arrays:
+        poll()
         if array.dtype in SUMMED and math.isfinite(np.vdot(array, array)):
             continue  # an infinite sum proves nothing: it may have overflowed
         if not np.isfinite(array).all():

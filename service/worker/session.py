@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Outputs
+from core.ir import TensorType
+from core.ir.errors import ExecutionError
+from core.ir.names import root_array
 from core.optim.optimizers import Optimizer
+from core.optim.rates import Rates
 from core.runtime.sparse_rows import RowArray
-from service.worker.given import check_feeds
+from service.worker.given import check_feeds, outputs_of
+from service.worker.gradient_sum import GradientSum
 from service.worker.last_step import LastStep
 from service.worker.programs import CachedProgram
 from service.worker.state import WorkerState
 from service.worker.tables import own_tables
 
-__all__ = ["Arrays", "WorkerSession"]
+__all__ = ["Arrays", "WorkerSession", "session_of"]
 
 Arrays = dict[str, Any]
 
@@ -25,6 +30,9 @@ Arrays = dict[str, Any]
 class WorkerSession:
     """A model in training.
 
+    rates:     the learning rates of a step that gives none, and the optimiser without them.
+    shown:     the optimiser in the words of the client, if the client changed it; None otherwise.
+    gradients: the gradients added up since the last update with them.
     slots:     optimiser state by ``<parameter>/<slot>``; a slot that was never written is absent and counts as zero.
     steps:     number of updates; together with the seed it determines the values of random ops.
     version:   increases whenever a parameter or state may have changed.
@@ -40,6 +48,9 @@ class WorkerSession:
     seed: int
     parameters: Arrays
     states: Arrays
+    rates: Rates
+    shown: dict[str, Any] | None = None
+    gradients: GradientSum = field(default_factory=GradientSum)
     slots: Arrays = field(default_factory=dict)
     steps: int = 0
     version: int = 0
@@ -55,10 +66,45 @@ class WorkerSession:
                 found[v.name] = state.xp.zeros(v.type.shape, v.type.dtype) if slot is None else slot
         return found
 
-    def feeds(self, tensors: Arrays, args: Mapping[str, Any], outputs: Sequence[str]) -> Arrays:
-        """`tensors`, the feeds of a call that computes `outputs`. Raises ProgramError with all mistakes."""
-        check_feeds(self.cached.program, tensors, args, outputs)
+    def feeds(self, tensors: Arrays, args: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
+        """`tensors`, the feeds and cotangents of a call. Raises ProgramError with all mistakes.
+
+        args:    of the handler: fetch, flawed?, batches?, accumulate?.
+        outputs: the variables that the call computes; by default those of the query and the fetched ones.
+        """
+        types = self.cached.program.block.types
+        cotangents = {name: types[variable] for name, variable in self.cotangents().items()}
+        counts = (args.get("batches"), args.get("accumulate"))
+        leading = [n for n in counts if isinstance(n, int) and not isinstance(n, bool)]
+        computed = outputs_of(self.query, args["fetch"]) if outputs is None else outputs
+        known = {name: type if isinstance(type, TensorType) else None for name, type in cotangents.items()}
+        check_feeds(self.cached.program, tensors, args, computed, known, leading)
         return tensors
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """The names of all trainable parameters."""
+        return frozenset(v.name for v in self.cached.program.parameters if v.trainable)
+
+    @property
+    def trainable(self) -> frozenset[str]:
+        """The names of the parameters that a step may train: those that the query names, or all."""
+        asked = self.query.inputs if self.query.loss is None else self.query.parameter_list
+        return self.trained if asked is None else self.trained & set(asked)
+
+    def cotangents(self) -> dict[str, str]:
+        """The name of the cotangent of each target in a request -> the variable of the target."""
+        program = self.cached.program
+        return {f"target_gradients/{i}": root_array(program, name) for i, name in enumerate(self.query.targets)}
+
+    def query_for(self, feeds: Mapping[str, Any]) -> GradientQuery:
+        """The query of a call with these feeds and cotangents of targets; a target without one has ones."""
+        given = tuple(name in feeds for name in self.cotangents())
+        return replace(self.query, target_gradients=given) if any(given) else self.query
+
+    def rates_for(self, given: Any) -> Rates:
+        """The learning rates of one call. given: rates in place of the session's; see `Rates.of`."""
+        return self.rates if given is None else Rates.of(self.optimizer, given)
 
     def adopt(self, out: Outputs) -> None:
         """Take over the outputs of a step without sparse updates."""
@@ -82,11 +128,19 @@ class WorkerSession:
         self.slots |= {name: new[name] for name in out.optimizer_state}
         self.states |= out.states
 
-    def count_update(self, seq: int) -> None:
-        """Count one update, made by the client's call `seq`."""
-        self.steps += 1
-        self.version += 1
+    def count_update(self, seq: int, updates: int = 1) -> None:
+        """Count updates, made by the client's call `seq`."""
+        self.steps += updates
+        self.version += updates
         self.seq = seq
 
     def about(self) -> dict[str, int]:
-        return {"version": self.version, "step": self.steps, "seq": self.seq}
+        return {"version": self.version, "step": self.steps, "seq": self.seq, "accumulated": self.gradients.count}
+
+
+def session_of(state: WorkerState, args: Mapping[str, Any]) -> WorkerSession:
+    """The session ``args["id"]``. Raises ExecutionError (session_unknown)."""
+    session: WorkerSession | None = state.sessions.get(args["id"])
+    if session is None:
+        raise ExecutionError("the worker does not have this session", "session_unknown")
+    return session

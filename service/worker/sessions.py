@@ -1,4 +1,4 @@
-"""Handlers about sessions: parameters, states and optimiser state stay on the device between calls.
+"""Handlers about sessions as such: opening, settings, parameters. Those that compute are in training.py.
 
 Every handler computes first, and replaces the session's values at its end in one go. A call that fails, is stopped, or
 runs out of memory does not change the session.
@@ -7,6 +7,7 @@ runs out of memory does not change the session.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,31 +15,21 @@ import numpy as np
 from core.compiler.compile import Clip, Executable, LossScale
 from core.cost.scratch import drawn_bytes
 from core.ir import Program, TensorType, Variable
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import ProgramError
 from core.ir.suggest import near
 from core.ops.common.types import as_dtype, byte_size
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
-from service.worker.given import BY_ROLE, Mistakes, check_values, outputs_of
-from service.worker.given_gradients import given_gradients
-from service.worker.last_step import last_step
+from core.optim.parameter_roles import parameter_roles
+from core.optim.rates import Rates
+from service.worker.given import BY_ROLE, Mistakes, check_values
 from service.worker.memory import require
 from service.worker.programs import CachedProgram, cached_program
-from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
-from service.worker.session import Arrays, WorkerSession
+from service.worker.running import check_answer_size, query_from
+from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
 
-__all__ = [
-    "create",
-    "delete",
-    "describe",
-    "evaluate",
-    "get_parameters",
-    "gradients",
-    "put_parameters",
-    "step",
-    "update",
-]
+__all__ = ["configure", "create", "delete", "describe", "get_parameters", "put_parameters"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
@@ -52,13 +43,16 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
+    if query.targets and not query.inputs:
+        query = replace(query, inputs=tuple(v.name for v in cached.program.parameters if v.trainable))
     optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
     variables = (*cached.program.parameters, *cached.program.states)
     _check_slots(cached, optimizer)
+    rates = Rates.of(optimizer)
     clip = Clip.read(args["clip"]) if args["clip"] else None
     scale = LossScale.read(args["loss_scale"]) if args.get("loss_scale") is not None else None
     # raises for a wrong query now, and not at the first step
-    training = cached.training(query, optimizer, clip, (), {}, scale).executable
+    training = cached.training(query, rates.optimizer, clip, (), {}, scale).executable
     for v in variables:
         if not v.type.is_static:
             raise ProgramError(
@@ -67,117 +61,61 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
     slots = _slots_of(cached, training)
     _check_memory(state, training, [v.type for v in variables if v.name not in given], slots)
-    defaults = {v.name: {"type": "zeros"} for v in cached.program.states}
-    first = initial_parameters(variables, {**defaults, **args["initializers"]}, args["seed"])
+    first = initial_parameters(variables, args["initializers"], args["seed"], parameter_roles(cached.program))
     values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
-    session = state.sessions[args["id"]] = WorkerSession(
+    session = WorkerSession(
         cached=cached,
         query=query,
         optimizer=optimizer,
         clip=clip,
         loss_scale=scale,
         seed=args["seed"],
+        rates=rates,
         parameters={v.name: values[v.name] for v in cached.program.parameters},
         states={v.name: values[v.name] for v in cached.program.states},
         # allocated now, so that no other session can take their memory before the first step
         slots={v.name: state.xp.zeros(v.type.shape, as_dtype(v.type.dtype)) for v in slots},
     )
+    optimizer.check_groups(session.trainable)
+    state.sessions[args["id"]] = session
     return {**session.about(), "bytes": sum(value.nbytes for value in values.values())}, {}
 
 
 def describe(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    return _session(state, args).about(), {}
+    session = session_of(state, args)
+    return session.about() | ({} if session.shown is None else {"optimizer": session.shown}), {}
 
 
-def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Forward, backward and update. args: id, seq, fetch, returned, require_finite, profile?; tensors: the feeds."""
-    session = _session(state, args)
-    again = session.last_step
-    if again is None or not again.serves(session.version, args, tensors):
-        return _first_step(state, session, args, tensors)
-    out = again.run(state, session.seed, session.steps)
-    result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
+def configure(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """Change the optimiser of an open session. args: id, optimizer {type, attrs}, shown: the client's words for it.
 
-    session.adopt(out)
-    session.count_update(args["seq"])
-    again.keep(session.version)
-    return result | session.about(), arrays
-
-
-def _first_step(
-    state: WorkerState, session: WorkerSession, args: dict[str, Any], tensors: dict[str, np.ndarray]
-) -> Answer:
-    """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
-    feeds, scale = session.feeds(tensors, args, outputs_of(session.query, args["fetch"])), session.loss_scale
-    compiled = session.cached.training(session.query, session.optimizer, session.clip, args["fetch"], feeds, scale)
-    values = session.values(state, compiled.executable, feeds)
-    times = times_of(args)
-    ready = session.cached.timed(compiled) if times is not None else compiled
-    out = run(state, ready.executable, values, session.seed, session.steps, times=times)
-    result, arrays = answer_of(state, compiled, out, args["returned"], args["require_finite"], times=times)
-    arrays = _on_host(state, arrays)  # before the session changes, because the transfer may fail
-    again = last_step(session.last_step, session.version, compiled, args["fetch"], values, out)
-
-    session.adopt_rows(out, values, arrays, state.xp)
-    session.count_update(args["seq"])
-    session.last_step = again
-    return result | session.about(), arrays
-
-
-def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the present parameters; changes nothing. args: id, fetch, returned, stream, profile?.
-
-    tensors: the feeds. Random ops draw the same values as in the next step.
+    The optimiser state stays, so each parameter must keep the type of its optimiser. Another number as learning rate
+    compiles nothing.
     """
-    session = _session(state, args)
-    feeds = session.feeds(tensors, args, outputs_of(session.query, args["fetch"]))
-    compiled = session.cached.gradient(session.query, args["fetch"], feeds, session.loss_scale, repeated=True)
-    values = session.values(state, compiled.executable, feeds)
-    streamed = streamed_gradients(compiled, args)
-    times = times_of(args)
-    ready = session.cached.timed(compiled) if times is not None else compiled
-    out = run(state, ready.executable, values, session.seed, session.steps, streamed, times)
-    result, arrays = answer_of(state, compiled, out, args["returned"], streamed=streamed, times=times)
-    return result | session.about(), arrays
+    session = session_of(state, args)
+    optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
+    optimizer.check_groups(session.trainable)
+    for v in session.cached.program.parameters:
+        old, new = session.optimizer.of(v.name), optimizer.of(v.name)
+        if old.type != new.type:
+            raise ProgramError(
+                f"{v.name!r} is trained by {old.type} in this session and cannot change to {new.type}", "bad_query"
+            )
+    rates = Rates.of(optimizer)
+    session.cached.training(session.query, rates.optimizer, session.clip, (), {}, session.loss_scale)
 
-
-def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Apply the optimiser to the client's gradients. args: id, seq, tables; tensors: ``grad/<parameter>`` or the name.
-
-    If there is a tensor ``rows/<parameter>``, the gradient is sparse: values of these rows, in any order; the values of
-    a repeated row are added. ``args["tables"]`` may hold the shapes that the client expects the tables to have.
-    Parameters without a gradient do not change, and neither does their optimiser state.
-    """
-    session = _session(state, args)
-    given, rows = given_gradients(session.cached.program, tensors, args)
-    compiled = session.cached.update(sorted(given), session.optimizer, session.clip, sorted(rows))
-    by_name = {f"{name}@GRAD": value for name, value in given.items()}
-    by_name |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
-    values = session.values(state, compiled.executable, by_name)
-    out = run(state, compiled.executable, values, session.seed, session.steps)
-
-    session.adopt_rows(out, values, {}, state.xp)
-    session.count_update(args["seq"])
-    densified = [each.as_document() for each in out.densified]
-    return {**session.about(), "densified": densified, "compiled": compiled.fresh}, {}
-
-
-def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Compute `fetch` without gradients; changes nothing. args: id, fetch, profile?; tensors: feeds."""
-    session = _session(state, args)
-    feeds = session.feeds(tensors, args, args["fetch"])
-    compiled = session.cached.forward(args["fetch"], feeds)
-    values = session.values(state, compiled.executable, feeds)
-    times = times_of(args)
-    ready = session.cached.timed(compiled) if times is not None else compiled
-    out = run(state, ready.executable, values, session.seed, session.steps, times=times)
-    result, arrays = answer_of(state, compiled, out, "none", times=times)
-    return result | session.about(), arrays
+    if rates.optimizer != session.rates.optimizer:
+        session.last_step = None
+    elif session.last_step is not None and session.last_step.version == session.version:
+        session.last_step.version += 1  # the step does not depend on the rate
+    session.optimizer, session.rates, session.shown = optimizer, rates, args["shown"]
+    session.version += 1
+    return session.about() | {"optimizer": session.shown}, {}
 
 
 def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Parameters and states by name: ``args["names"]``, or all if that is None."""
-    session = _session(state, args)
+    session = session_of(state, args)
     held = session.parameters | session.states
     names = list(held) if args["names"] is None else args["names"]
     mistakes = Mistakes()
@@ -187,7 +125,9 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
             mistakes.add("feed_unknown", message, f"/names/{i}", near(name, held))
     mistakes.raise_if_any()
     states = [name for name in names if name in session.states]
-    return {**session.about(), "states": states}, {name: held[name] for name in names}
+    values = {name: held[name] for name in names}
+    check_answer_size(state, values)
+    return {**session.about(), "states": states}, values
 
 
 def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -195,7 +135,7 @@ def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
 
     Optimiser state does not change, except that the rounding remainder of a replaced parameter is dropped.
     """
-    session = _session(state, args)
+    session = session_of(state, args)
     roles = {role: member for role, member in BY_ROLE.items() if role != "feed"}
     placed = _placed(state, session.cached.program, tensors, args, roles)
 
@@ -212,13 +152,6 @@ def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     state.sessions.pop(args["id"], None)
     state.free_device_memory()
     return {}, {}
-
-
-def _session(state: WorkerState, args: Mapping[str, Any]) -> WorkerSession:
-    session = state.sessions.get(args["id"])
-    if session is None:
-        raise ExecutionError("the worker does not have this session", "session_unknown")
-    return session
 
 
 def _slots_of(cached: CachedProgram, training: Executable) -> list[Variable]:
@@ -243,9 +176,10 @@ def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:
     """Raises ProgramError (reserved_name) if a variable has the name of an optimiser state."""
     names = {v.name for v in cached.program.variables}
     for parameter in cached.program.parameters:
-        for slot in state_types(optimizer, parameter.type):
+        own = optimizer.of(parameter.name)
+        for slot in state_types(own, parameter.type):
             if f"{parameter.name}/{slot}" in names:
-                message = f"rename {parameter.name}/{slot}: it names the {optimizer.type} state of {parameter.name!r}"
+                message = f"rename {parameter.name}/{slot}: it names the {own.type} state of {parameter.name!r}"
                 raise ProgramError(message, "reserved_name")
 
 
@@ -259,7 +193,3 @@ def _placed(
     """`tensors` on the device. Raises ProgramError with all mistakes. roles: as of `check_values`."""
     check_values(program, tensors, args, roles=roles)
     return {name: state.xp.asarray(value) for name, value in tensors.items()}
-
-
-def _on_host(state: WorkerState, arrays: Arrays) -> Arrays:
-    return {name: state.to_host(value) for name, value in arrays.items()}

@@ -7,7 +7,7 @@ import pytest
 
 from backpass_client import Gradients, Playback, Rows, Step, Variable
 from backpass_client.results import gradients_of, group
-from backpass_client.text import Arrays, shown
+from backpass_client.text import NamedArrays, shown
 
 LARGE = np.zeros((1000, 1000), "float32")
 MANY = {f"w{i}": LARGE for i in range(5000)}
@@ -19,7 +19,7 @@ RESULTS = [
     Rows(np.arange(100_000), LARGE, (100_000, 1000)),
     Variable(LARGE),
     Playback(list(range(100_000)), [(Variable(LARGE), 1)] * 1000, [], [(Variable(LARGE), "reason")] * 1000, True),
-    Arrays(MANY),
+    NamedArrays(MANY),
     group({f"fetch/{name}": value for name, value in MANY.items()}, "fetch"),
     gradients_of({"sparse": {"E": [100, 2]}}, {"grad/E": LARGE, "rows/E": LARGE[0], **MANY}).gradients,
 ]
@@ -46,7 +46,7 @@ def test_the_repr_shows_shapes_dtypes_and_small_values():
 
 
 def test_arrays_by_name_are_a_dictionary():
-    arrays = Arrays({"w": np.ones(2)})
+    arrays = NamedArrays({"w": np.ones(2)})
 
     assert dict(arrays) == {"w": arrays["w"]} and isinstance(arrays, dict)
     assert {**arrays, "b": 1}.keys() == {"w", "b"}

@@ -274,3 +274,52 @@ def test_tensor_files_are_compatible_with_safetensors():
     assert tensorfile.pack({"t": f.T[::2]}, {}).endswith(np.ascontiguousarray(f.T[::2]).tobytes())
     with pytest.raises(bp.BackpassError, match="complex128"):
         tensorfile.pack({"c": np.array(1j)}, {})
+
+
+def test_a_session_takes_several_batches_and_accumulates_gradients(service):
+    """Steps in one call, accumulating calls and single steps, all checked against gradients by hand."""
+    x, y = np.stack([FEEDS["x"], 2 * FEEDS["x"]]), np.stack([FEEDS["y"], -FEEDS["y"]])
+
+    def gradient(w: np.ndarray, i: int) -> np.ndarray:
+        return x[i].T @ (x[i] @ w - y[i])
+
+    program = bp.Program(service, line())
+    sgd = {"type": "sgd", "learning_rate": 0.01}
+    with program.session("loss", {"w": W}, optimizer=sgd) as session:
+        found = session.step({"x": x, "y": y}, batches=2)
+        first = W - 0.01 * gradient(W, 0)
+        second = first - 0.01 * gradient(first, 1)
+        assert found.loss == pytest.approx([((x[0] @ W - y[0]) ** 2).mean(), ((x[1] @ first - y[1]) ** 2).mean()])
+        assert session.parameters()["w"] == pytest.approx(second)
+
+        for i in range(2):
+            assert session.gradients({"x": x[i], "y": y[i]}, accumulate=True).gradients == {}
+        session.discard_gradients()
+        for i in range(2):
+            session.gradients({"x": x[i], "y": y[i]}, accumulate=True)
+        session.change_optimizer(learning_rate=0.02)
+        said = session.update(reduction="mean")
+        mean = (gradient(second, 0) + gradient(second, 1)) / 2
+        assert session.parameters()["w"] == pytest.approx(second - 0.02 * mean)
+        assert (said["learning_rate"], said["accumulated"], session.next_seq) == (0.02, 0, said["next_seq"])
+
+
+def test_a_step_of_several_that_fails_raises_with_the_steps_before_it(service):
+    x = np.stack([FEEDS["x"], np.full((2, 2), np.nan)])
+    with bp.Program(service, line()).session("loss", {"w": W}, optimizer={"type": "sgd"}) as session:
+        with pytest.raises(bp.Stopped, match="batch 1 failed after 1 steps") as error:
+            session.step({"x": x, "y": FEEDS["y"]}, batches=2, require_finite=True)
+
+        assert (error.value.step.said["applied"], len(error.value.step.loss)) == (1, 1)
+        assert session.step(FEEDS).said["step"] == 2
+
+
+def test_a_session_of_targets_takes_their_cotangents(service):
+    cotangent = np.array([2.0, -1.0])
+    optimizer = {"type": "sgd", "learning_rate": 0.5}
+    with bp.Program(service, line()).session(None, {"w": W}, targets=["line"], optimizer=optimizer) as session:
+        found = session.gradients({"x": FEEDS["x"]}, target_gradients=[cotangent])
+        session.step({"x": FEEDS["x"]}, target_gradients=[cotangent])
+
+        assert found.gradients["w"].tolist() == (FEEDS["x"].T @ cotangent).tolist()
+        assert session.parameters()["w"].tolist() == (W - 0.5 * FEEDS["x"].T @ cotangent).tolist()

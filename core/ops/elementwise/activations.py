@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ir.slot_roles import Slope
 from core.ops.common.ranges import Count, Nonzero, NotNegative
 from core.ops.common.types import axis_of, matches
 from core.ops.elementwise.arithmetic import abs_
@@ -218,7 +219,7 @@ thresholded_relu.example(_cases(lambda x: np.where(x > 0.9, x, 0), threshold=0.9
 
 
 @composite
-def prelu(x, alpha, *, mode: Literal["all", "channel", "element"] = "all"):
+def prelu(x, alpha: Slope, *, mode: Literal["all", "channel", "element"] = "all"):
     """ReLU with a learned negative slope (He et al. 2015): ``out = x`` where x > 0, else ``alpha * x``.
 
     - `mode`: `all`: one alpha, of shape [1] or []; `channel`: one alpha per channel (axis 1 of x); `element`: one alpha

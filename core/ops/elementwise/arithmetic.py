@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Dtype, Example, op
+from core.ir.slot_roles import Divisor, Factor, Term
 from core.ops.common.types import as_dtype, broadcast, floating, same, working_dtype
 from core.ops.elementwise.logic import (
     equal,
@@ -41,7 +42,7 @@ def _numbers(x: TensorType, y: TensorType) -> TensorType:
 
 
 @op(elementwise=True)
-def add(xp, x, y):
+def add(xp, x: Term, y: Term):
     """Sum of two arrays: ``out = x + y``. Shapes broadcast."""
     return xp.add(x, y)
 
@@ -52,7 +53,7 @@ add.example(lambda: [Example((A, B), (A + B,)), Example((A, A[:, :1]), (A + A[:,
 
 
 @op(elementwise=True)
-def sub(xp, x, y):
+def sub(xp, x: Term, y: Term):
     """Difference of two arrays: ``out = x - y``. Shapes broadcast."""
     return xp.subtract(x, y)
 
@@ -63,7 +64,7 @@ sub.example(lambda: [Example((A, B), (A - B,))])
 
 
 @op(elementwise=True)
-def mul(xp, x, y):
+def mul(xp, x: Factor, y: Factor):
     """Elementwise product of two arrays: ``out = x * y``. Shapes broadcast."""
     return xp.multiply(x, y)
 
@@ -74,7 +75,7 @@ mul.example(lambda: [Example((A, B), (A * B,))])
 
 
 @op(elementwise=True)
-def div(xp, x, y):
+def div(xp, x: Factor, y: Divisor):
     """Quotient of two floating-point arrays: ``out = x / y``. Shapes broadcast."""
     return xp.divide(x, y)
 

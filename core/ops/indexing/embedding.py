@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.builder import SparseRows
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ir.slot_roles import Table
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, same_dtype, same_size
 from core.ops.elementwise.logic import where
@@ -69,7 +70,7 @@ is_padding.example(
 
 
 @composite
-def embedding(weight, ids, *, padding_idx: int | None = None, is_sparse: bool = False):
+def embedding(weight: Table, ids, *, padding_idx: int | None = None, is_sparse: bool = False):
     """``out[..., :] = weight[ids[...], :]``: rows of a table, looked up.
 
     An id outside the table is an error; negative ones count from its end, and so does `padding_idx`. Rows of

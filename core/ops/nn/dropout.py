@@ -15,7 +15,7 @@ from core.ops.elementwise.arithmetic import assign, stop_gradient
 from core.ops.elementwise.logic import greater_equal, where, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import slice_
-from core.ops.random.counter import uniform_random_like
+from core.ops.random.like import uniform_random_like
 from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ir.slot_roles import Scale, Shift, Spread
 from core.ops.common.ranges import NotNegative
 from core.ops.common.types import product
 from core.ops.elementwise.arithmetic import stop_gradient
@@ -26,7 +27,7 @@ LIST = np.arange(1.0, 7.0) / 4
 
 
 @composite
-def layer_norm(x, scale=None, bias=None, *, begin_norm_axis: int = 1, epsilon: NotNegative = 1e-5):
+def layer_norm(x, scale: Scale = None, bias: Shift = None, *, begin_norm_axis: int = 1, epsilon: NotNegative = 1e-5):
     """Layer normalisation: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
     `begin_norm_axis` on.
 
@@ -75,10 +76,10 @@ layer_norm.example(
 @composite(outputs=("out", "mean_out", "variance_out"))
 def batch_norm(
     x,
-    scale,
-    bias,
-    mean,
-    variance,
+    scale: Scale,
+    bias: Shift,
+    mean: Shift,
+    variance: Spread,
     *,
     momentum: float = 0.9,
     epsilon: NotNegative = 1e-5,

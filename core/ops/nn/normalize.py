@@ -10,6 +10,7 @@ from ml_dtypes import finfo
 from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ir.slot_roles import Scale, Shift
 from core.ops.common.ranges import Count, NotNegative
 from core.ops.common.types import as_dtype, axis_of
 from core.ops.elementwise.arithmetic import pow_, stop_gradient
@@ -53,7 +54,7 @@ def _spatial(x) -> tuple[int, ...]:
 
 
 @composite
-def instance_norm(x, scale=None, bias=None, *, epsilon: NotNegative = 1e-5):
+def instance_norm(x, scale: Scale = None, bias: Shift = None, *, epsilon: NotNegative = 1e-5):
     """Instance normalisation (Ulyanov et al. 2016): ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
 
     Mean and variance are taken over the spatial axes, for each channel of each sample of x [n, c, *spatial]. The
@@ -63,7 +64,7 @@ def instance_norm(x, scale=None, bias=None, *, epsilon: NotNegative = 1e-5):
 
 
 @composite
-def group_norm(x, scale=None, bias=None, *, groups: Count, epsilon: NotNegative = 1e-5):
+def group_norm(x, scale: Scale = None, bias: Shift = None, *, groups: Count, epsilon: NotNegative = 1e-5):
     """Group normalisation (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
     c = x.shape[1] if x.rank > 1 else 0
     if c < 1 or c % groups or x.shape.count(-1) > 1:
@@ -74,7 +75,7 @@ def group_norm(x, scale=None, bias=None, *, groups: Count, epsilon: NotNegative 
 
 
 @composite
-def rms_norm(x, scale=None, *, begin_axis: int = -1, epsilon: NotNegative = 1e-6):
+def rms_norm(x, scale: Scale = None, *, begin_axis: int = -1, epsilon: NotNegative = 1e-6):
     """Root mean square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``.
 
     The mean is over the axes from `begin_axis` on.

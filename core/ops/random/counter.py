@@ -17,9 +17,9 @@ from core.ir.registry import Dtype, Example, op
 from core.ops.common.ranges import NotNegative, Positive, Size
 from core.ops.common.types import as_dtype
 
-__all__ = ["philox"]
+__all__ = ["RANDOM", "check_key", "philox"]
 
-_RANDOM = "its result does not depend on a floating-point input"
+RANDOM = "its result does not depend on a floating-point input"
 
 
 def philox(xp, counter, key):
@@ -67,13 +67,13 @@ def _between(xp, shape, low, high, dtype, key, seed, stream):
     return xp.minimum(values.astype(kind), np.nextafter(kind.type(high), kind.type(low))).reshape(shape)
 
 
-def _check_key(key) -> None:
+def check_key(key) -> None:
     if key is not None and (key.dtype != "int64" or key.rank != 0):
         raise ProgramError(f"key must be int64[], not {key}", "type_mismatch")
 
 
 def _random_type(shape, dtype, key):
-    _check_key(key)
+    check_key(key)
     if any(n < 0 for n in shape) or dtype not in FLOATS:
         raise ProgramError(
             f"random numbers must have known sizes and a float dtype, not {dtype}{list(shape)}", "bad_attr"
@@ -81,7 +81,7 @@ def _random_type(shape, dtype, key):
     return TensorType(shape, dtype)
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def uniform_random(
     xp,
     key=None,
@@ -99,8 +99,8 @@ def uniform_random(
 
 @uniform_random.infer
 def uniform_random_infer(key, *, shape, min, max, dtype, seed, stream):
-    if not min < max:
-        raise ProgramError(f"min must be below max, not {min} and {max}", "bad_attr")
+    if not min < max or math.isinf(max - min):
+        raise ProgramError(f"min must be below max, at a finite distance, not {min} and {max}", "bad_attr")
     return _random_type(shape, dtype, key)
 
 
@@ -112,27 +112,7 @@ uniform_random.example(
 )
 
 
-@op(no_gradient=_RANDOM)
-def uniform_random_like(xp, x, key=None, *, seed: int = 0, stream: int = 0):
-    """Numbers from the uniform distribution over [0, 1), with the shape and dtype of x."""
-    return _between(xp, x.shape, 0.0, 1.0, str(x.dtype), key, seed, stream)
-
-
-@uniform_random_like.infer
-def uniform_random_like_infer(x, key, *, seed, stream):
-    _random_type((), x.dtype, key)
-    return x
-
-
-uniform_random_like.example(
-    lambda: [
-        Example((np.ones((2, 3)), np.array(7)), (), {"seed": 1}),
-        Example((np.ones((0, 3)), np.array(7)), (np.ones((0, 3)),)),
-    ]
-)
-
-
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def gaussian_random(
     xp,
     key=None,
@@ -177,7 +157,7 @@ def next_key(xp, key):
 
 @next_key.infer
 def next_key_infer(key):
-    _check_key(key)
+    check_key(key)
     return key
 
 
@@ -187,7 +167,7 @@ next_key.example(lambda: [Example((np.array(7),), ()), Example((np.array(-1),), 
 # --- integers, permutations and other distributions ------------------------------------------------------------
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def truncated_gaussian(
     xp,
     key=None,
@@ -218,7 +198,7 @@ truncated_gaussian.example(
 )
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def exponential(
     xp,
     key=None,
@@ -247,7 +227,7 @@ exponential.example(
 )
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def randint(
     xp,
     key=None,
@@ -283,7 +263,7 @@ randint.example(
 )
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def randperm(xp, key=None, *, n: Size, dtype: Literal["int32", "int64"] = "int64", seed: int = 0, stream: int = 0):
     """The integers 0 to `n` - 1 in a random order."""
     return xp.argsort(_uniform(xp, n, key, seed, stream), kind="stable").astype(dtype)
@@ -305,7 +285,7 @@ randperm.example(
 )
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def bernoulli(xp, p, key=None, *, seed: int = 0, stream: int = 0):
     """``P(out = 1) = p``: 1 with probability `p`, else 0, for each element of p; in the dtype of p.
 
@@ -332,7 +312,7 @@ bernoulli.example(
 )
 
 
-@op(no_gradient=_RANDOM)
+@op(no_gradient=RANDOM)
 def multinomial(xp, p, key=None, *, num_samples: Size = 1, replacement: bool = False, seed: int = 0, stream: int = 0):
     """Positions, int64 [..., num_samples], drawn with probabilities proportional to p [..., n].
 
@@ -377,7 +357,7 @@ def _inverted(xp, weights, drawn):
 
 @multinomial.infer
 def multinomial_infer(p, key, *, num_samples, replacement, seed, stream):
-    _check_key(key)
+    check_key(key)
     if not p.is_float or p.rank == 0:
         raise ProgramError(f"p must be floats with at least one axis, not {p}", "dtype_mismatch")
     if not replacement and 0 <= p.shape[-1] < num_samples:

@@ -401,7 +401,7 @@ def test_a_tape_limits_its_ops_and_bytes():
     t = tape(limits=TapeLimits(ops=3, bytes=2000))
     with pytest.raises(ProgramError, match="more than 3 ops"):
         t.append([op("tanh", x="x")] * 4)
-    huge = op("fill_constant", attrs={"shape": [1 << 15, 1 << 15], "value": 0.0, "dtype": "float64"})
+    huge = op("fill_constant", attrs={"shape": [1 << 14, 1 << 14], "value": 0.0, "dtype": "float64"})
     for refused in (lambda: t.append([huge]), lambda: t.append(constants={"big": np.zeros(300)})):
         with pytest.raises(ProgramError, match="2000 bytes") as caught:
             refused()
@@ -483,3 +483,10 @@ def test_a_failed_append_restores_a_replaced_parameter():
         t.append([op("tahn", x="x")], parameters={"x": 2 * X})
     np.testing.assert_array_equal(t.evaluate(["x"]).values["x"], X)
     assert t.nbytes == X.nbytes + Y.nbytes
+
+
+def test_a_tape_limits_the_rank_of_results():
+    chain = [op("unsqueeze", f"y{i}", x=f"y{i - 1}" if i else "x", attrs={"axes": [0]}) for i in range(9)]
+    with pytest.raises(ProgramError, match="above the limit of 8") as caught:
+        tape().append(chain)
+    assert caught.value.problems[0].code == "limit_exceeded"

@@ -21,6 +21,10 @@ class Packets:
 
     def __init__(self) -> None:
         self.done: list[bytes | str] = []
+        self.closed = False
+
+    def is_closing(self) -> bool:
+        return self.closed
 
     def write(self, data: bytes) -> None:
         self.done.append(data)
@@ -81,3 +85,13 @@ async def test_closing_sends_the_waiting_write_and_aborting_drops_it(opened):
 
 async def test_other_calls_reach_the_transport(opened):
     assert opened[0].get_extra_info("peername") == "peername"
+
+
+async def test_writes_to_a_connection_that_the_client_closed_are_dropped(opened):
+    transport, done = opened
+    transport.write(b"header")
+    transport._transport.closed = True
+    transport.write(b"body")
+    transport.write(b"more")
+    await asyncio.sleep(0)
+    assert done == []

@@ -25,6 +25,7 @@ LIMITS = Settings(
     write_deadline=0.5,
     body_deadline=0.5,
     json_body_bytes=10_000,
+    allowed_hosts="x",
 )
 
 

@@ -37,7 +37,6 @@ MISTAKES: list[tuple[type, dict[str, Any], str, str]] = [
     (GradientsRequest, {"checkpoints": 1.5}, "/checkpoints", "list"),
     (GradientsRequest, {"fetch": "loss"}, "/fetch", "list"),
     (GradientsRequest, {"hooks": [{"match": {"role": "parameter"}, "do": "clip"}]}, "/hooks/0/do", "'clip_value'"),
-    (CreateSession, {"optimizer": {"type": "sgd", "learning_rate": [1]}}, "/optimizer/learning_rate", "number"),
     (CreateSession, {"optimizer": "sgd"}, "/optimizer", "an object"),
     (CreateSession, {"init": {"initializers": {"w": {"std": [1]}}}}, "/init/initializers/w/std", "number"),
     (CreateSession, {"loss_scale": -1}, "/loss_scale", "greater than 0"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from service.settings import Settings
-from service.worker import sessions
+from service.worker import sessions, training
 from service.worker.state import WorkerState
 from tests.programs import Sketch
 from tests.service.wire import array, file_of, opened, problem, read_file, tensor, tensors
@@ -264,7 +264,7 @@ def test_a_step_on_a_large_table_allocates_little_memory():
 
     tracemalloc.start()
     try:
-        said, arrays = sessions.step(state, step, {"ids": ids})
+        said, arrays = training.step(state, step, {"ids": ids})
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

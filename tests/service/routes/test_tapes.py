@@ -375,3 +375,112 @@ def test_the_api_examples_work_unchanged(client):
                     shown = paths[f"/v1/tapes/{{tape_id}}/{call}"]["post"]["responses"]["200"]["content"]
                     if body["mode"] == "immediate" and "record" not in each:
                         assert answer.json().keys() == shown["application/json"]["example"].keys()
+
+
+# Structures, and playback in the same request
+
+
+LONG = [*LINE[:1], *(op("tanh", f"t{i}", x=f"t{i - 1}" if i else "wx") for i in range(8)), op("mean", "end", x="t7")]
+
+
+def by_formula(w: np.ndarray) -> np.ndarray:
+    """The gradient of the mean of tanh applied eight times to w * X, by the chain rule."""
+    slope, t = X / 2, w * X
+    for _ in range(8):
+        t = np.tanh(t)
+        slope = slope * (1 - t**2)
+    return slope
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_structure_is_appended_again_and_played_back_in_one_request(client, path, mode, as_file):
+    structure, w = None, W
+    for step in range(12):  # more than the runs after which a plan becomes machine code
+        asked: dict[str, Any] = {"seq": step + 1, "renew": True, "backward": {"target": "end"}, "return_values": "none"}
+        asked |= {"ops": LONG} if structure is None else {"structure": structure}
+        if as_file:
+            answer = client.post(f"{path}/ops", **file_of({"parameter/w": w, "constant/x": X}, **asked))
+            _, found = read_file(answer)
+            gradient = found["grad/w"]
+        else:
+            answer = client.post(
+                f"{path}/ops", json={**asked, "parameters": tensors({"w": w}), "constants": tensors({"x": X})}
+            )
+            said = answer.json()
+            gradient = array(said["gradients"]["w"])
+        assert answer.status_code == 200, answer.text
+        np.testing.assert_allclose(gradient, by_formula(w), rtol=1e-12)
+        assert ("appended" in said) == (step == 0)
+        assert said["first"] == 0 and said["played_back"] == list(range(9, -1, -1))
+        structure = said["structure"]
+        w = w + 0.1
+
+
+def test_a_structure_of_other_types_is_described_again(client, path):
+    said = append(client, path, *LONG, **{**BODY, "ops": LONG})
+    more = {"parameters": tensors({"w": np.ones(3)}), "constants": tensors({"x": np.ones(3)})}
+    again = client.post(f"{path}/ops", json={"structure": said["structure"], "renew": True, **more}).json()
+    assert again["appended"][0]["outputs"][0]["shape"] == [3]
+    assert again["structure"] == said["structure"]
+
+
+def test_an_unknown_structure_is_refused_and_changes_nothing(client, path):
+    unknown = {"structure": "0" * 32, "renew": True}
+    document = problem(client.post(f"{path}/ops", json=unknown), 422, "invalid-program")
+    assert [(e["pointer"], e["code"]) for e in document["errors"]] == [("/structure", "unknown-structure")]
+    problem(client.post(f"{path}/ops", json={**unknown, "ops": LINE}), 422, "invalid-request")
+    problem(client.post(f"{path}/ops", json={"structure": "x"}), 422, "invalid-request")
+    assert client.get(path).json()["next_seq"] == 1
+    assert "structure" not in append(client, path, **BODY)  # short ops have no name
+
+
+def test_playback_in_the_same_request_takes_a_cotangent_and_is_replayed(client, path):
+    asked = {
+        **BODY,
+        "seq": 1,
+        "backward": {"target": "wx", "wrt": ["w"], "target_gradient": tensor(np.array([2.0, 3]))},
+    }
+    first = client.post(f"{path}/ops", json=asked)
+    assert array(first.json()["gradients"]["w"]).tolist() == [6.0, 12.0]
+    again = client.post(f"{path}/ops", json=asked)
+    assert (again.headers["idempotency-replayed"], again.content) == ("true", first.content)
+
+
+def test_a_failed_playback_appends_nothing(client, path):
+    refused = client.post(f"{path}/ops", json={**BODY, "backward": {"target": "wx"}})
+    problem(refused, 422, "invalid-program")
+    assert client.get(path).json()["ops"] == 0
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_stacked_constants_are_leaves_of_their_own(client, path, as_file):
+    ops = [op("mul", "a", x="w", y="one"), op("mul", "b", x="a", y="two"), op("reduce_sum", "loss", x="b")]
+    stack = np.array([[3.0, 4.0], [5.0, 6.0]])
+    asked = {"ops": ops, "stacked": {"all": ["one", "two"]}, "backward": {"target": "loss"}}
+    if as_file:
+        _, found = read_file(client.post(f"{path}/ops", **file_of({"parameter/w": W, "constant/all": stack}, **asked)))
+        gradient = found["grad/w"]
+    else:
+        body = {**asked, "parameters": tensors({"w": W}), "constants": tensors({"all": stack})}
+        gradient = array(client.post(f"{path}/ops", json=body).json()["gradients"]["w"])
+    assert gradient.tolist() == [15.0, 24.0]
+    assert client.get(f"{path}/values/one").status_code == 200
+    problem(client.get(f"{path}/values/all"), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("stacked", "place"),
+    [
+        ({"missing": ["a"]}, "/stacked/missing"),
+        ({"x": ["a"]}, "/stacked/x"),
+        ({"x": ["a", "b", "c"]}, "/stacked/x"),
+        ({"x": ["a", "a"]}, "/stacked/x"),
+        ({"x": ["a", "y"]}, "/stacked/x"),
+    ],
+)
+def test_invalid_stacks_are_refused_with_their_place(client, path, stacked, place):
+    body = {"constants": tensors({"x": X, "y": X}), "stacked": stacked}
+    answer = client.post(f"{path}/ops", json=body)
+    assert answer.status_code == 422
+    assert [e["pointer"] for e in answer.json()["errors"]] == [place]
+    assert client.get(path).json()["next_seq"] == 1

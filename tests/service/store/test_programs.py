@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import resource
 import shutil
 import sqlite3
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from service.store.errors import DirectoryInUse, StorageError, StorageFull, StorageUnavailable, StoreDamaged
-from service.store.programs import FILE, ProgramStore, program_id
+from service.store.program_text import ProgramText, program_id
+from service.store.programs import FILE, ProgramStore
 
-SIGNATURE: dict[str, Any] = {"feeds": [], "parameters": [], "states": [], "blocks": 1, "ops": 0}
+SIGNATURE = b'{"feeds":[]}'
 
 
 def document(number: int, size: int = 10) -> dict[str, Any]:
@@ -25,12 +27,12 @@ def document(number: int, size: int = 10) -> dict[str, Any]:
 
 
 def put(store: ProgramStore, number: int, size: int = 10) -> str:
-    return asyncio.run(store.put(document(number, size), SIGNATURE))[0].id
+    return asyncio.run(store.put(ProgramText.of(document(number, size)), SIGNATURE))[0].id
 
 
 def get(store: ProgramStore, id: str) -> Any:
     found = asyncio.run(store.get(id))
-    return None if found is None else found.document
+    return None if found is None else json.loads(found.text)
 
 
 @contextmanager

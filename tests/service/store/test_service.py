@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -34,8 +35,8 @@ class Accepting(FullQueue):
     """An engine without workers that accepts every program."""
 
     async def call(self, op: str, *args: Any, **more: Any) -> Reply:
-        signature: dict[str, Any] = {"feeds": [], "parameters": [], "states": [], "blocks": 1, "ops": 0, "op_types": {}}
-        return Reply(signature, {}, {}, "wrk_1")
+        signature = b'{"feeds":[],"parameters":[],"states":[],"blocks":1,"ops":0,"op_types":{}}'
+        return Reply({}, {"json": np.frombuffer(signature, np.uint8)}, {}, "wrk_1")
 
 
 @contextmanager
@@ -63,9 +64,9 @@ def checks(client: TestClient) -> set[str]:
 
 def test_a_full_disk_is_a_507_and_keeps_the_registered_programs(tmp_path):
     large = fresh("full")
-    large["blocks"][0]["vars"] += [{"name": f"v{i}", "dtype": "float32", "shape": [2]} for i in range(4000)]
+    large["blocks"][0]["vars"] += [{"name": f"v{i}", "dtype": "float32", "shape": [2]} for i in range(600)]
     with served(tmp_path) as client:
-        with file_sizes(100_000):
+        with file_sizes(30_000):
             refused = problem(client.post("/v1/programs", json={"program": large}), 507, "storage-full")
             assert client.get(f"/v1/programs/{REGRESSION_ID}").status_code == 200
         assert str(tmp_path) not in refused["detail"]

@@ -12,7 +12,7 @@ import pytest
 
 from core.ir.errors import CoreError, ExecutionError
 from service.settings import Settings
-from service.worker import sessions
+from service.worker import sessions, training
 from service.worker.session import WorkerSession
 from service.worker.state import WorkerState
 from tests.programs import Sketch
@@ -58,7 +58,7 @@ class Side:
         """(JSON members, copies of the arrays) of the answer; or the code of the error."""
         asked = {"id": "s", "seq": 1, "fetch": [], "require_finite": False, **args, "returned": returned}
         try:
-            said, arrays = sessions.step(self.state, asked, feeds)
+            said, arrays = training.step(self.state, asked, feeds)
         except CoreError as error:
             return error.code
         timeless = {k: v for k, v in said.items() if k not in ("compiled", "profile")}
@@ -123,7 +123,7 @@ def test_later_steps_do_not_change_earlier_answers(sides):
         given = feeds()
         for side in sides:
             side.step(given)
-        evaluated = [sessions.evaluate(s.state, {"id": "s", "fetch": ["loss"]}, given)[1]["fetch/loss"] for s in sides]
+        evaluated = [training.evaluate(s.state, {"id": "s", "fetch": ["loss"]}, given)[1]["fetch/loss"] for s in sides]
         same(*map(np.array, evaluated))
     assert sides[0].is_bound
 
@@ -177,10 +177,10 @@ def test_a_step_sees_every_other_change_of_its_session(sides):
 
     def update(side: Side) -> None:
         asked = {"id": "s", "seq": 1, "require_finite": False, "tables": {}}
-        sessions.update(side.state, asked, {"w": np.full((3, 2), 0.5, "float32")})
+        training.update(side.state, asked, {"w": np.full((3, 2), 0.5, "float32")})
 
     def ask(side: Side) -> None:
-        sessions.gradients(side.state, {"id": "s", "fetch": [], "returned": "all", "stream": False}, feeds())
+        training.gradients(side.state, {"id": "s", "fetch": [], "returned": "all", "stream": False}, feeds())
 
     bound, plain = sides
     for change in (put, update, ask, lambda side: None):

@@ -1,0 +1,180 @@
+"""Admission of requests, decided from the request line and the header before the body is read.
+
+Every request passes a gate, which bounds the number of requests in progress. A request that finds its gate full waits
+for a short time, unread and without a task, in order of arrival; then it is refused. Answers of accepted requests
+therefore never wait for work on requests that will be refused.
+
+* calls of one session or tape: one gate for each, as wide as its pipeline
+* other calls that may need a worker: one gate, as wide as the queue of the workers
+* uploads of large bodies: one gate, because a slow upload must not take the place of a call
+* everything else (documentation, lists, metrics): one narrow gate
+* bytes of bodies that are being received or used: one gate that counts bytes
+
+`/healthz/live` passes no gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.http.pacer import Pacer
+from service.problems import HttpProblem
+from service.settings import Settings
+
+__all__ = ["SMALL_BODY_BYTES", "Admission", "Gate", "Ticket"]
+
+SMALL_BODY_BYTES = 2**16
+"""Bodies up to this size are received before their request passes a gate; they need no place for uploads."""
+
+ROOM_S = 0.25
+"""Time that a request may wait at a full gate."""
+
+SMOOTHING = 0.05
+LIGHT = 32
+UPLOADS = 64
+LONGEST_RETRY_S = 60
+
+IN_SESSION = re.compile(r"/v1/((?:sessions/ses|tapes/tap)_[a-z2-7]{26})/")
+WORK = re.compile(r"/v1/(?:gradients|programs|sessions|tapes)(?:/|$)")
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A request at a gate. start: called when it may pass. weight: the room that it takes."""
+
+    gate: Gate
+    start: Callable[[], None]
+    weight: int = 1
+    state: str = "new"
+    timer: asyncio.TimerHandle | None = None
+
+    def release(self) -> None:
+        """Leave the gate, or its waiting room. It can be called twice."""
+        self.gate.leave(self)
+
+
+class Gate:
+    """A bound on the sum of weights of the requests that have passed and not yet left."""
+
+    def __init__(self, limit: int, what: str, empty: Callable[[], object] = lambda: None) -> None:
+        """what: the requests that it counts, for problem documents. empty: called when the last request leaves."""
+        self.limit, self.what, self._empty = limit, what, empty
+        self.inside = 0
+        self.waiting: deque[Ticket] = deque()
+        self._left, self._interval = time.monotonic(), 0.1
+
+    def enter(self, ticket: Ticket, refuse: Callable[[Ticket], None]) -> bool:
+        """Whether `ticket` passes now. Otherwise it starts later, or is refused after ROOM_S."""
+        if not self.waiting and self._fits(ticket):
+            self._pass(ticket)
+            return True
+        ticket.state = "waiting"
+        self.waiting.append(ticket)
+        ticket.timer = asyncio.get_running_loop().call_later(ROOM_S, self._refuse, ticket, refuse)
+        return False
+
+    def leave(self, ticket: Ticket) -> None:
+        if ticket.state == "inside":
+            ticket.state = "gone"
+            now = time.monotonic()
+            self._interval += SMOOTHING * (now - self._left - self._interval)
+            self._left = now
+            self.inside -= ticket.weight
+            self._admit()
+        elif ticket.state == "waiting":
+            self._drop(ticket)
+            self._admit()  # a lighter request behind it may fit
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until the waiting requests have passed, by the recent rate; spread, so that not all clients come at
+        once."""
+        expected = (len(self.waiting) + 1) * self._interval
+        return max(1, min(LONGEST_RETRY_S, math.ceil(expected * random.uniform(1, 2))))
+
+    def refusal(self) -> HttpProblem:
+        """The problem for a request that found no place."""
+        detail = f"the limit of {self.limit} {self.what} at a time is reached"
+        return HttpProblem("queue-full", detail, headers={"Retry-After": str(self.retry_after)})
+
+    def _fits(self, ticket: Ticket) -> bool:
+        return not self.inside or self.inside + ticket.weight <= self.limit
+
+    def _pass(self, ticket: Ticket) -> None:
+        ticket.state = "inside"
+        self.inside += ticket.weight
+
+    def _admit(self) -> None:
+        while self.waiting and self._fits(self.waiting[0]):
+            ticket = self.waiting[0]
+            self._drop(ticket)
+            self._pass(ticket)
+            ticket.start()
+        if not self.inside and not self.waiting:
+            self._empty()
+
+    def _drop(self, ticket: Ticket) -> None:
+        ticket.state = "gone"
+        self.waiting.remove(ticket)  # usually the first
+        if ticket.timer is not None:
+            ticket.timer.cancel()
+            ticket.timer = None
+
+    def _refuse(self, ticket: Ticket, refuse: Callable[[Ticket], None]) -> None:
+        self._drop(ticket)
+        self._admit()
+        refuse(ticket)
+
+
+@dataclass(slots=True)
+class Admission:
+    """The gates of one service, and the pacer of its refusals."""
+
+    settings: Settings
+    answered: Callable[[str, str, int], None] = lambda method, route, status: None
+    """Called with (method, route, status) of each request that the protocol answers itself."""
+    pacer: Pacer = field(default_factory=Pacer)
+    calls: Gate = field(init=False)
+    light: Gate = field(init=False)
+    uploads: Gate = field(init=False)
+    body_bytes: Gate = field(init=False)
+    _sessions: dict[str, Gate] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        workers = max(2, self.settings.workers)
+        self.calls = Gate(workers * (1 + self.settings.queue_per_worker), "calls")
+        self.light = Gate(LIGHT, "requests")
+        self.uploads = Gate(UPLOADS, "uploads")
+        self.body_bytes = Gate(self.settings.body_bytes_in_flight, "bytes of bodies")
+
+    def gates(self, path: str, body_bytes: int | None) -> list[Gate]:
+        """The gates that a request passes, in order. body_bytes: the declared size of its body; None if unknown."""
+        found = IN_SESSION.match(path)
+        if found is not None:
+            gates = [self._of_session(found[1])]
+        elif WORK.match(path) is None:
+            gates = [self.light]
+        elif body_bytes is None or body_bytes > SMALL_BODY_BYTES:
+            gates = [self.uploads]
+        else:
+            gates = [self.calls]
+        if body_bytes is None or body_bytes > SMALL_BODY_BYTES:
+            gates.append(self.body_bytes)
+        return gates
+
+    def _of_session(self, name: str) -> Gate:
+        """The gate of one session or tape. It exists while requests use it, also for ids of no session."""
+        gate = self._sessions.get(name)
+        if gate is None:
+            kind = "session" if name.startswith("sessions") else "tape"
+            forget = lambda: self._sessions.pop(name, None)
+            gate = Gate(1 + self.settings.session_pipeline, f"calls of this {kind}", forget)
+            self._sessions[name] = gate
+        return gate
