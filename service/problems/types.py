@@ -74,7 +74,7 @@ _ROWS: tuple[tuple[str, tuple[int, ...], str, bool, str, str], ...] = (
      "A member or parameter of the request is missing, unknown, or has a wrong type or value.",
      "Correct the members and parameters listed under errors."),
     ("limit-exceeded", (422, 400), "A limit is exceeded", False,
-     "The request is larger or nested deeper than the service accepts, or its call needs more memory than a worker has.",
+     "The request is larger or nested deeper than accepted, or its call needs more memory than a worker has.",
      "Make the request smaller. GET /v1 lists the limits; the analysis of a program predicts its memory."),
     ("shape-mismatch", (422,), "Shapes do not fit", False,
      "The shape of a tensor does not fit its data or the declaration in the program.",
