@@ -58,7 +58,7 @@ OPS: dict[str, tuple[dict[str, list[int]], list[dict[str, Any]]]] = {
         [op("cumsum", "b", x="a", attrs={"axis": 0}), op("logcumsumexp", "y", x="b", attrs={"axis": 0})],
     ),
     "einsum": (
-        {"a": [1000, 700]},
+        {"a": [600, 700]},
         [op("einsum", "y", x=["a", "a"], attrs={"equation": "ij,kj->ikj"})],
     ),
     "svd": ({}, [noise("a", 2500, 2500), op("svd", "y", slot="u", x="a")]),
