@@ -218,7 +218,8 @@ class _Answers:
             if self._count * value.nbytes > most:
                 text = f"{name} of {self._count} batches has {self._count * value.nbytes} bytes, more than {most}"
                 raise ExecutionError(text, "too_large")
-            require(self._state.host_memory, self._count * value.nbytes, f"{name} of {self._count} batches")
+            # twice: the answer is copied to shared memory
+            require(self._state.host_memory, 2 * self._count * value.nbytes, f"the answer with {name} of all batches")
             stack = self._arrays[name] = np.empty((self._count, *value.shape), value.dtype)
         elif stack.shape[1:] != value.shape:
             raise ExecutionError(

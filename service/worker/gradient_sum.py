@@ -12,7 +12,7 @@ import numpy as np
 from core.ir.precision import HALVES
 from core.runtime.sparse_rows import RowArray
 
-__all__ = ["GradientSum", "Reduction"]
+__all__ = ["GradientSum", "Reduction", "nbytes_of"]
 
 Reduction = Literal["sum", "mean"]
 
@@ -56,6 +56,11 @@ class GradientSum:
             else value / self.count
             for name, value in self.sums.items()
         }
+
+
+def nbytes_of(gradient: Any) -> int:
+    """Bytes of a gradient, dense or as rows of a table."""
+    return int((gradient.values if isinstance(gradient, RowArray) else gradient).nbytes)
 
 
 def _wide(gradient: Any) -> Any:

@@ -94,7 +94,8 @@ class HostMemory:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._trim()
         self._private, self._data = self._pages()
-        self._base = max(0, self._private - self._allocated()[0])
+        allocated, self._free = self._allocated()
+        self._base = max(0, self._private - allocated)
         self._most = limit - limit // RESERVE
 
     @property
@@ -117,7 +118,8 @@ class HostMemory:
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
         private, data = self._pages()
-        surely = self.capacity - (data - self._data) - self.answers()  # mapped memory is at least what is in use
+        # all that is mapped and was not in use at the start may be in use now
+        surely = self.capacity - (data - self._data + self._free) - self.answers()
         if wanted <= surely:
             return surely
         left = self.capacity - self.used()

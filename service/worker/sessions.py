@@ -60,9 +60,11 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             )
     given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
     slots = _slots_of(cached, training)
-    _check_memory(state, training, [v.type for v in variables if v.name not in given], slots)
-    first = initial_parameters(variables, args["initializers"], args["seed"], parameter_roles(cached.program))
-    values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
+    drawn = [v for v in variables if v.name not in given]
+    _check_memory(state, training, [v.type for v in drawn], slots)
+    initializers = {name: each for name, each in args["initializers"].items() if name not in given}
+    first = initial_parameters(drawn, initializers, args["seed"], parameter_roles(cached.program))
+    values = given | {name: state.xp.asarray(value) for name, value in first.items()}
     session = WorkerSession(
         cached=cached,
         query=query,

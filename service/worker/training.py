@@ -32,8 +32,9 @@ from service.worker.computed import (
 )
 from service.worker.given import FLAWED
 from service.worker.given_gradients import given_gradients
-from service.worker.gradient_sum import GradientSum
+from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.running import answer_of, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
@@ -169,6 +170,8 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         warned, finite = warned or _warned(session, out, result), finite and result["finite"]
         written = {name: value.copy() for name, value in out.states.items()}
         outs.append(out if count is None else kept(out))
+        if not total.sums:
+            require(state.memory, sum([nbytes_of(each) for each in out.gradients.values()]), "the sum of gradients")
         total.add(out.gradients, session.trained, state.xp)
     if count is not None:
         result, arrays = answer_of(state, compiled, stacked(state, outs), "none")
