@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from backpass_client.arguments import Signature, attributes_as_json
-from backpass_client.batch import Batch, Inputs, RecordedOp, Structures, document
+from backpass_client.batch import Batch, Inputs, RecordedOp, Structures, document, in_stacks
 from backpass_client.connection import Service, quoted
 from backpass_client.errors import BackpassError, Refused
 from backpass_client.expression import Expression, Playback, Recorder, current_tape
@@ -197,7 +197,10 @@ class Tape:
         ops = tuple(batch.ops)
         try:
             known = self._structures.get(ops)
-            given = {**batch.leaves, **tensors}
+            leaves, stacked = in_stacks(batch.leaves)
+            given = {**leaves, **tensors}
+            if stacked:
+                asked["stacked"] = stacked
             if known is not None:
                 try:
                     said, found = self._calls.send("ops", {"structure": known[0], **asked}, given)

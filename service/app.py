@@ -73,6 +73,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # `system` serves the document as bytes
         lifespan=_lifespan,
         # an unknown path is a 404: some clients drop the body of a redirected POST
         redirect_slashes=False,
@@ -87,7 +88,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
     app.state.calls = Calls(engine, app.state.metrics)
-    app.state.codec = Codec(settings)
+    app.state.codec = Codec(settings, getattr(engine, "room", None))
     app.state.admission = Admission(
         settings, lambda method, route, status: app.state.metrics.request(method, route, status, 0.0, 0)
     )

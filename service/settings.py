@@ -113,7 +113,10 @@ class Settings(BaseSettings):
         15.0, gt=0.2, description="Time without a heartbeat after which a worker is replaced."
     )
     cancel_grace: float = Field(
-        2.0, ge=0, description="Time that a worker gets to end a canceled call before it is replaced."
+        2.0,
+        ge=0,
+        description="Time that a worker gets to end a canceled call before it is replaced; a worker with sessions or "
+        "tapes gets ten times as much.",
     )
 
     # Time

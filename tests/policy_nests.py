@@ -17,7 +17,7 @@ Inner = Callable[[], None]
 def nest(construct: str, depth: int, memory: str = "store", trips: int = 1) -> Sketch:
     """A program of `depth` nested blocks of one construct. Each level multiplies h by w before and after its block."""
     s = Sketch()
-    s.param("w", [0.9, 0.8])
+    s.param("w", [1.01, 0.99])
     s.feed("xs", [[0.1, 0.2]] * trips)
     s.feed("yes", True, "bool")
     s.feed("first", 0, "int64")

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 OWNERS = {
-    "gc.disable": {"core/ir/recursion.py"},
+    "gc.disable": {"core/ir/recursion.py", "core/runtime/forked.py"},  # any process; the child of an op
     "gc.enable": {"core/ir/recursion.py"},
     "sys.setrecursionlimit": {"core/ir/recursion.py"},
     "llvm.initialize_native_target": {"core/codegen/machine.py"},
@@ -20,9 +20,15 @@ OWNERS = {
     "llvm.add_symbol": {"core/codegen/machine.py"},
     "scipy_openblas_set_num_threads": {"core/codegen/blas.py"},
     "os.dup2": {"core/codegen/compiler_main.py"},  # the compiler process
-    "prctl": {"core/codegen/compiler_main.py", "service/worker/main.py"},  # the compiler process; a worker
+    # the compiler process; the child of an op; a worker
+    "prctl": {"core/codegen/compiler_main.py", "core/runtime/forked.py", "service/worker/main.py"},
+    "os.nice": {"core/codegen/compiler_main.py"},  # the compiler process
+    "warnings.simplefilter": {"core/runtime/forked.py"},  # restored at once
     "faulthandler.enable": {"service/worker/main.py"},
-    "resource.setrlimit": {"service/worker/main.py"},
+    "resource.setrlimit": {
+        "core/codegen/compiler_main.py",
+        "service/worker/memory.py",
+    },  # the compiler process; a worker
     "sys.setswitchinterval": {"service/worker/main.py"},
     "threading.stack_size": {"service/worker/compiling.py"},
     "signal.signal": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
@@ -34,8 +40,8 @@ OWNERS = {
 OTHERS = {
     "gc.freeze", "gc.set_threshold", "gc.set_debug", "sys.settrace", "sys.setprofile", "threading.settrace",
     "threading.setprofile", "signal.setitimer", "signal.set_wakeup_fd", "faulthandler.register", "locale.setlocale",
-    "os.chdir", "os.umask", "os.nice", "os.putenv", "os.sched_setaffinity", "np.seterr", "np.seterrcall",
-    "np.set_printoptions", "np.setbufsize", "warnings.simplefilter", "warnings.filterwarnings", "random.seed",
+    "os.chdir", "os.umask", "os.putenv", "os.sched_setaffinity", "np.seterr", "np.seterrcall",
+    "np.set_printoptions", "np.setbufsize", "warnings.filterwarnings", "random.seed",
     "np.random.seed", "multiprocessing.set_start_method",
 }  # fmt: skip
 """Switches that no file sets."""

@@ -266,9 +266,13 @@ class Adjoint:
         return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)
 
     def inside(self, block: Block) -> Adjoint:
-        """The backward pass of an inner block of one of the ops, with the same hooks."""
+        """The backward pass of an inner block of one of the ops, with the same hooks.
+
+        Ops that belong to no op of the inner block, such as sums over trips, have the location of the outer op.
+        """
         own = self.cotangents
         inner = Adjoint(block, activity=self.activity, hooks=own.hooks, root=False, densified=own.densified)
+        inner.b.location = self.b.location
         self._inner.append(inner)
         return inner
 

@@ -19,7 +19,7 @@ from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
-from core.codegen.rows import row_function
+from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import tile, tile_of
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import mask, move, slices_of, store_lanes
@@ -220,10 +220,12 @@ class _Panel:
             f.store(total, address, which)
         if p.then is not None:
             with f.when(last):
-                f.do(f"call void @{self._then()}({', '.join(map(str, operands))}, i64 0, i64 {rows})")
+                name, polls = self._then()
+                given = [*operands, *([f.stop] if polls else [])]
+                f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {rows})")
 
-    def _then(self) -> str:
-        """The epilogue as a function for the rows of one tile."""
+    def _then(self) -> tuple[str, bool]:
+        """The epilogue as a function for the rows of one tile, and whether that polls."""
         kernel, p = self.p.then, self.p
         assert kernel is not None
         operands = list(kernel.operands)
@@ -231,7 +233,7 @@ class _Panel:
             for i in p.own:
                 operands[i] = replace(operands[i], outer=(p.tile[1],))
         rows = replace(kernel, outer=(p.tile[0],), inner=self.columns, operands=tuple(operands))
-        return self.module.function(rows, "rows", lambda name: row_function(name, rows))
+        return self.module.function(rows, "rows", lambda name: row_function(name, rows)), rows_poll(rows)
 
     def _operands(self, row: IRValue, c: IRValue) -> list[IRValue]:
         """The address of the first element of a tile in each operand of the epilogue."""

@@ -12,7 +12,8 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 
 from core.codegen import kernels, parallel
-from core.codegen.flow import grow_function, write_branch, write_loop
+from core.codegen.apart import NESTED, write_apart
+from core.codegen.flow import grow_function, slot_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
@@ -66,7 +67,7 @@ def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | Non
     writer.finish()
     module.functions += [f, _enter(params)]
     if plan.stacks:
-        module.functions.append(grow_function(plan.target.min_stack_bytes))
+        module.functions += [grow_function(plan.target.min_stack_bytes), slot_function()]
     return module
 
 
@@ -85,6 +86,7 @@ class _Step(StepWriter):
     """Writes every kind of instruction into the step."""
 
     _exit: str | None = None
+    _nesting = 0
 
     def sequence(self, body: Sequence) -> None:
         """Write all instructions of `body`. The code reads the stop word after every stretch of long work."""
@@ -182,12 +184,33 @@ class _Step(StepWriter):
             self.kernel(each)
         elif isinstance(each, Interpreted):
             self.interpreted(each)
-        elif isinstance(each, Loop):
-            write_loop(self, each)
-        elif isinstance(each, Branch):
-            write_branch(self, each)
+        elif isinstance(each, Loop | Branch):
+            self.nested(each)
         else:
             raise TypeError(each)
+
+    def nested(self, each: Loop | Branch) -> None:
+        """Write a loop or a branch, deep inside of others as a separate function."""
+        outer = self._nesting, self._exit
+        self._nesting += 1
+        if self._nesting <= NESTED:
+            self._nest(each)
+        else:
+            self._nesting, self._exit = 1, None
+
+            def whole() -> None:
+                self._nest(each)
+                self.finish()
+
+            write_apart(self, each, whole)
+            self._exit = outer[1]
+        self._nesting = outer[0]
+
+    def _nest(self, each: Loop | Branch) -> None:
+        if isinstance(each, Loop):
+            write_loop(self, each)
+        else:
+            write_branch(self, each)
 
     # --- kernels -------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ __all__ = ["StepWriter"]
 class StepWriter(ABC):
     """Appends code to the function `f`.
 
+    arguments:  the parameters of the step, which are the first ones of each function.
     roots:      addresses of roots that are known at this place in the code.
     recordings: of each recording, its first slot and its length.
     cursors:    of each stack, the variable with the number of its first free slot.
@@ -31,6 +32,7 @@ class StepWriter(ABC):
     def __init__(
         self, module: Module, f: Function, plan: Plan, arena: ArenaMap, threads: int, timer: Timer | None
     ) -> None:
+        self.arguments = f.params
         self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
         self.timer = timer
         self.roots: dict[Root, IRValue] = {plan.error.root: f.param("control")}

@@ -14,6 +14,7 @@ import numpy as np
 from core.compiler.compile import Executable, Outputs
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
+from core.runtime.sparse_rows import RowArray
 
 __all__ = ["Trainer"]
 
@@ -45,17 +46,25 @@ class Trainer:
             self._last = self._bound.step(self._run, self._seed, self.steps)
             self._bound.keep()
         else:
+            self._keep(self._last)
             known = {v.name for v in self._executable.inputs}
-            held = self.values()
-            values = {name: value for name, value in {**held, **feeds}.items() if name in known or name not in held}
-            self._last = self._executable.step(values, self._seed, self.steps)
-            self._values = self.values()
+            held = {name: value for name, value in self._values.items() if name in known}
+            self._last = self._executable.step({**held, **feeds}, self._seed, self.steps)
+            self._keep(self._last)
             self._bound = bind_step(self._executable, self._values)
         self.steps += 1
         return self._last.loss.item()
 
     def values(self) -> dict[str, Any]:
         """Copies of the current parameters, states and optimiser state."""
-        for place in KEPT:
-            self._values |= getattr(self._last, place)
+        self._keep(self._last)
         return {name: np.array(value) for name, value in self._values.items()}
+
+    def _keep(self, outputs: Outputs) -> None:
+        """Make the results of a step the current values. Of a sparse table only the rows that changed are written."""
+        results = {name: value for place in KEPT for name, value in getattr(outputs, place).items()}
+        arrays = {name: np.array(value) for name, value in results.items() if not isinstance(value, RowArray)}
+        self._values |= arrays  # copied first: a result may be a view of a table
+        for name, value in results.items():
+            if isinstance(value, RowArray):
+                value.write(self._values[name])

@@ -7,6 +7,8 @@ nest among the lifetimes of the other arrays. A budget therefore compares many m
 them. The plan with the least work that fits is compiled as a whole, to check its peak.
 
     memory    peak bytes of a step
+    scratch   temporary bytes of one op
+    views     ops that allocate nothing
     work      floating-point operations
     nests     the ops of block 0 that contain loops
     variants  one nest under other memory policies

@@ -47,6 +47,7 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "qr_factor": (2.5, 2.5),
     "read_rows": (2.0, 2.0),
     "roi_positions": (3.0, 3.0),
+    "segment_max": (2.0, 2.0),
     "slogdet": (2.5, 2.5),
     "det": (2.5, 2.5),
     "solve": (2.0, 3.0),
@@ -56,6 +57,7 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "inverse": (2.0, 2.0),
     "cholesky_factor": (2.0, 2.0),
     "softplus": (1.0, 3.0),
+    "window_sizes": (1.0, 2.0),
     "triangular_solve": (3.0, 4.0),
     "correlate": (3.0, 3.0),
     "correlate_filter_adjoint": (3.0, 3.0),
@@ -84,7 +86,6 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "randperm": (1, 11),
     "truncated_gaussian": (1, 10),
     "uniform_random": (1, 10),
-    "uniform_random_like": (10, 2),
     "unique_positions": (4, 3),
 }
 """Temporary words of eight bytes for each element of the operands, and for each element of the outputs, of kernels that
@@ -104,8 +105,9 @@ def scratch_bytes(op: str, inputs: Iterable[Type | None], outputs: Sequence[Type
     read, written = sum(map(byte_size, operands)), sum(map(byte_size, outputs))
     # kernels widen 16-bit floats to float32
     halves = 2 * sum(byte_size(type) for type in (*operands, *outputs) if _is_half(type))
-    if op in WORDS:
-        each, out = WORDS[op]
+    words = WORDS.get(op) or WORDS.get(op.removesuffix("_like"))  # random numbers in the shape of an operand
+    if words is not None:
+        each, out = words
         return round(WORD * (each * sum(map(_elements, operands)) + out * sum(map(_elements, outputs))))
     each, out = (0.0, 0.0) if op in IN_PLACE else BYTES.get(op, DEFAULT)
     return round(each * read + out * written) + halves

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,13 @@ from core.ir import TensorType, Variable
 from core.ir.errors import ProgramError
 from core.ir.patterns import first_match, matches
 from core.ir.slot_roles import Role
+from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 
 __all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters"]
+
+PIECE = 1 << 20
+"""Random numbers that are drawn at a time."""
 
 INITIALIZERS: dict[str, dict[str, float]] = {
     "zeros": {},
@@ -105,36 +110,58 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
     attrs = INITIALIZERS[kind] | given
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     draw = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    numbers: Any
     fan_in, fan_out = _fans(type.shape)
     if kind in ("zeros", "ones", "constant"):
-        values: Any = np.full(type.shape, {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0)))
-    elif kind == "uniform":
+        value = {"zeros": 0.0, "ones": 1.0}.get(kind, attrs.get("value", 0.0))
+        with np.errstate(over="ignore"):
+            one = np.asarray(value).astype(as_dtype(type.dtype))
+        _check_finite(name, type, one)
+        return np.full(type.shape, one)
+    if kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
             raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
         if math.isinf(attrs["max"] - attrs["min"]):
             raise ProgramError(f"the range of the initialiser of {name!r} is too wide", "bad_initializer")
-        values = draw.uniform(attrs["min"], attrs["max"], type.shape)
+        numbers = partial(draw.uniform, attrs["min"], attrs["max"])
     elif kind == "normal":
         if attrs["std"] < 0:
             raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
-        values = draw.normal(attrs["mean"], abs(attrs["std"]), type.shape)  # NumPy refuses -0.0
+        numbers = partial(draw.normal, attrs["mean"], abs(attrs["std"]))  # NumPy refuses -0.0
     elif kind == "unit_rows":  # rows whose squares add up to about 1
-        values = draw.normal(0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)), type.shape)
+        numbers = partial(draw.normal, 0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)))
     else:
         # variance 2 / (fan_in + fan_out): Glorot and Bengio 2010; 2 / fan_in: He et al. 2015
         fan = (fan_in + fan_out) / 2 if kind.startswith("glorot") else fan_in / 2
         std = 1.0 / math.sqrt(max(fan, 1.0))
         if kind.endswith("uniform"):
-            values = draw.uniform(-std * math.sqrt(3.0), std * math.sqrt(3.0), type.shape)
+            numbers = partial(draw.uniform, -std * math.sqrt(3.0), std * math.sqrt(3.0))
         else:
-            values = draw.normal(0.0, std, type.shape)
-    with np.errstate(over="ignore"):
-        found = np.asarray(values).astype(as_dtype(type.dtype))
-    if not np.isfinite(found).all():
+            numbers = partial(draw.normal, 0.0, std)
+    return _drawn(name, type, numbers)
+
+
+def _drawn(name: str, type: TensorType, numbers: Callable[[int], np.ndarray]) -> np.ndarray:
+    """An array of random numbers, drawn in pieces: the same numbers as in one piece, and a stop between two pieces.
+
+    Raises ProgramError (bad_initializer) for numbers that are not finite in the dtype.
+    """
+    found = np.empty(math.prod(type.shape), as_dtype(type.dtype))
+    for start in range(0, found.size, PIECE):
+        poll()
+        piece = found[start : start + PIECE]
+        with np.errstate(over="ignore"):
+            piece[...] = numbers(piece.size)
+        _check_finite(name, type, piece)
+    return found.reshape(type.shape)
+
+
+def _check_finite(name: str, type: TensorType, values: np.ndarray) -> None:
+    """Raises ProgramError (bad_initializer) unless all values are finite."""
+    if not np.isfinite(values).all():
         raise ProgramError(
             f"the initialiser of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
         )
-    return found
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -25,6 +25,11 @@ The interface for devices, and machine code in this process:
     stop           a thread that sets the stop word of steps that must end
     memory         arenas, results and stacks
 
+The memory of a process:
+
+    memory_limit   the protocol `MemoryLimit`: how much memory is left
+    admission      the check of the predicted peak before a run
+
 This package imports no code generator, and import-linter holds it to that. A generator implements `Backend`: it has a
 `Target` for the planner (`core.plan.target`) and `compile(plan) -> Region`. `core.codegen.backend` is the CPU's, and
 `core.compiler` puts it into each executable. A generator for another device brings its own `Region`, which runs arrays
@@ -37,5 +42,7 @@ milliseconds. One thread polls the limits of all running steps.
 Memory. The reference executor frees a value after its last use. A worker may hold hundreds of compiled steps and runs
 one at a time: large arenas are shared, so all steps together take one arena of the size of the largest. A large result
 reuses the memory of an earlier result of its type that nothing refers to any more. Stacks stay with their step, so that
-only its first runs allocate.
+only its first runs allocate. If a run has a memory limit, its predicted peak is checked before it starts, and every
+large allocation that only the run determines is checked before it is made: an op whose operands decide about its sizes,
+the record of a loop, an arena. Idle arenas, results and stacks are freed if that makes room.
 """

@@ -38,6 +38,10 @@ class Region(Protocol):
         """Device memory for intermediate arrays and partial results while it runs, in bytes."""
 
     @property
+    def own_bytes(self) -> int:
+        """Device memory that the region holds between runs and shares with no other, without stacks."""
+
+    @property
     def stack_bytes(self) -> int:
         """Device memory for recorded values at present, in bytes; it grows in a run that records more."""
 

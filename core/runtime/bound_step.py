@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,11 @@ from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.run import Run
 
 __all__ = ["KEPT", "BoundStep", "bind_step"]
+
+SUMMED = (np.dtype("float32"), np.dtype("float64"))
+
+LINE = 16
+"""Elements of a float32 array in a cache line."""
 
 KEPT = ("parameters", "optimizer_state", "states")
 """The results of a step that are inputs of the next step."""
@@ -32,7 +38,9 @@ class BoundStep:
         self._feeds = [(i, v.name, v.type.shape, as_dtype(v.type.dtype)) for i, v in _of_role(inputs, "feed")]
         self._keys = [i for i, _ in _of_role(inputs, "key")]
         given = [None if v.role in ("feed", "key") else checked(v, values[v.name], np) for v in inputs]
-        first = [a if a is None else region.readable(a) for a in given] + region.results()
+        results = region.results()
+        self._flat = _side_by_side(executable, results)
+        first = [a if a is None else region.readable(a) for a in given] + results
         second = list(first)
         where = {v.name: i for i, v in enumerate(inputs)}
         for i, result in enumerate(executable.layout, count):
@@ -66,6 +74,33 @@ class BoundStep:
             given = self._readable(value)
             self._put(i, given)
             self._fed[i] = value if given is value else None  # the source of a copy may change
+        return True
+
+    def series(self, stacked: Mapping[str, np.ndarray]) -> Callable[[int], None]:
+        """A function that binds element i of each of `stacked`, feeds of many steps, in place of another `takes`.
+
+        stacked: arrays [count, *shape] of feeds whose elements `takes` has accepted before. The other feeds stay.
+        """
+        places = {name: i for i, name, *_ in self._feeds}
+        whole = [(places[name], self._readable(value)) for name, value in stacked.items()]
+        tables = [given for given, _ in self._turns]
+
+        def bind(number: int) -> None:
+            for i, value in whole:
+                each = value[number, ...]
+                self._fed[i] = None
+                for given in tables:
+                    given.put(i, each)
+
+        return bind
+
+    def has_finite_gradients(self) -> bool:
+        """Whether all gradients of the last step are finite. They lie side by side, so that one sum shows it."""
+        for flat, gradients in self._flat:
+            if flat.dtype in SUMMED and math.isfinite(np.vdot(flat, flat)):
+                continue  # an infinite sum proves nothing: it may have overflowed
+            if not all(np.isfinite(each).all() for each in gradients):
+                return False
         return True
 
     def step(self, run: Run, seed: int, step: int) -> Outputs:
@@ -107,6 +142,25 @@ def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | 
     region = executable.machine.region if executable.machine is not None else None
     whole = all(each.place != "rows" and each.table is None for each in executable.layout)
     return BoundStep(executable, region, values) if whole and region is not None else None
+
+
+def _side_by_side(executable: Executable, results: list[np.ndarray]) -> list[tuple[np.ndarray, list[np.ndarray]]]:
+    """Replace the gradients among `results` by views of one array for each dtype; returns these with their views."""
+    places: dict[np.dtype, list[int]] = {}
+    for i, each in enumerate(executable.layout):
+        if each.place == "gradients":
+            places.setdefault(results[i].dtype, []).append(i)
+    found = []
+    for dtype, indices in places.items():
+        sizes = [-(-results[i].size // LINE) * LINE for i in indices]  # padded with zeros to whole cache lines
+        flat = np.zeros(sum(sizes), dtype)
+        start = 0
+        for i, size in zip(indices, sizes, strict=True):
+            shape = results[i].shape
+            results[i] = flat[start : start + results[i].size].reshape(shape)
+            start += size
+        found.append((flat, [results[i] for i in indices]))
+    return found
 
 
 def _of_role(inputs: tuple[Variable, ...], role: str) -> list[tuple[int, Variable]]:

@@ -1,8 +1,8 @@
 """An op in a forked child of this process, so that it can be stopped at any moment.
 
 A kernel of numpy, BLAS or LAPACK reads no stop word. The child inherits the inputs (copy on write), runs the kernel and
-writes the results to memory that this process then maps; this process polls the limits of the run meanwhile and kills
-the child when the run must end. A child that crashes or that the kernel kills for memory ends the op, not the process.
+writes the results to a file in memory, which this process reads; meanwhile this process polls the limits of the run and
+kills the child when the run must end. A child that crashes, or that the system kills for memory, ends the op alone.
 
 Only the thread that forks goes on in the child, so the child must not wait for any other thread: it runs one kernel,
 collects no garbage and leaves by `os._exit`. OpenBLAS and the allocator of glibc prepare themselves for a fork.
@@ -19,7 +19,6 @@ import select
 import signal
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from errno import ENOMEM, ENOSPC
@@ -44,15 +43,13 @@ PIECE = 1 << 26
 ALIGNMENT = 64
 """Results start at multiples of so many bytes."""
 
-PR_SET_PDEATHSIG, MADV_DONTNEED = 1, 4
+PR_SET_PDEATHSIG, MADV_DONTNEED, FALLOC_FL_PUNCH_HOLE = 1, 4, 3  # a hole keeps the size: 1 | 2
 
 BUILTIN = {each.__name__: each for each in (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError)}
 """Errors of kernels that the executor explains; they are raised again as they are."""
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC = ctypes.CDLL(None)
+_LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
@@ -81,7 +78,7 @@ def call_in_child(run: Run, function: Callable[..., Any], *args: Any) -> Any:
             os.waitpid(child, 0)
             raise
         _, status = os.waitpid(child, 0)
-        return _outcome(report, os.waitstatus_to_exitcode(status), memory)
+        return _outcome(report, os.waitstatus_to_exitcode(status), memory, run)
 
 
 def _fork() -> int:
@@ -110,7 +107,7 @@ def _report(reading: int, run: Run) -> bytes:
             return report
 
 
-def _outcome(report: bytes, status: int, memory: int) -> Any:
+def _outcome(report: bytes, status: int, memory: int, run: Run) -> Any:
     """The results that the child reported, or its error raised."""
     if status in (-signal.SIGKILL, -signal.SIGBUS):  # the memory of results raises SIGBUS when no page is free
         raise MemoryError("the process of an op was killed")
@@ -120,41 +117,38 @@ def _outcome(report: bytes, status: int, memory: int) -> Any:
     said = json.loads(report)
     if "error" in said:
         raise _error(said)
-    mapped = _map(memory, said["size"])
-    arrays = tuple(_array(mapped, each) for each in said["arrays"])
+    arrays = tuple(_array(memory, each, run) for each in said["arrays"])
     return arrays if said["is_tuple"] else arrays[0]
 
 
-def _map(memory: int, size: int) -> Any:
-    """The file `memory` as a buffer. It is unmapped with its last array; `mmap.mmap` would keep a descriptor too."""
-    if not size:
-        return b""
-    address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, memory, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise MemoryError("the results of an op cannot be mapped")
-    buffer = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(buffer, _LIBC.munmap, address, size).atexit = False  # arrays may live until the process ends
-    return buffer
-
-
 def _error(said: dict[str, Any]) -> BaseException:
+    """The error that the child reported."""
     name, message = said["error"], said["message"]
     if name == "MemoryError":
         return MemoryError(message)
     if name in BUILTIN:
         return BUILTIN[name](message)
-    if "code" in said:
-        return getattr(errors, name)(message, said["code"], suggestion=said["suggestion"])
+    if "fields" in said:
+        kind: type[CoreError] = getattr(errors, name)
+        error = kind.__new__(kind, message)
+        vars(error).update(said["fields"])
+        return error
     return InternalError(f"{name}: {message}\n{said['traceback']}")
 
 
-def _array(memory: Any, said: dict[str, Any]) -> np.ndarray:
+def _array(memory: int, said: dict[str, Any], run: Run) -> np.ndarray:
     """One result: its elements lie in the order of `axes`, and those with `repeats` are one element repeated."""
-    dtype, shape, axes, offset = as_dtype(said["dtype"]), said["shape"], said["axes"], said["offset"]
+    shape, axes = said["shape"], said["axes"]
     stored = [1 if i in said["repeats"] else n for i, n in enumerate(shape)]
-    count = int(np.prod(stored, dtype=np.int64))
-    flat = np.frombuffer(memory, dtype, count, offset) if count else np.empty(0, dtype)
-    array = flat.reshape([stored[i] for i in axes]).transpose(np.argsort(axes))
+    array = np.empty([stored[i] for i in axes], as_dtype(said["dtype"]))
+    data = array.reshape(-1).view(np.uint8)
+    at = 0
+    while at < data.size:
+        run.poll()
+        count = os.preadv(memory, [data[at : at + PIECE].data], said["offset"] + at)
+        _LIBC.fallocate(memory, FALLOC_FL_PUNCH_HOLE, said["offset"] + at, count)
+        at += count
+    array = array.transpose(np.argsort(axes))
     return np.broadcast_to(array, shape) if said["repeats"] else array
 
 
@@ -207,8 +201,7 @@ def _stored(result: Any, memory: int) -> dict[str, Any]:
             {"dtype": str(array.dtype), "shape": array.shape, "axes": axes, "repeats": repeats, "offset": offset}
         )
         offset += -(-once.nbytes // ALIGNMENT) * ALIGNMENT
-    os.ftruncate(memory, offset)
-    return {"arrays": said, "is_tuple": isinstance(result, tuple), "size": offset}
+    return {"arrays": said, "is_tuple": isinstance(result, tuple)}
 
 
 def _write(memory: int, data: np.ndarray, offset: int, frees: bool) -> None:
@@ -228,10 +221,9 @@ def _write(memory: int, data: np.ndarray, offset: int, frees: bool) -> None:
 
 def _told(error: BaseException) -> dict[str, Any]:
     """The report about an error."""
-    if isinstance(error, CoreError) and type(error) is not errors.InvalidProgram:
-        return {
-            "error": type(error).__name__, "message": error.message, "code": error.code, "suggestion": error.suggestion
-        }  # fmt: skip
+    if isinstance(error, CoreError) and hasattr(errors, type(error).__name__):
+        fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
+        return {"error": type(error).__name__, "message": error.message, "fields": fields}
     known = next((name for name, each in BUILTIN.items() if isinstance(error, each)), None)
     no_room = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (ENOMEM, ENOSPC))
     name = "MemoryError" if no_room else known or type(error).__name__

@@ -143,6 +143,11 @@ class NativeRegion:
         return failed or (STOPPED if control[STOP] else 0)  # kernels were cut short, so the results are wrong
 
     @property
+    def own_bytes(self) -> int:
+        """Memory that the region holds between runs and shares with no other, without what its stacks grow by."""
+        return self.arena_bytes if self._arenas.is_small else 0
+
+    @property
     def stack_bytes(self) -> int:
         """Memory of the stacks at present, in bytes; it grows in a run that records more."""
         return self._stacks.nbytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.ir import Block, Op
-from core.plan.data import Instruction
+from core.plan.data import Instruction, Interpreted
 
 __all__ = ["Spent", "Times"]
 
@@ -36,8 +36,14 @@ class Times:
     ops: dict[int, tuple[Op, Block, Spent]] = field(default_factory=dict)
 
     def add(self, kernels: Sequence[Instruction], table: Sequence[int]) -> None:
-        """Add the times that machine code measured. table: for each kernel its nanoseconds and its calls."""
+        """Add the times that machine code measured. table: for each kernel its nanoseconds and its calls.
+
+        An op that machine code calls back is left out: `call` measures it. The difference, the way there and back, is
+        time outside kernels.
+        """
         for i, each in enumerate(kernels):
+            if isinstance(each, Interpreted):
+                continue
             spent = self.kernels.setdefault(each, Spent())
             spent.seconds += table[2 * i] / 1e9
             spent.calls += table[2 * i + 1]

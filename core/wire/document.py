@@ -21,7 +21,7 @@ __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "i
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
 """Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
-CLOSED = 8
+CLOSED = 16
 """Factor on the limits of blocks, ops and variables for programs in the closed form."""
 OP_NAME = 64
 """A generated name may start with the name of an op in place of a client's name. No op has a longer name."""

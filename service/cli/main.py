@@ -22,6 +22,8 @@ __all__ = ["main"]
 
 OPTIONS = {"host": str, "port": int, "device": str, "workers": int, "threads": int, "data_dir": str, "log_level": str}
 
+SWITCH_S = 0.0005  # the most time for which a thread can delay the event loop before the interpreter switches
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. arguments: by default those of the process."""
@@ -135,6 +137,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
     app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -1,5 +1,6 @@
 """The engine runs calls in worker processes: the interface for the routes, and a pool that implements it.
 
+answer_room   a bound on the bytes of large answers
 protocol      the interface `Engine`, its results and its errors
 devices       the workers to start, and their devices
 memory        the memory of each worker
@@ -10,6 +11,7 @@ dispatch      the queue of calls and the choice of a worker
 embedded      the pool: supervision and replacement of workers
 """
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.embedded import EmbeddedPool
 from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.protocol import (
@@ -25,6 +27,7 @@ from service.engine.protocol import (
 )
 
 __all__ = [
+    "AnswerRoom",
     "DeadlineExceeded",
     "EmbeddedPool",
     "Engine",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.protocol import PartCallback, Reply
 from service.ipc.messages import Failed, Parked, Part, Returned
 from service.ipc.shared_memory import Placed, SharedMemoryReader, SharedMemoryWriter, extent
@@ -28,9 +29,11 @@ FromCall = Part | Last
 class SharedMemory:
     """The shared memory between the service and one worker: one file for requests, one for answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: AnswerRoom | None = None) -> None:
+        """room: bounds the answers that are being sent to clients; None for no bound."""
         self.requests = SharedMemoryWriter()
         self.answers = SharedMemoryReader()
+        self.room = room
 
     def trim(self) -> None:
         """Free large files. Call it after the answer of a call has been read."""
@@ -112,7 +115,9 @@ class PendingCall:
                     self._memory.answers.attach(descriptor)
                 arrays = {}
                 if isinstance(message, Part | Returned):
-                    if not message.data and extent(message.tensors) > THREAD_COPY_BYTES:
+                    if not message.data and (size := extent(message.tensors)) > THREAD_COPY_BYTES:
+                        if self._memory.room is not None:
+                            self._memory.room.check(size)
                         self._run_before_end(self._read_large(message))
                         return
                     arrays = self._memory.answers.read(message.tensors, message.data)

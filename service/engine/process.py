@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from service.engine.answer_room import AnswerRoom
 from service.engine.child import Child
 from service.engine.devices import WorkerPlan
 from service.engine.pending_call import Last, PendingCall, SharedMemory
@@ -50,12 +51,16 @@ class ParkedCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """The configuration of all workers of a pool. handlers: "module:NAME"; heartbeat: seconds; memory_limit: bytes."""
+    """The configuration of all workers of a pool. handlers: "module:NAME"; heartbeat: seconds; memory_limit: bytes.
+
+    room: for the answers of all workers.
+    """
 
     handlers: str
     heartbeat: float
     settings: dict[str, Any]
     memory_limit: int | None = None
+    room: AnswerRoom | None = None
 
 
 def worker_id() -> str:
@@ -78,7 +83,7 @@ class WorkerProcess:
         self._parked: dict[int, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._shared_memory = SharedMemory()
+        self._shared_memory = SharedMemory(config.room)
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         page = os.memfd_create("backpass-signals", os.MFD_CLOEXEC)

@@ -1,6 +1,13 @@
 """The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers.
 
-protocol         limits that uvicorn lacks: slow headers, large headers, unread answers
+protocol         limits that uvicorn lacks: slow headers, large headers, unread answers, requests without a place
+admission        gates: which requests start, wait or are refused, decided before the body is read
+pacer            a limited rate for refusals and other work that brings no result
+reading          flow control with a second reason to pause
+direct_answers   answers of the protocol itself: health and refusals
+hosts            the names under which the service may be addressed
+codec            calls to the processes that read large bodies and write large answers
+pieces           large answers, piece by piece
 coalesced_write  the header and the first bytes of an answer in one packet
 middleware       request ids, metrics, and the end of work whose client disconnected
 fast_path        training steps of a session, around FastAPI, which takes longer than a small step

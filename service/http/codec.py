@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from service.engine import EmbeddedPool, Reply
+from service.engine import AnswerRoom, EmbeddedPool, Reply
 from service.formats.json_tensors import TensorError
 from service.formats.packed import PROGRAM, ExtractedTensor, packed, put_back
 from service.problems import FieldError, HttpProblem
@@ -23,9 +23,11 @@ HANDLERS = "service.codec.handlers:HANDLERS"
 class Codec:
     """The codec processes of a service. They start with the first call."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, room: AnswerRoom | None = None) -> None:
+        """room: for the answers of the service, which large texts share."""
+        self.room = AnswerRoom(settings.answer_bytes_in_flight) if room is None else room
         changed = {"workers": settings.codec_processes, "device": "cpu", "compile": "never", "threads": 1}
-        self._settings = settings.model_copy(update=changed)
+        self.settings = settings.model_copy(update=changed)
         self._pool: EmbeddedPool | None = None
         self._starting = asyncio.Lock()
 
@@ -58,10 +60,10 @@ class Codec:
         if self._pool is None:
             async with self._starting:
                 if self._pool is None:
-                    pool = EmbeddedPool(self._settings, HANDLERS)
+                    pool = EmbeddedPool(self.settings, HANDLERS, self.room)
                     await pool.start()
                     self._pool = pool
-        return await self._pool.call(op, args, tensors, deadline=self._settings.step_deadline)
+        return await self._pool.call(op, args, tensors, deadline=self.settings.step_deadline)
 
 
 CODEC: ContextVar[Codec | None] = ContextVar("codec", default=None)

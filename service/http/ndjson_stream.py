@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,10 @@ from starlette.types import Receive, Scope, Send
 from service.engine import EngineError, Reply
 from service.engine.protocol import PartCallback
 from service.formats import json_tensors as tensors
+from service.http.codec import CODEC
+from service.http.pieces import Part, pieces
 from service.http.request_body import NDJSON
-from service.http.tensor_payloads import THREAD_BYTES, grouped, timing_of
+from service.http.tensor_payloads import INLINE_BYTES, grouped, grouped_texts, joined, timing_of
 from service.problems import HttpProblem, from_exception, problem_body
 
 __all__ = ["GradientStream"]
@@ -31,7 +32,7 @@ log = logging.getLogger("backpass.http")
 
 PLAIN_NUMBERS = 1000
 """Tensors of more elements are encoded as b64, which takes a tenth of the time."""
-Part = tuple[dict[str, Any], dict[str, np.ndarray]]
+Arrived = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class GradientStream(Response):
@@ -55,7 +56,7 @@ class GradientStream(Response):
         self._call, self._document, self._members = call, document, members
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        parts: asyncio.Queue[Arrived | None] = asyncio.Queue()
         running = asyncio.ensure_future(self._call(lambda *part: parts.put_nowait(part)))
         running.add_done_callback(lambda _: parts.put_nowait(None))
         try:
@@ -64,15 +65,18 @@ class GradientStream(Response):
                 running.result()  # raises while it can still become a problem document
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             while part is not None:
-                await _send(send, await _rendered(partial(_gradient, *part), part[1]), more=True)
+                for piece in await _gradient(*part):
+                    await _send(send, piece, more=True)
                 part = await parts.get()
-            await _send(send, await self._end(running, scope), more=False)
+            for piece in await self._end(running, scope):
+                await _send(send, piece, more=True)
+            await _send(send, b"", more=False)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await running
 
-    async def _end(self, running: asyncio.Future[Reply], scope: Scope) -> bytes:
+    async def _end(self, running: asyncio.Future[Reply], scope: Scope) -> Iterable[Part]:
         """The last line."""
         try:
             reply = running.result()
@@ -80,33 +84,41 @@ class GradientStream(Response):
             request_id = scope["state"]["request_id"]
             if not isinstance(error, EngineError | HttpProblem):
                 log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
-            return _line({"event": "error", "problem": problem_body(from_exception(error), request_id, scope["path"])})
+            return [
+                _line({"event": "error", "problem": problem_body(from_exception(error), request_id, scope["path"])})
+            ]
         members = {"event": "done", **self._members, **self._document(reply.result), "timing_ms": timing_of(reply)}
-        return await _rendered(partial(_last, members, reply.tensors), reply.tensors)
+        codec = CODEC.get()
+        if _bytes(reply.tensors) <= INLINE_BYTES or codec is None:
+            return [_line({**members, **grouped(reply.tensors)})]
+        return pieces([*joined({**members, **grouped_texts(await codec.texts(reply.tensors))}), b"\n"])
 
 
-def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    encoded = {n: tensors.encode(array, base64=array.size > PLAIN_NUMBERS) for n, array in arrays.items()}
+async def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Iterable[Part]:
+    """The line of one gradient. A codec process writes a large one."""
+    codec = CODEC.get()
+    encoded: Mapping[str, Any]
+    if _bytes(arrays) <= INLINE_BYTES or codec is None:
+        encoded = {n: tensors.encode(array, base64=array.size > PLAIN_NUMBERS) for n, array in arrays.items()}
+    else:
+        encoded = await codec.texts(arrays, base64=True)
     members = {name: value for name, value in result.items() if name != "shape"}
     gradient = encoded[f"grad/{result['name']}"]
     if rows := encoded.get(f"rows/{result['name']}"):
         gradient = {"rows": rows, "values": gradient, "shape": result["shape"]}
-    return _line({"event": "gradient", **members, "gradient": gradient})
+    document = {"event": "gradient", **members, "gradient": gradient}
+    if isinstance(gradient, dict) and not isinstance(gradient.get("values"), memoryview):
+        return [_line(document)]
+    return pieces([*joined(document), b"\n"])
 
 
-def _last(members: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    return _line({**members, **grouped(arrays)})
+def _bytes(arrays: Mapping[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _line(document: Mapping[str, Any]) -> bytes:
     return tensors.dumps(document) + b"\n"
 
 
-async def _rendered(line: Callable[[], bytes], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """`line()`, in a thread if the arrays are large."""
-    large = sum(array.nbytes for array in arrays.values()) > THREAD_BYTES
-    return await asyncio.to_thread(line) if large else line()
-
-
-async def _send(send: Send, line: bytes, more: bool) -> None:
+async def _send(send: Send, line: Part, more: bool) -> None:
     await send({"type": "http.response.body", "body": line, "more_body": more})

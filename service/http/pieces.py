@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["PIECE_BYTES", "Part", "PiecedResponse", "size_of"]
+from service.http.codec import CODEC
+
+__all__ = ["PIECE_BYTES", "Part", "PiecedResponse", "pieces", "size_of"]
 
 Part = bytes | memoryview
 PIECE_BYTES = 2**18
@@ -30,15 +33,20 @@ class PiecedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for ticket in scope.get("tickets", ()):  # a slow reader must not keep others from computing
             ticket.release()
+        codec = CODEC.get()
+        with contextlib.nullcontext() if codec is None else codec.room.sending(size_of(self.parts)):
+            await self._send(scope, send)
+
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope["method"] != "HEAD":
-            for piece in _pieces(self.parts):
+            for piece in pieces(self.parts):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)  # other requests take their turn
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _pieces(parts: Iterable[Part]) -> Iterator[Part]:
+def pieces(parts: Iterable[Part]) -> Iterator[Part]:
     """The parts, joined if they are small and cut if they are large."""
     small: list[Part] = []
     room = PIECE_BYTES

@@ -276,8 +276,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse_at(self, cycle: RequestResponseCycle, gate: Gate) -> None:
         self._refuse_request(cycle, gate.refusal())
 
-    def _refuse_request(self, cycle: RequestResponseCycle, problem: HttpProblem) -> None:
-        """Answer a request that never starts. The connection stays open if all of the body has arrived."""
+    def _refuse_request(self, cycle: RequestResponseCycle, problem: HttpProblem, drains: bool = True) -> None:
+        """Answer a request that never starts. The connection stays open if all of the body has arrived.
+
+        drains: whether to read the rest of the body before the connection closes.
+        """
         if self.transport.is_closing():
             return
         whole = not cycle.more_body
@@ -292,7 +295,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._deaf = True
             cycle.response_started = cycle.response_complete = True
             self.transport.write(refused(problem, id_of(cycle), cycle.scope["path"], False))
-            if cycle.waiting_for_100_continue:
+            if cycle.waiting_for_100_continue or not drains:
                 self.transport.close()
             else:
                 self.loop.call_later(DRAIN_S, self._close)
@@ -322,7 +325,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _body_late(self, cycle: RequestResponseCycle) -> None:
         self._collecting = None
         detail = f"only {len(cycle.body)} bytes of the body arrived before the deadline"
-        self._refuse_request(cycle, HttpProblem("body-timeout", detail))
+        self._refuse_request(cycle, HttpProblem("body-timeout", detail), drains=False)
 
     def _leave_room(self) -> None:
         tickets, self._tickets = self._tickets, []

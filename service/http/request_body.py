@@ -16,6 +16,7 @@ from service.formats.json_tensors import DTYPES
 from service.formats.safetensors import header_size, unpack, views
 from service.formats.strict_json import parse_json
 from service.http.codec import CODEC
+from service.http.worker_calls import ANSWER_BYTES
 from service.problems import HttpProblem, from_validation
 from service.settings import Settings
 
@@ -256,6 +257,10 @@ def wanted_form(request: Request, *more: str) -> str:
     best = _best(_header(request, b"accept", "*/*"), more)
     if best is None:
         raise HttpProblem("not-acceptable", f"the answer can be {' or '.join((JSON, SAFETENSORS, *more))}")
+    codec = CODEC.get()
+    if codec is not None:
+        limits = codec.settings
+        ANSWER_BYTES.set(limits.json_answer_bytes if best == JSON else limits.binary_answer_bytes)
     return best
 
 

@@ -196,15 +196,24 @@ def joined(value: Any) -> list[Part]:
     def add(value: Any) -> None:
         if isinstance(value, memoryview):
             parts.append(value)
-        elif isinstance(value, dict) and any(isinstance(each, dict | memoryview) for each in value.values()):
-            start = b"{"
-            for name, each in value.items():
-                parts.append(start + tensors.dumps(name) + b":")
+        elif not _has_text(value):
+            parts.append(tensors.dumps(value))
+        elif isinstance(value, dict):
+            for i, (name, each) in enumerate(value.items()):
+                parts.append((b"," if i else b"{") + tensors.dumps(name) + b":")
                 add(each)
-                start = b","
             parts.append(b"}")
         else:
-            parts.append(tensors.dumps(value))
+            for i, each in enumerate(value):
+                parts.append(b"," if i else b"[")
+                add(each)
+            parts.append(b"]")
 
     add(value)
     return parts
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_text(each) for each in value.values())
+    return isinstance(value, memoryview) or (isinstance(value, list) and any(_has_text(each) for each in value))

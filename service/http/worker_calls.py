@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from service.engine.protocol import NO_TENSORS, PartCallback
 from service.observability.metrics import Metrics
 from service.problems import from_exception
 
-__all__ = ["Calls"]
+__all__ = ["ANSWER_BYTES", "Calls"]
+
+ANSWER_BYTES: ContextVar[int | None] = ContextVar("answer_bytes", default=None)
+"""Limit of the tensors in the answer to the current request. Workers check it before a call takes effect."""
 
 
 class Calls:
@@ -34,6 +38,9 @@ class Calls:
         on_part: PartCallback | None = None,
     ) -> Reply:
         """As `Engine.call`, counted under `op`. Raises EngineError."""
+        limit = ANSWER_BYTES.get()
+        if limit is not None:
+            args = {**args, "answer_bytes": limit}
         try:
             reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, on_part=on_part)
         except EngineError as error:

@@ -64,6 +64,11 @@ class SharedMemoryWriter:
         self._size = 0
         self._used = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
     def reserve(self, arrays: Iterable[np.ndarray]) -> int | None:
         """Make room for `arrays`. Returns the descriptor to send if the file is new, else None.
 

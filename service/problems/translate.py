@@ -44,6 +44,7 @@ _EXECUTION_CODES = {
     "canceled": "canceled",
     "out_of_memory": "device-out-of-memory",
     "too_large": "limit-exceeded",
+    "answer_too_large": "limit-exceeded",
     "not_finite": "numeric-error",
 }
 _STATUS_CODES = {

@@ -13,7 +13,7 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
-from service.routes.programs import CACHED, WORKER_PROBLEMS, backward_of, tag_of, unchanged
+from service.routes.programs import CACHED, WORKER_PROBLEMS, asked_of, backward_of, tag_of, unchanged
 from service.schemas.gradients import Question
 
 __all__ = ["router"]
@@ -23,8 +23,8 @@ router = APIRouter(prefix="/v1/programs", tags=["programs"])
 STATIC = "../../../static"
 GRAPHVIZ, MERMAID, PAGE = "text/vnd.graphviz", "text/plain", "text/html"
 POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src data:; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 
@@ -53,10 +53,15 @@ async def get_graph(
     program_id: ProgramId,
     loss: Annotated[str | None, Query(description="Include the backward pass of this loss.", examples=["loss"])] = None,
 ) -> Response:
-    """The graph of ops and variables. Nested blocks are clusters; ops of the backward pass have another colour.
+    """The graph of ops and variables, in the closed form of the program. Each edge has the type of its variable.
+
+    `kind` of a node is `forward` or `backward` for an op; `parameter`, `feed`, `state` or `variable` for a variable
+    that enters a block; `loss` or `gradient` for a result. `of` lists the forward ops of a backward op, and the
+    variable of a gradient. Inner blocks are in `blocks`, each with the id of its op (`owner`).
 
     The Accept header selects the form: `text/vnd.graphviz` for Graphviz, `text/plain` for Mermaid, `text/html` for a
-    page that draws the graph in the browser, `application/json` for nodes and edges.
+    page that draws the graph in the browser, `application/json` for nodes and edges. The page has the backward pass
+    beside the forward pass, folds blocks, and searches names.
     """
     form = _form(request.headers.get("accept", "*/*"))
     stored = await program(request, program_id)
@@ -65,7 +70,7 @@ async def get_graph(
     if (known := unchanged(request, tag)) is not None:
         return known
     if loss is None:
-        answer = np.frombuffer(b'{"program":%b}' % stored.text, np.uint8)
+        answer = await asked_of(request, "graph", stored.program, {})
     else:
         answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
     if form == PAGE:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 
+from core.ir.errors import escaped
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.http.pieces import PiecedResponse
@@ -88,6 +89,7 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
     args: dict[str, Any] = {
         "ops": asked.ops,
         "structure": asked.structure,
+        "stacked": asked.stacked,
         "renew": asked.renew,
         "release": asked.release,
         "returned": asked.return_values,
@@ -204,6 +206,13 @@ async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dic
         if name in leaves:
             _refuse("", "a tensor is given twice")
         leaves[name] = value
+    for name, parts in asked.stacked.items():
+        stack = leaves.get(f"constant/{name}")
+        place = f"/stacked/{escaped(name)}"
+        if stack is None:
+            _refuse(place, "the request has no constant of this name")
+        if stack.shape[:1] != (len(parts),):
+            _refuse(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
     return leaves
 
 
@@ -245,5 +254,5 @@ def _only(given: Mapping[str, np.ndarray], name: str) -> None:
         _refuse("", f"the only tensor of this request may be {name}")
 
 
-def _refuse(pointer: str, detail: str) -> None:
+def _refuse(pointer: str, detail: str) -> NoReturn:
     raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])

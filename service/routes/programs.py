@@ -194,9 +194,7 @@ async def list_programs(
     ] = "",
 ) -> Response:
     """One page of the registered programs, ordered by id."""
-    found = await programs(request).page(page_token, page_size + 1)
-    more = len(found) > page_size
-    page = found[:page_size]
+    page, more = await programs(request).page(page_token, page_size)
     return _json({"programs": [_summary(p) for p in page], "next_page_token": page[-1].id if more else None})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from pydantic import Field
 
 from service import __version__
 from service.formats import json_tensors as tensors
+from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, NDJSON, SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, metrics, programs, settings
@@ -42,6 +45,8 @@ LIMITS = (
     "max_session_lease",
     "json_body_bytes",
     "binary_body_bytes",
+    "json_answer_bytes",
+    "binary_answer_bytes",
     "json_depth",
     "header_bytes",
     "header_fields",
@@ -192,6 +197,28 @@ async def read_metrics(request: Request) -> Response:
 async def start() -> Response:
     """Redirects a browser to the documentation."""
     return Response(status_code=307, headers={"Location": "docs"})
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document. The first request makes it, in a thread."""
+    text, tag = await asyncio.to_thread(_openapi_text, request.app)
+    headers = {"ETag": tag, "Cache-Control": "public, no-cache"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return PiecedResponse([text], 200, headers, JSON)
+
+
+OPENAPI_LOCK = threading.Lock()
+
+
+def _openapi_text(app: Any) -> tuple[bytes, str]:
+    """The document as JSON, and its ETag; made once."""
+    with OPENAPI_LOCK:
+        if not hasattr(app.state, "openapi_text"):
+            text = tensors.dumps(app.openapi())
+            app.state.openapi_text = text, f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+        return app.state.openapi_text
 
 
 @router.get("/docs", include_in_schema=False)

@@ -54,7 +54,8 @@ GIVEN: dict[str, Any] = {
 NORMS = {"gradient_norms": {"w": 12.414, "b": 2.333, "global": 12.631}}
 RATE = {"learning_rate": 0.01}
 GRADIENTS_ANSWER = {"loss": LOSS, "fetched": {}, "gradients": GRADIENTS, "recorded": {}, **NORMS, **AT, **GIVEN}
-STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, **RATE, "seq": 1, "next_seq": 2}
+STEP_ANSWER = {**GRADIENTS_ANSWER, "gradients": {}, **RATE, "applied": 1, "seq": 1, "next_seq": 2}
+STEP = {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}
 TWO_BATCHES = {
     name: {**tensor, "shape": [2, *tensor["shape"]], "data": tensor["data"] * 2}
     for name, tensor in REGRESSION_FEEDS.items()
@@ -73,12 +74,12 @@ TWO_BATCHES = {
     ),
     openapi_extra=accepts(
         schemas.StepRequest,
-        regression=("A step without a number", {"feeds": REGRESSION_FEEDS, "return_gradients": "norms"}),
-        rate=("Another learning rate for this step", {"feeds": REGRESSION_FEEDS, "learning_rate": 0.001}),
-        batches=("Two steps in one call", {"feeds": TWO_BATCHES, "batches": 2}),
+        regression=("A step without a number", STEP),
+        rate=("Another learning rate for this step", {**STEP, "learning_rate": 0.001}),
+        batches=("Two steps in one call", {**STEP, "feeds": TWO_BATCHES, "batches": 2}),
         accumulate=(
             "One update with the mean gradient of two batches",
-            {"feeds": TWO_BATCHES, "accumulate": 2, "reduction": "mean"},
+            {**STEP, "feeds": TWO_BATCHES, "accumulate": 2, "reduction": "mean"},
         ),
     ),
 )
@@ -116,7 +117,6 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
     openapi_extra=accepts(
         schemas.UpdateRequest,
         regression=("Gradients of both parameters", {"gradients": GRADIENTS}),
-        accumulated=("The mean of the accumulated gradients", {"reduction": "mean"}),
     ),
 )
 async def post_update(request: Request, session_id: SessionId) -> Response:
@@ -168,12 +168,14 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     if asked.accumulate:
         if form == NDJSON:
             _refuse("/accumulate", "gradients that are added up are not streamed")
-        args |= {"stream": False, "accumulate": True}
+        args |= {"stream": False, "accumulate": True, "batches": asked.batches}
         write = Write("session.gradients", args, feeds, asked.seq, "gradients", body)
         every = {**members, "gradients": {}}
         return await _written(request, session, write, asked.deadline_s, form == SAFETENSORS, every)
     if asked.seq is not None:
         _refuse("/seq", "only a call with accumulate changes the session and has a number")
+    if asked.batches is not None:
+        _refuse("/batches", "only a call with accumulate takes several batches")
     args["stream"] = form == NDJSON
     deadline = deadline_of(asked.deadline_s, settings(request))
     call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)

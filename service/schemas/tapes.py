@@ -69,6 +69,11 @@ class AppendOps(Strict):
     constants: Tensors = Field(
         {}, description="Leaves without a gradient by default, by name: labels, batches, numbers."
     )
+    stacked: dict[str, list[Name]] = Field(
+        {},
+        description="Constants that are several leaves of equal type in one tensor, by name: the names of the leaves "
+        "along its first axis. One large tensor takes less time than hundreds of small ones.",
+    )
     ops: Ops = Field([], max_length=100_000, description="Ops as in a program. An output without a name gets one.")
     structure: str | None = Field(
         None,

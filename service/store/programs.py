@@ -122,24 +122,26 @@ class ProgramStore:
         row = db.execute("SELECT id, document, signature, created FROM programs WHERE id = ?", (id,)).fetchone()
         return None if row is None else StoredProgram(*row)
 
-    async def page(self, after: str, size: int) -> list[StoredProgram]:
-        """Up to `size` programs with ids greater than `after`, in the order of ids, without their documents.
+    async def page(self, after: str, size: int) -> tuple[list[StoredProgram], bool]:
+        """(up to `size` programs with ids greater than `after`, in the order of ids and without their documents;
+        whether there are more).
 
-        Fewer if their signatures exceed PAGE_BYTES.
+        A page ends early when its signatures exceed PAGE_BYTES.
         """
         return await self._run(self._page, after, size)
 
-    def _page(self, db: sqlite3.Connection, after: str, size: int) -> list[StoredProgram]:
+    def _page(self, db: sqlite3.Connection, after: str, size: int) -> tuple[list[StoredProgram], bool]:
         rows = db.execute(
-            "SELECT id, x'', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size)
+            "SELECT id, x'', signature, created FROM programs WHERE id > ? ORDER BY id LIMIT ?", (after, size + 1)
         )
-        page, room = [], PAGE_BYTES
+        page: list[StoredProgram] = []
+        room = PAGE_BYTES
         for row in rows:
+            if len(page) == size or room < 0:
+                return page, True
             page.append(StoredProgram(*row))
             room -= len(page[-1].signature)
-            if room < 0:
-                break
-        return page
+        return page, False
 
     async def delete(self, id: str) -> bool:
         """Delete a program; whether it existed."""

@@ -8,6 +8,8 @@ session    one session: its values
 tapes      handlers about tapes
 insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables
+executables  the executables of all programs, bounded by their memory
+memory     the memory that the worker may use, and what it uses
 compiling  compilation in a thread, while the worker serves other calls
 last_step  reuse of a session's last step
 running    one run of an executable, and its answer

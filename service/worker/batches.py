@@ -8,6 +8,7 @@ if one fails or the deadline passes, the earlier ones stay, and the answer gives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,33 @@ from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from service.worker.computed import AccumulatedStep, Computed, one_step, step_for
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.running import judged, limits_of, message_of, wanted, with_global
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
 
-__all__ = ["batches_of", "steps_of_batches"]
+__all__ = ["Batches", "batches_of", "steps_of_batches"]
 
 
-def batches_of(session: WorkerSession, feeds: Arrays, count: int, axes: int = 1) -> list[Arrays]:
+@dataclass(frozen=True, slots=True)
+class Batches(Sequence[Arrays]):
+    """The feeds of several batches. split: arrays with a leading axis of batches; shared: equal in all batches."""
+
+    split: Arrays
+    shared: Arrays
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, i: Any) -> Any:
+        """The feeds of batch `i`."""
+        return {**self.shared, **{name: value[i, ...] for name, value in self.split.items()}}
+
+
+def batches_of(session: WorkerSession, feeds: Arrays, count: int, axes: int = 1) -> Batches:
     """The feeds of each of `count` batches.
 
     A feed with one axis more than the program declares holds one value for each batch; a feed of the declared rank is
@@ -53,7 +71,7 @@ def batches_of(session: WorkerSession, feeds: Arrays, count: int, axes: int = 1)
             split[name] = value
         else:
             shared[name] = value
-    return [{**shared, **{name: value[i, ...] for name, value in split.items()}} for i in range(count)]
+    return Batches(split, shared, count)
 
 
 def steps_of_batches(
@@ -74,10 +92,10 @@ def steps_of_batches(
 
     stopped = None
     try:
-        for i, batch in enumerate(batches):
-            again = session.last_step
+        for i in range(count):
+            batch, again = batches[i], session.last_step
             if parts is None and again is not None and again.serves(session.version, rates, args, batch):
-                _run_bound(state, session, args["seq"], batches[i:], answers)
+                _run_bound(state, session, args, batches, i, answers)
                 break
             _run_one(state, session, rates, args, compute, batch, answers, binds=parts is None)
     except CoreError as error:
@@ -112,28 +130,33 @@ def _run_one(
 
 
 def _run_bound(
-    state: WorkerState, session: WorkerSession, seq: int, batches: Sequence[Arrays], answers: _Answers
+    state: WorkerState,
+    session: WorkerSession,
+    args: Mapping[str, Any],
+    batches: Batches,
+    start: int,
+    answers: _Answers,
 ) -> None:
-    """Steps on arrays that stay bound. The first of `batches` is bound already."""
+    """Steps from batch `start` on, which is bound already, on arrays that stay bound."""
     again = session.last_step
     assert again is not None and again.bound is not None, "serves was true"
-    bound, limits, out, first = again.bound, limits_of(state), None, True
+    bound, limits, out = again.bound, limits_of(state), None
+    bind = bound.series(batches.split)
     seed, before, steps = session.seed, session.steps, session.steps
+    only_values = args["returned"] == "none"
     try:
-        for batch in batches:
+        for i in range(start, len(batches)):
             state.stop.check()
-            if not first and not again.takes(batch):
-                raise ExecutionError("the batches of one call have different types", "execution_failed")
-            first = False
+            bind(i)
             new = bound.step(Run(np, limits), seed, steps)
-            answers.add(new, again.compiled)
+            answers.add(new, again.compiled, bound.has_finite_gradients() if only_values else None)
             bound.keep()
             out, steps = new, steps + 1
     finally:
         bound.drop_feeds()
         if out is not None:
             session.adopt(out)
-            session.count_update(seq, steps - before)
+            session.count_update(args["seq"], steps - before)
             again.version = session.version
 
 
@@ -155,10 +178,13 @@ class _Answers:
         self._unsaid = 0
         self._last = Outputs()
 
-    def add(self, out: Outputs, compiled: Prepared) -> None:
-        """Add the outputs of one step. Raises ExecutionError or ProgramError, before it changes anything visible."""
+    def add(self, out: Outputs, compiled: Prepared, has_finite_gradients: bool | None = None) -> None:
+        """Add the outputs of one step. Raises ExecutionError or ProgramError, before it changes anything visible.
+
+        has_finite_gradients: if that is known; only for steps that return no gradients and no norms.
+        """
         returned = self._args["returned"]
-        finite, norms = judged(self._state, out, returned, self._args["require_finite"])
+        finite, norms = judged(self._state, out, returned, self._args["require_finite"], has_finite_gradients)
         if out.loss is not None:
             self._put("loss", out.loss)
         for name, value in out.fetched.items():
@@ -192,6 +218,8 @@ class _Answers:
             if self._count * value.nbytes > most:
                 text = f"{name} of {self._count} batches has {self._count * value.nbytes} bytes, more than {most}"
                 raise ExecutionError(text, "too_large")
+            # twice: the answer is copied to shared memory
+            require(self._state.host_memory, 2 * self._count * value.nbytes, f"the answer with {name} of all batches")
             stack = self._arrays[name] = np.empty((self._count, *value.shape), value.dtype)
         elif stack.shape[1:] != value.shape:
             raise ExecutionError(

@@ -5,7 +5,7 @@ The callers judge the outputs and adopt them; a computation that fails has chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,14 @@ from core.ir.errors import ExecutionError
 from core.ir.names import root_array
 from core.optim.loss_scaling import largest_factor
 from core.optim.rates import Rates
+from core.runtime.bound_step import bind_step
+from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 from service.worker.gradient_sum import GradientSum, Reduction
+from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.running import run
+from service.worker.running import limits_of, run
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 
@@ -30,7 +33,11 @@ __all__ = [
     "Computed",
     "draw_of",
     "gradients_for",
+    "kept",
     "one_step",
+    "require_sums",
+    "runs_of",
+    "stacked",
     "step_for",
     "summed_update",
     "update_for",
@@ -103,6 +110,63 @@ def summed_update(
     return Computed(compiled, out, values)
 
 
+def require_sums(state: WorkerState, session: WorkerSession, extra: bool) -> None:
+    """Raises OutOfMemory if there is no memory for the sums of all gradients. extra: the call needs sums of its own."""
+    nbytes = sum(value.nbytes for name, value in session.parameters.items() if name in session.trainable)
+    copies = (not session.gradients.sums) + extra
+    require(state.memory, copies * nbytes, "the accumulated gradients")
+
+
+def runs_of(
+    state: WorkerState, session: WorkerSession, compiled: Prepared, batches: Sequence[Arrays], first: int
+) -> Iterator[Outputs]:
+    """The outputs for each of several batches whose gradients are added up. Each batch reads the states of the last.
+
+    first: the number of the first batch, for `draw_of`. The arrays of an output change with the next one.
+    """
+    executable, states = compiled.executable, dict(session.states)
+    values = session.values(state, executable, batches[0])
+    held = {name: values[name] for name in executable.input_names if name in values}
+    held |= {v.name: values[v.name].copy() for v in executable.inputs if v.role == "state"}  # a bound step writes them
+    bound = bind_step(executable, held) if len(batches) > 2 and state.xp is np else None
+    limits = limits_of(state)
+    for number, batch in enumerate(batches, first):
+        draw = draw_of(session.steps, number)
+        if bound is not None and bound.takes(batch):
+            state.stop.check()
+            out = bound.step(Run(np, limits), session.seed, draw)
+            bound.keep()
+        else:
+            given = session.values(state, executable, batch) | states
+            out = run(state, executable, given, session.seed, draw)
+        states |= out.states
+        yield out
+
+
+def stacked(state: WorkerState, outs: Sequence[Outputs]) -> Outputs:
+    """The values of several batches, stacked; without gradients and states."""
+    return Outputs(
+        loss=None if outs[0].loss is None else _stack(state, [each.loss for each in outs]),
+        fetched={name: _stack(state, [each.fetched[name] for each in outs]) for name in outs[0].fetched},
+        recorded={name: _stack(state, [each.recorded[name] for each in outs]) for name in outs[0].recorded},
+        missing=outs[0].missing,
+        densified=outs[0].densified,
+        messages=tuple(message for each in outs for message in each.messages),
+        unsaid=sum(each.unsaid for each in outs),
+    )
+
+
+def kept(out: Outputs) -> Outputs:
+    """The values of `out` that `stacked` reads, in arrays of their own."""
+    return replace(
+        out,
+        loss=None if out.loss is None else out.loss.copy(),
+        fetched={name: value.copy() for name, value in out.fetched.items()},
+        recorded={name: value.copy() for name, value in out.recorded.items()},
+        gradients={},
+    )
+
+
 class AccumulatedStep:
     """One update with the sum or mean of the gradients of several batches, compiled for feeds of these shapes."""
 
@@ -123,32 +187,28 @@ class AccumulatedStep:
 
     def __call__(self, state: WorkerState, batches: Sequence[Arrays]) -> Computed:
         """The outputs of the batches, stacked, and the gradients of the update. Each batch writes the states."""
-        session, executable = self._session, self._gradient.executable
-        total, states, outs = GradientSum(), dict(session.states), []
-        for number, batch in enumerate(batches):
-            values = session.values(state, executable, batch) | states
-            out = run(state, executable, values, session.seed, draw_of(session.steps, number))
+        session = self._session
+        require_sums(state, session, extra=bool(session.gradients.sums))
+        total, outs = GradientSum(), []
+        for out in runs_of(state, session, self._gradient, batches, first=0):
             total.add(out.gradients, session.trained, state.xp)
-            states |= out.states
-            outs.append(replace(out, gradients={}, states={}))
+            outs.append(kept(out))
         sums = total.reduced(self._reduction)
         updated = summed_update(state, session, self._rates, self._update, sums)
-        out = updated.out
+        out, seen = updated.out, stacked(state, outs)
         skipped = out.scaling and bool(out.scaling["skipped"])
         merged = replace(
-            out,
-            loss=None if outs[0].loss is None else _stack(state, [each.loss for each in outs]),
-            fetched={name: _stack(state, [each.fetched[name] for each in outs]) for name in outs[0].fetched},
-            recorded={name: _stack(state, [each.recorded[name] for each in outs]) for name in outs[0].recorded},
+            seen,
             gradients={name: _in_dtype_of(value, session.parameters[name]) for name, value in sums.items()},
-            missing=outs[0].missing,
-            states={} if skipped else states,
-            densified=(*outs[0].densified, *out.densified),
-            messages=tuple(message for each in outs for message in each.messages),
-            unsaid=sum(each.unsaid for each in outs),
+            parameters=out.parameters,
+            optimizer_state=out.optimizer_state,
+            states={} if skipped else {name: value.copy() for name, value in outs[-1].states.items()},
+            scaling=out.scaling,
+            rates=out.rates,
+            densified=(*seen.densified, *out.densified),
         )
         fresh = self._gradient.fresh or self._update.fresh
-        return Computed(Prepared(executable, fresh), merged, updated.values)
+        return Computed(Prepared(self._gradient.executable, fresh), merged, updated.values)
 
 
 def _in_dtype_of(gradient: Any, parameter: Any) -> Any:

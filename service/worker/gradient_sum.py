@@ -12,7 +12,7 @@ import numpy as np
 from core.ir.precision import HALVES
 from core.runtime.sparse_rows import RowArray
 
-__all__ = ["GradientSum", "Reduction"]
+__all__ = ["GradientSum", "Reduction", "nbytes_of"]
 
 Reduction = Literal["sum", "mean"]
 
@@ -42,6 +42,10 @@ class GradientSum:
         self.sums |= merged | first
         self.count += 1
 
+    def copy(self) -> GradientSum:
+        """The same sums in arrays of their own."""
+        return GradientSum({name: _copied(value) for name, value in self.sums.items()}, self.count)
+
     def reduced(self, reduction: Reduction) -> dict[str, Any]:
         """The sums, or the means over the added gradients."""
         if reduction == "sum" or self.count == 1:
@@ -52,6 +56,11 @@ class GradientSum:
             else value / self.count
             for name, value in self.sums.items()
         }
+
+
+def nbytes_of(gradient: Any) -> int:
+    """Bytes of a gradient, dense or as rows of a table."""
+    return int((gradient.values if isinstance(gradient, RowArray) else gradient).nbytes)
 
 
 def _wide(gradient: Any) -> Any:

@@ -52,6 +52,8 @@ log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
+CACHED = 6  # programs, executables and steps of tapes may each take one part in six of the memory for arrays
+OP_BYTES = 1_000  # memory of an op in a program or in a step of a tape
 SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
 
 
@@ -142,6 +144,10 @@ def _limit_memory(state: WorkerState, limit: int) -> None:
     """Limit the memory of this process to `limit` bytes, and that of its GPU as configured."""
     np.ones((256, 256)) @ np.ones((256, 256))  # BLAS takes its buffers now: without memory for them it would abort
     state.host_memory = HostMemory(limit)
+    room = state.host_memory.capacity // CACHED
+    state.executables.limit = min(state.executables.limit, room)
+    state.programs.limit = min(state.programs.limit, room // OP_BYTES)
+    state.tape_ops = min(state.tape_ops, room // OP_BYTES)
     if state.device == "cpu":
         state.host_memory.enforce()
         state.memory = state.host_memory
@@ -181,6 +187,8 @@ def _next(frames: Frames) -> tuple[ToWorker, list[int]]:
 
 def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state: WorkerState, page: SignalPage) -> int:
     requests, answers = SharedMemoryReader(), SharedMemoryWriter()
+    if state.host_memory is not None:
+        state.host_memory.answers = lambda: answers.nbytes
     while True:
         try:
             call, descriptors = _next(frames)
@@ -195,6 +203,7 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         answers.trim()  # the service has read the previous answer before it sends a call
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
+        state.answer_bytes = call.args.get("answer_bytes")
         state.send_part = partial(_send_part, send, call.number, state, answers)
         compilations = state.compilations
         assert compilations is not None

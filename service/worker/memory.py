@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -79,6 +80,8 @@ class HostMemory:
     """The private memory of this process, of which `limit` bytes may be used.
 
     Create it when the process has loaded its libraries and started its threads.
+
+    answers: bytes of the shared memory that carries answers.
     """
 
     def __init__(self, limit: int) -> None:
@@ -87,10 +90,12 @@ class HostMemory:
         self._allocations = getattr(self._libc, "mallinfo2", None)  # glibc 2.33 and later
         if self._allocations is not None:
             self._allocations.restype = _Allocations
+        self.answers: Callable[[], int] = lambda: 0
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._trim()
         self._private, self._data = self._pages()
-        self._base = max(0, self._private - self._allocated()[0])
+        allocated, self._free = self._allocated()
+        self._base = max(0, self._private - allocated)
         self._most = limit - limit // RESERVE
 
     @property
@@ -108,12 +113,13 @@ class HostMemory:
         """Private bytes in use beyond those of a fresh worker, memory that is allocated but untouched included."""
         allocated, free = self._allocated()
         private, _ = self._pages()
-        return max(self._base + allocated, private - free) - self._private
+        return max(self._base + allocated, private - free) - self._private + self.answers()
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
         private, data = self._pages()
-        surely = self.capacity - (data - self._data)  # mapped memory is at least what is in use
+        # all that is mapped and was not in use at the start may be in use now
+        surely = self.capacity - (data - self._data + self._free) - self.answers()
         if wanted <= surely:
             return surely
         left = self.capacity - self.used()

@@ -29,11 +29,11 @@ from core.cost.work import count_work
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
-from core.ir.lru import LRU
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
 from service.worker.documents import SHORT_OPS, digest, is_short, read_program
+from service.worker.executables import OwnExecutables
 from service.worker.state import Handler, WorkerState
 
 __all__ = [
@@ -62,8 +62,6 @@ SLOWER = 20
 TRIPS = 100
 """The assumed trips of a loop whose number of trips is unknown."""
 
-EXECUTABLE_ROOM = 200_000  # ops of all executables of one program
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -81,11 +79,7 @@ class CachedProgram:
     machine: Machine = "never"
     compilations: Compilations | None = None
     note: Callable[[float], None] = lambda seconds: None
-    _executables: LRU[Executable] = field(
-        default_factory=lambda: LRU(
-            EXECUTABLE_ROOM, lambda executable: op_count(executable.interpreter.block), at_least=1
-        )
-    )
+    _executables: OwnExecutables = field(default_factory=OwnExecutables)
     _ops: int | None = None
     _short: bool | None = None
 
@@ -266,7 +260,8 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
             if found is not None:
                 return found
         program = compilations.result(("read", id), lambda: read_program(state.settings, document))
-    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation)
+    own = OwnExecutables() if id is None else OwnExecutables(state.executables)
+    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own)
     if id is not None:
         state.programs.put(id, cached)
     return cached

@@ -11,6 +11,7 @@ import numpy as np
 from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
+from core.ir.stop import poll
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
@@ -21,6 +22,7 @@ from service.worker.state import WorkerState
 __all__ = [
     "ReturnedGradients",
     "answer_of",
+    "check_answer_size",
     "judged",
     "limits_of",
     "message_of",
@@ -34,6 +36,9 @@ __all__ = [
 
 CHUNK = 2**15
 """Elements of a gradient to square and sum at a time."""
+
+MANY = 2**8 * CHUNK
+"""Elements of a gradient that are summed between two checks whether the call must stop."""
 
 MOST_INSIDE = 0.5
 """Seconds that one op may be predicted to take in the worker itself; a longer one runs in a child of the worker.
@@ -127,6 +132,7 @@ def answer_of(
     for name in returning:
         if name not in streamed:
             tensors |= _as_tensors(name, out.gradients[name])
+    check_answer_size(state, tensors)
     require(state.host_memory, sum([array.nbytes for array in tensors.values()]), "the answer")
     result["sparse"] = {name: list(tables[name].shape) for name in returning if name in tables}
     result["densified"] = [each.as_document() for each in out.densified]
@@ -140,19 +146,26 @@ def answer_of(
 
 
 def judged(
-    state: WorkerState, out: Outputs, returned: ReturnedGradients, require_finite: bool
+    state: WorkerState,
+    out: Outputs,
+    returned: ReturnedGradients,
+    require_finite: bool,
+    has_finite_gradients: bool | None = None,
 ) -> tuple[bool, dict[str, float]]:
     """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
 
     There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
+    has_finite_gradients: if the caller knows it and needs no norms.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
-    gradients = {name: grad.values if isinstance(grad, RowArray) else grad for name, grad in out.gradients.items()}
     norms: dict[str, float] = {}
     finite = all(_finite(state, v) for v in values)
-    if returned == "none" and state.xp is np:
-        finite = finite and _all_finite(gradients.values())
+    if has_finite_gradients is not None:
+        finite = finite and has_finite_gradients
+    elif returned == "none" and state.xp is np:
+        finite = finite and _all_finite(_values(gradient) for gradient in out.gradients.values())
     else:
+        gradients = {name: _values(gradient) for name, gradient in out.gradients.items()}
         norms = _norms(state, gradients)
         finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
     refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
@@ -165,6 +178,20 @@ def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
     """The norms and the joint norm; None for one that is not finite. Empty if there are no norms."""
     overall = {"global": math.sqrt(sum(norm * norm for norm in norms.values()))} if norms else {}
     return {name: norm if math.isfinite(norm) else None for name, norm in {**norms, **overall}.items()}
+
+
+def check_answer_size(state: WorkerState, tensors: Mapping[str, Any]) -> None:
+    """Raises ExecutionError (answer_too_large) above the limit of this call. Call it before a session changes."""
+    limit = state.answer_bytes
+    if limit is None:
+        return
+    size = sum([value.nbytes for value in tensors.values()])
+    if size > limit:
+        raise ExecutionError(
+            f"the tensors of the answer have {size} bytes, and the limit is {limit}; accept application/x-safetensors, "
+            "whose limit is higher, or ask for fewer values",
+            "answer_too_large",
+        )
 
 
 def times_of(args: Mapping[str, Any]) -> Times | None:
@@ -182,6 +209,10 @@ def message_of(message: Message) -> dict[str, Any]:
         "shape": list(message.shape),
         "data": [v if isinstance(v, int) or math.isfinite(v) else str(v) for v in message.data],
     }
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, RowArray) else gradient
 
 
 def _as_tensors(name: str, gradient: Any) -> dict[str, Any]:
@@ -224,14 +255,18 @@ def _norms(state: WorkerState, gradients: Mapping[str, Any]) -> dict[str, float]
 
 def _square_sum(array: np.ndarray) -> float:
     """The sum of squares, in chunks whose float64 copies stay in the cache."""
-    flat = array.reshape(-1)
-    chunks = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
-    return sum(float(np.square(chunk).sum()) for chunk in chunks)
+    flat, total = array.reshape(-1), 0.0
+    for i in range(0, flat.size, CHUNK):
+        if i % MANY == 0:
+            poll()
+        total += float(np.square(flat[i : i + CHUNK].astype("float64")).sum())
+    return total
 
 
 def _all_finite(arrays: Iterable[np.ndarray]) -> bool:
     """Whether all elements are finite. A finite sum of squares proves it faster than a test of each element."""
     for array in arrays:
+        poll()
         if array.dtype in SUMMED and math.isfinite(np.vdot(array, array)):
             continue  # an infinite sum proves nothing: it may have overflowed
         if not np.isfinite(array).all():

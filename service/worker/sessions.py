@@ -23,7 +23,7 @@ from core.optim.parameter_roles import parameter_roles
 from core.optim.rates import Rates
 from service.worker.memory import require
 from service.worker.programs import CachedProgram, cached_program, check_type
-from service.worker.running import query_from
+from service.worker.running import check_answer_size, query_from
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
 
@@ -56,9 +56,11 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             )
     given = _placed(state, variables, tensors)
     slots = _slots_of(cached, training)
-    _check_memory(state, training, [v.type for v in variables if v.name not in given], slots)
-    first = initial_parameters(variables, args["initializers"], args["seed"], parameter_roles(cached.program))
-    values = {name: given[name] if name in given else state.xp.asarray(value) for name, value in first.items()}
+    drawn = [v for v in variables if v.name not in given]
+    _check_memory(state, training, [v.type for v in drawn], slots)
+    initializers = {name: each for name, each in args["initializers"].items() if name not in given}
+    first = initial_parameters(drawn, initializers, args["seed"], parameter_roles(cached.program))
+    values = given | {name: state.xp.asarray(value) for name, value in first.items()}
     session = WorkerSession(
         cached=cached,
         query=query,
@@ -118,7 +120,9 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
         if name not in held:
             raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
     states = [name for name in names if name in session.states]
-    return {**session.about(), "states": states}, {name: held[name] for name in names}
+    values = {name: held[name] for name in names}
+    check_answer_size(state, values)
+    return {**session.about(), "states": states}, values
 
 
 def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

@@ -15,12 +15,16 @@ from core.ir.errors import ExecutionError
 from core.ir.lru import LRU
 from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
+from service.worker.executables import Executables, executables
 from service.worker.memory import HostMemory, Memory
 
 __all__ = ["Handler", "StopSignal", "WorkerState"]
 
 PROGRAM_ROOM = 400_000
 """Most ops of all cached programs together."""
+
+TAPE_ROOM = 200_000
+"""Most ops of all cached steps of tapes together."""
 
 
 class StopSignal:
@@ -71,8 +75,11 @@ class WorkerState:
     stop:         the stop signal of the current call.
     send_part:    sends a part of the answer, a result and its arrays, while the call runs.
     programs, sessions, tapes: the cached programs, the sessions and the tapes by id.
+    executables:  those of all programs.
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
+    tape_ops:     most ops of all these steps.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
+    answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
     compile_seconds: seconds spent on compiling programs for the current call.
     memory:       limits the arrays of runs, on the device that they run on; None for no limit.
     host_memory:  limits requests and answers; on a CPU worker it is `memory`.
@@ -85,10 +92,13 @@ class WorkerState:
     stop: StopSignal
     send_part: Callable[[dict[str, Any], dict[str, Any]], None] = lambda result, arrays: None
     programs: LRU[Any] = field(default_factory=lambda: LRU(PROGRAM_ROOM, lambda cached: cached.ops, at_least=1))
+    executables: Executables = field(default_factory=executables)
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
+    tape_ops: int = TAPE_ROOM
     compilations: Compilations | None = None
+    answer_bytes: int | None = None
     compile_seconds: float = 0.0
     memory: Memory | None = None
     host_memory: HostMemory | None = None

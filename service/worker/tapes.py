@@ -12,13 +12,13 @@ import numpy as np
 import orjson
 
 from core.ir import Block, StackType, TensorType
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, ProgramError, escaped
 from core.ir.lru import LRU
 from core.runtime.reference import Interpreter
 from core.tape import Appended, Gradients, MachineCode, Steps, Structure, Tape, TapeLimits
 from service.worker.documents import wire_limits
 from service.worker.programs import machine_for
-from service.worker.running import limits_of
+from service.worker.running import check_answer_size, limits_of
 from service.worker.state import WorkerState
 
 __all__ = ["append", "create", "delete", "describe", "gradients", "program", "record", "renew", "values"]
@@ -63,7 +63,7 @@ class WorkerTape:
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Create an empty tape ``args["id"]``. args: id, mode, seed."""
     if state.steps is None:
-        state.steps = Steps(machine=_machine_code(state))
+        state.steps = Steps(state.tape_ops, _machine_code(state))
     limits = TapeLimits(state.settings["ops"], state.settings["tape_bytes"], wire_limits(state.settings))
     tape = Tape(args["mode"], seed=args["seed"], steps=state.steps, limits=limits, xp=state.xp)
     held = state.tapes[args["id"]] = WorkerTape(tape)
@@ -78,8 +78,9 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     """Release names, renew the tape if requested, append leaves and ops, then play back: all of it or, on an error,
     only the release.
 
-    args: id, seq, renew, release, ops, structure (the digest of ops to append again, or None), returned ("all",
-    "none", names; None for all if immediate, else none), backward (target and wrt, or None);
+    args: id, seq, renew, release, ops, stacked (constant -> names of its parts), structure (the digest of ops to
+    append again, or None), returned ("all", "none", names; None for all if immediate, else none), backward (target and
+    wrt, or None);
     tensors: ``parameter/<name>``, ``constant/<name>``, ``target_gradient``.
     """
     held, returned, compiled = _held(state, args), args["returned"], state.steps.compiled
@@ -92,7 +93,7 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         structure,
         renew=args["renew"],
         parameters=_under(PARAMETER, tensors),
-        constants=_under(CONSTANT, tensors),
+        constants=_constants(args["stacked"], tensors),
         requested={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
         backward=None if backward is None else (backward["target"], backward["wrt"], tensors.get(SEED)),
         limits=limits_of(state),
@@ -113,6 +114,20 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         result |= _played(added.gradients)
         arrays |= _gradients(added.gradients)
     return result | {"compiled": state.steps.compiled > compiled} | held.about(), arrays
+
+
+def _constants(stacked: Mapping[str, Sequence[str]], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The constants of a request by name. Raises ProgramError (duplicate_variable)."""
+    found = _under(CONSTANT, tensors)
+    for name, parts in stacked.items():
+        whole = found.pop(name)
+        for part, value in zip(parts, whole, strict=True):
+            if part in found:
+                raise ProgramError(
+                    f"{part!r} is given twice", "duplicate_variable", pointer=f"/stacked/{escaped(name)}"
+                )
+            found[part] = np.asarray(value)
+    return found
 
 
 def _structure(held: WorkerTape, args: Mapping[str, Any]) -> tuple[Structure, str | None]:
@@ -139,7 +154,9 @@ def values(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     held, compiled = _held(state, args), state.steps.compiled
     found = held.tape.evaluate([args["name"]], limits_of(state))
     result = {"ran": list(found.ran), "compiled": state.steps.compiled > compiled}
-    return result | held.about(), {"value": found.values[args["name"]]}
+    value = {"value": found.values[args["name"]]}
+    check_answer_size(state, value)
+    return result | held.about(), value
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -154,7 +171,9 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
         seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
     found = tape.gradients(args["target"], args["wrt"], seed, limits)
     result = _played(found) | {"compiled": state.steps.compiled > compiled}
-    return result | held.about(), _gradients(found)
+    arrays = _gradients(found)
+    check_answer_size(state, arrays)
+    return result | held.about(), arrays
 
 
 def _played(found: Gradients) -> dict[str, Any]:

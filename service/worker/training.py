@@ -22,13 +22,18 @@ from service.worker.computed import (
     Computed,
     draw_of,
     gradients_for,
+    kept,
     one_step,
+    require_sums,
+    runs_of,
+    stacked,
     step_for,
     summed_update,
     update_for,
 )
-from service.worker.gradient_sum import GradientSum
+from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
+from service.worker.memory import require
 from service.worker.programs import check_type
 from service.worker.running import answer_of, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
@@ -60,7 +65,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
         return _first_step(state, session, rates, args, tensors)
     out = again.run(state, session.seed, session.steps)
     result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
-    result |= _about_update(session, rates, out, result)
+    result |= _about_step(session, rates, out, result)
 
     session.adopt(out)
     session.count_update(args["seq"])
@@ -98,7 +103,7 @@ def _answered(
 ) -> Answer:
     result, arrays = answer_of(state, done.compiled, done.out, args["returned"], args["require_finite"], times=times)
     arrays = {name: state.to_host(value) for name, value in arrays.items()}  # the transfer may fail: before any change
-    return result | _about_update(session, rates, done.out, result), arrays
+    return result | _about_step(session, rates, done.out, result), arrays
 
 
 def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], done: Computed, arrays: Arrays) -> None:
@@ -106,10 +111,10 @@ def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], don
     session.count_update(args["seq"])
 
 
-def _about_update(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The learning rate of an update, and the warnings about its gradients."""
+def _about_step(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning rate of a step, and the warnings about its gradients."""
     used = {name: value.item() for name, value in out.rates.items()}
-    return {"learning_rate": rates.shown(used)} | _warned(session, out, result)
+    return {"applied": 1, "learning_rate": rates.shown(used)} | _warned(session, out, result)
 
 
 def _warned(session: WorkerSession, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,36 +125,64 @@ def _warned(session: WorkerSession, out: Outputs, result: Mapping[str, Any]) -> 
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the present parameters. args: id, fetch, returned, stream, profile?, accumulate?, seq?.
+    """Gradients at the present parameters. args: id, fetch, returned, stream, profile?, accumulate?, batches?, seq?.
 
     tensors: the feeds and cotangents. Random ops draw the same values as in the next step. With `accumulate` the
     gradients are added to those of the session, its states are written, and random ops draw new values in each call.
     Without, nothing changes.
     """
     session = session_of(state, args)
-    feeds, accumulates = session.feeds(tensors), args.get("accumulate", False)
-    if accumulates:
-        compiled = gradients_for(session, args["fetch"], feeds)
-    else:
-        query, scale = session.query_for(feeds), session.loss_scale
-        compiled = session.cached.gradient(query, args["fetch"], feeds, scale, repeated=True)
+    feeds = session.feeds(tensors)
+    if args.get("accumulate"):
+        return _added(state, session, args, feeds)
+    query, scale = session.query_for(feeds), session.loss_scale
+    compiled = session.cached.gradient(query, args["fetch"], feeds, scale, repeated=True)
     values = session.values(state, compiled.executable, feeds)
     streamed = streamed_gradients(compiled, args)
     times = times_of(args)
     ready = session.cached.timed(compiled) if times is not None else compiled
-    draw = draw_of(session.steps, session.gradients.count) if accumulates else session.steps
-    out = run(state, ready.executable, values, session.seed, draw, streamed, times)
-    result, arrays = answer_of(
-        state, compiled, out, args["returned"], args.get("require_finite", False), streamed=streamed, times=times
-    )
-    result |= _warned(session, out, result)
-    if accumulates:
+    out = run(state, ready.executable, values, session.seed, session.steps, streamed, times)
+    result, arrays = answer_of(state, compiled, out, args["returned"], streamed=streamed, times=times)
+    return result | _warned(session, out, result) | session.about(), arrays
+
+
+def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], feeds: Arrays) -> Answer:
+    """Gradients of one batch, or of `batches` of them, added to those of the session."""
+    count, times = args.get("batches"), times_of(args)
+    if count is not None and (args["returned"] not in ("none", []) or times is not None):
+        raise ProgramError("with several batches an accumulating call returns no gradients and no profile", "bad_query")
+    batches = [feeds] if count is None else batches_of(session, feeds, count)
+    compiled = gradients_for(session, args["fetch"], batches[0])
+    if times is not None:
+        values = session.values(state, compiled.executable, feeds)
+        ready, draw = session.cached.timed(compiled), draw_of(session.steps, session.gradients.count)
+        runs = iter([run(state, ready.executable, values, session.seed, draw, times=times)])
+    else:
+        runs = runs_of(state, session, compiled, batches, first=session.gradients.count)
+    require_sums(state, session, extra=count is not None)
+    # in place for one batch, where nothing can fail between the addition and the end of the call
+    total = session.gradients if count is None else session.gradients.copy()
+    outs: list[Outputs] = []
+    warned: dict[str, Any] = {}
+    written: Arrays = {}
+    finite = True
+    for out in runs:
+        result, arrays = answer_of(state, compiled, out, args["returned"], times=times)
         arrays = {name: state.to_host(value) for name, value in arrays.items()}
-        session.gradients.add(out.gradients, session.trained, state.xp)
-        session.states |= out.states
-        session.version += bool(out.states)
-        session.seq = args["seq"]
-    return result | session.about(), arrays
+        warned, finite = warned or _warned(session, out, result), finite and result["finite"]
+        written = {name: value.copy() for name, value in out.states.items()}
+        outs.append(out if count is None else kept(out))
+        if not total.sums:
+            require(state.memory, sum([nbytes_of(each) for each in out.gradients.values()]), "the sum of gradients")
+        total.add(out.gradients, session.trained, state.xp)
+    if count is not None:
+        result, arrays = answer_of(state, compiled, stacked(state, outs), "none")
+
+    session.gradients = total
+    session.states |= written
+    session.version += bool(written)
+    session.seq = args["seq"]
+    return result | warned | {"finite": finite} | session.about(), arrays
 
 
 def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

@@ -9,8 +9,9 @@ import pytest
 
 from core.analysis.profile import as_text, profile_of
 from core.codegen.machine_peak import MachinePeak, _rate, machine_peak
-from core.compiler.compile import GradientQuery, compile_gradient, compile_training
+from core.compiler.compile import GradientQuery, compile_forward, compile_gradient, compile_training
 from core.optim.optimizers import Optimizer
+from core.plan.data import Interpreted
 from core.runtime.times import Times
 from core.wire import read
 from tests.core.analysis.test_compiled import sorting_between
@@ -86,6 +87,43 @@ def test_ops_between_regions_are_profiled():
     assert sort["of"] == {"block": 0, "op": 1, "type": "sort", "backward": False}
     assert sort["bytes"] == 8 * 2 + 8 * 2  # sorted values, and positions
     assert any(each["compiled"] for each in found["kernels"])
+
+
+@pytest.fixture
+def slow_cholesky(monkeypatch):
+    """Each cholesky takes 20 ms; machine code calls it back, here in each trip of a loop."""
+    kernel = np.linalg.cholesky
+
+    def slow(x):
+        time.sleep(0.02)
+        return kernel(x)
+
+    monkeypatch.setattr(np.linalg, "cholesky", slow)
+
+
+def test_an_op_called_back_from_machine_code_is_one_entry_and_its_time_is_counted_once(slow_cholesky):
+    s = Sketch()
+    s.param("w", [[2.0, 0.5], [0.5, 3.0]])
+    s.op("assign", "w", out="h")
+    with s.repeat(3):
+        s.op("matmul", s.op("cholesky", "h"), "w", out="g")
+        s.op("add", s.op("scale", "g", scale=0.1), "w", out="h")
+    s.total("h")
+    executable = compile_forward(read(s.document), ["loss"]).compiled(timed=True)
+    times = Times()
+    executable.step(s.values, times=times)
+    assert any(isinstance(each, Interpreted) for each in executable.machine.region.timed)
+
+    found = profile_of(times)
+
+    (cholesky,) = [each for each in found["kernels"] if "cholesky_factor" in each["ops"]]
+    assert not cholesky["compiled"]
+    assert cholesky["calls"] == 3
+    assert 60 <= cholesky["ms"] <= found["ms"]
+    inside = sum(each["ms"] for each in found["kernels"])
+    assert inside <= found["ms"]
+    assert found["outside_ms"] == pytest.approx(found["ms"] - inside, abs=1e-3)
+    assert found["outside_ms"] > 0
 
 
 def test_the_slowest_kernel_comes_first_and_the_shares_add_up():

@@ -135,3 +135,51 @@ def test_a_trainer_refuses_values_of_another_dtype():
 
     with pytest.raises(CoreError, match="is declared as"):
         Trainer(executable(workload, "sgd").compiled(), wrong).step(workload.feeds)
+
+
+def table_trainer(optimizer: str, ids: list[int], sparse: bool, native: bool) -> Trainer:
+    s = Sketch()
+    s.param("E", np.arange(12.0).reshape(6, 2) / 10)
+    s.param("w", [0.5, 0.9])
+    s.feed("ids", ids, dtype="int64")
+    s.total(s.op("square", s.op("mul", s.op("embedding", "E", "ids", is_sparse=sparse), "w")))
+    plain = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer(optimizer, RATE))
+    return Trainer(plain.compiled() if native else plain, {name: s.values[name] for name in ("E", "w")})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps"),
+    [
+        ("sgd", [[1, 4, 1], [0, 5, 5], [2, 3, 1]]),
+        ("adagrad", [[1, 4, 1], [0, 5, 5], [2, 3, 1]]),
+        ("adam", [[0, 1, 2, 3, 4, 5]] * 3),  # it moves rows with a zero gradient too, so each step reads all rows
+    ],
+)
+@pytest.mark.parametrize("native", [False, True])
+def test_a_trainer_of_a_sparse_table_takes_the_steps_of_a_dense_one(optimizer, steps, native):
+    trainers = [table_trainer(optimizer, steps[0], sparse, native) for sparse in (False, True)]
+
+    for ids in steps:
+        dense, rows = (trainer.step({"ids": np.array(ids)}) for trainer in trainers)
+        np.testing.assert_allclose(rows, dense, rtol=1e-12)
+
+    dense, rows = (trainer.values() for trainer in trainers)
+    assert rows.keys() == dense.keys()
+    for name, value in rows.items():
+        assert value.dtype == dense[name].dtype
+        np.testing.assert_allclose(value, dense[name], rtol=1e-12, atol=1e-15)
+
+
+def test_a_failed_step_changes_no_row_of_a_sparse_table():
+    trainer = table_trainer("sgd", [1, 4, 1], sparse=True, native=False)
+    start = trainer.values()
+    trainer.step({"ids": np.array([1, 4, 1])})
+    before = trainer.values()
+
+    with pytest.raises(CoreError):
+        trainer.step({"ids": np.array([1, 6, 1])})
+
+    for name, value in trainer.values().items():
+        np.testing.assert_array_equal(value, before[name])
+    changed = (before["E"] != start["E"]).any(axis=1)
+    np.testing.assert_array_equal(changed, [False, True, False, False, True, False])

@@ -38,7 +38,7 @@ def test_results_keep_their_bits_dtypes_shapes_and_layouts(dtype):
         assert there.dtype == x.dtype
         assert there.tobytes() == np.asarray(here).tobytes()
         assert there.shape == np.asarray(here).shape
-        long = [i for i, n in enumerate(there.shape) if n > 1]
+        long = [i for i, n in enumerate(there.shape) if n > 1 and there.size]
         assert [there.strides[i] for i in long] == [here.strides[i] for i in long]
 
 
@@ -220,7 +220,7 @@ def test_a_killed_child_is_an_error_of_the_run_with_the_place_of_its_op(monkeypa
     monkeypatch.setattr(reference, "call_in_child", killed)
     executable = compile_forward(read(PROGRAM), ["y"], {"x": (200, 200)})
 
-    with pytest.raises(ExecutionError, match="out of memory") as caught:
+    with pytest.raises(ExecutionError, match="was killed") as caught:
         executable.step({"x": np.ones((200, 200), "float32")}, limits=replace(RunLimits(), most_inside=0.0))
 
     assert (caught.value.code, caught.value.location.type) == ("out_of_memory", "matmul")

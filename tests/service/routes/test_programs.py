@@ -158,7 +158,7 @@ def test_the_graph_has_clusters_and_colours_backward_ops(client):
     assert mermaid.startswith("flowchart") and mermaid.count("subgraph") == 3 == len(re.findall(r"\bend\b", mermaid))
 
     graph = client.get(GRAPH).json()
-    assert {n["kind"] for n in graph["nodes"]} == {"variable", "forward", "backward"}
+    assert {n["kind"] for n in graph["nodes"]} == {"parameter", "feed", "forward", "loss", "backward", "gradient"}
     assert len(graph["blocks"]) == 2
     problem(client.get(GRAPH, headers={"Accept": "image/png"}), 406, "not-acceptable")
 
@@ -169,7 +169,16 @@ def test_the_graph_page_loads_only_vendored_files(client):
     assert "http:" not in page.text.replace("http://www.w3.org", "") and "https:" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for source in re.findall(r'(?:src|href)="([^"]+)"', page.text):
-        assert client.get(httpx.URL(GRAPH).join(source).path).status_code == 200
+        file = client.get(httpx.URL(GRAPH).join(source).path)
+        assert file.status_code == 200
+        for imported in re.findall(r'from "\./([^"]+)"', file.text):
+            assert client.get(f"/static/{imported}").headers["content-type"].startswith("text/javascript")
+
+
+def test_the_graph_of_a_program_without_a_backward_pass_has_types(client):
+    graph = client.get(f"/v1/programs/{WHILE_ID}/graph").json()
+    assert {n["kind"] for n in graph["nodes"]} == {"parameter", "feed", "forward"}
+    assert all(edge["type"] for edge in graph["edges"] if edge["variable"])
 
 
 def test_the_root_redirects_to_the_docs_by_a_relative_url(client):

@@ -400,7 +400,7 @@ def test_a_structure_is_appended_again_and_played_back_in_one_request(client, pa
         asked |= {"ops": LONG} if structure is None else {"structure": structure}
         if as_file:
             answer = client.post(f"{path}/ops", **file_of({"parameter/w": w, "constant/x": X}, **asked))
-            said, found = read_file(answer)
+            _, found = read_file(answer)
             gradient = found["grad/w"]
         else:
             answer = client.post(
@@ -450,3 +450,37 @@ def test_a_failed_playback_appends_nothing(client, path):
     refused = client.post(f"{path}/ops", json={**BODY, "backward": {"target": "wx"}})
     problem(refused, 422, "invalid-program")
     assert client.get(path).json()["ops"] == 0
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_stacked_constants_are_leaves_of_their_own(client, path, as_file):
+    ops = [op("mul", "a", x="w", y="one"), op("mul", "b", x="a", y="two"), op("reduce_sum", "loss", x="b")]
+    stack = np.array([[3.0, 4.0], [5.0, 6.0]])
+    asked = {"ops": ops, "stacked": {"all": ["one", "two"]}, "backward": {"target": "loss"}}
+    if as_file:
+        _, found = read_file(client.post(f"{path}/ops", **file_of({"parameter/w": W, "constant/all": stack}, **asked)))
+        gradient = found["grad/w"]
+    else:
+        body = {**asked, "parameters": tensors({"w": W}), "constants": tensors({"all": stack})}
+        gradient = array(client.post(f"{path}/ops", json=body).json()["gradients"]["w"])
+    assert gradient.tolist() == [15.0, 24.0]
+    assert client.get(f"{path}/values/one").status_code == 200
+    problem(client.get(f"{path}/values/all"), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("stacked", "place"),
+    [
+        ({"missing": ["a"]}, "/stacked/missing"),
+        ({"x": ["a"]}, "/stacked/x"),
+        ({"x": ["a", "b", "c"]}, "/stacked/x"),
+        ({"x": ["a", "a"]}, "/stacked/x"),
+        ({"x": ["a", "y"]}, "/stacked/x"),
+    ],
+)
+def test_invalid_stacks_are_refused_with_their_place(client, path, stacked, place):
+    body = {"constants": tensors({"x": X, "y": X}), "stacked": stacked}
+    answer = client.post(f"{path}/ops", json=body)
+    assert answer.status_code == 422
+    assert [e["pointer"] for e in answer.json()["errors"]] == [place]
+    assert client.get(path).json()["next_seq"] == 1

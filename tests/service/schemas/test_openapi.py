@@ -105,7 +105,7 @@ def test_every_example_is_a_valid_request(client, opened, path, method, name, va
     assert answer.status_code in (200, 201), answer.text
     shown = DOCUMENT["paths"][path][method]["responses"].get(str(answer.status_code), {}).get("content", {})
     example = shown.get("application/json", {}).get("example")
-    if example is not None and name != "record":  # its answer has other members
+    if example is not None and name not in ("record", "accumulate"):  # their answers have other members
         assert example.keys() == {member for member, each in answer.json().items() if each is not None}
 
 

@@ -14,7 +14,7 @@ from service.http.tensor_payloads import Answer
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
 from service.sessions.registry import SessionRegistry, Write
-from service.sessions.replay import History
+from service.sessions.replay import History, stored_answers
 from service.sessions.session import Session
 from service.settings import Settings
 
@@ -95,7 +95,7 @@ async def session(registry: SessionRegistry) -> Session:
 
 async def step(registry: SessionRegistry, session: Session, seq: int | None, body: str = "a") -> tuple[Answer, bool]:
     async def render(reply: Reply) -> Answer:
-        return Answer(f"{body} {reply.result['seq']}".encode(), "text/plain")
+        return Answer((f"{body} {reply.result['seq']}".encode(),), "text/plain")
 
     return await registry.write(session, Write("session.step", {}, {}, seq, body), 5.0, render)
 
@@ -119,7 +119,7 @@ async def test_a_step_whose_answer_was_lost_is_not_executed_again(registry, sess
     problem = await refused("sequence-conflict", step(registry, session, 1))
 
     assert problem.extensions == {"expected_seq": 2, "weights_version": "e1.v1"}
-    assert (await step(registry, session, 2))[0].content == b"a 2"
+    assert (await step(registry, session, 2))[0].parts == (b"a 2",)
     assert worker.held[session.id]["step"] == 2
 
 
@@ -147,7 +147,7 @@ async def test_a_disconnected_client_gets_its_answer_with_the_next_try(registry,
 
     answer, replayed = await step(registry, session, 1)
 
-    assert (answer.content, replayed) == (b"a 1", True)
+    assert (answer.parts, replayed) == ((b"a 1",), True)
     assert worker.held[session.id]["step"] == 1
 
 
@@ -197,7 +197,20 @@ async def test_a_program_is_sent_only_to_a_worker_that_lacks_it(worker):
 async def test_large_answers_are_dropped_oldest_first():
     history = History()
     for seq in range(1, 5):
-        history.add(seq, "d", Answer(bytes(30 * 2**20), "x"))
+        history.add(seq, "d", Answer((bytes(30 * 2**20),), "x"))
     kept = [history.get(seq) for seq in range(1, 5)]
     assert [each is not None and each.answer is not None for each in kept] == [False, False, True, True]
     assert all(each is not None and each.digest == "d" for each in kept)
+
+
+async def test_sessions_share_one_bound_of_stored_answers():
+    stored = stored_answers(limit=5)
+    first, second = History(stored), History(stored)
+    for seq in (1, 2):
+        first.add(seq, "d", Answer((b"22",), "x"))
+    second.add(1, "d", Answer((b"22",), "x"))
+
+    held = [first.get(1), first.get(2), second.get(1)]
+    assert [each is not None and each.answer is not None for each in held] == [False, True, True]
+    first.clear()
+    assert (first.get(2), len(stored)) == (None, 1)

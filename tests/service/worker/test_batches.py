@@ -210,6 +210,39 @@ def test_accumulated_calls_and_one_accumulating_step_are_the_same(reduction, spa
     assert updated["learning_rate"] == said["learning_rate"]
 
 
+@pytest.mark.parametrize("compile", ["always", "never"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_batches_of_an_accumulating_call_equal_separate_calls(compile, sparse):
+    sketch = model(sparse)
+    one, each = Side(sketch, compile), Side(sketch, compile)
+    for side in (one, each):
+        side.call(training.gradients, feeds(2), accumulate=True)
+
+    said, arrays = one.call(training.gradients, feeds(), accumulate=True, batches=K, fetch=["line"])
+    singles = [each.call(training.gradients, feeds(i), accumulate=True, fetch=["line"]) for i in range(K)]
+    for side in (one, each):
+        side.call(training.update, {}, reduction="mean")
+
+    assert said["accumulated"] == K + 1
+    for name in ("loss", "fetch/line"):
+        np.testing.assert_array_equal(arrays[name], np.stack([a[name] for _, a in singles]))
+    equal(one.held(), each.held())
+    assert one.held()["seen"] == K + 1
+
+
+def test_an_accumulating_call_that_fails_in_a_later_batch_adds_nothing():
+    side = Side(model(), "never")
+    side.call(training.gradients, feeds(0), accumulate=True)
+    before, ids = {n: np.array(v) for n, v in side.session.gradients.sums.items()}, IDS.copy()
+    ids[3] = 99
+
+    with pytest.raises(CoreError):
+        side.call(training.gradients, {"x": X, "i": ids}, accumulate=True, batches=K)
+
+    equal(side.session.gradients.sums, before)
+    assert (side.session.gradients.count, side.held()["seen"]) == (1, 1)
+
+
 def linear() -> Sketch:
     """A loss that is a mean over rows, without random ops."""
     s = Sketch()

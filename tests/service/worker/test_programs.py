@@ -16,6 +16,7 @@ from core.ir.lru import LRU
 from core.optim.optimizers import Optimizer
 from service.settings import Settings
 from service.worker.compiling import CompilationPending, Compilations
+from service.worker.executables import executables
 from service.worker.programs import CachedProgram, cached_program
 from tests.service.wire import regression
 
@@ -29,6 +30,7 @@ def state() -> Any:
         settings=Settings().model_dump(mode="json"),
         compilations=None,
         note_compilation=lambda seconds: None,
+        executables=executables(),
     )
 
 

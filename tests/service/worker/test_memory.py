@@ -1,0 +1,88 @@
+"""The measured memory of a worker, and the memory of a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from core.ir.errors import OutOfMemory
+from service.worker.memory import DeviceMemory, HostMemory, require
+
+MIB = 2**20
+
+
+def test_arrays_count_from_their_allocation_to_their_end():
+    host = HostMemory(1024 * MIB)
+    before = host.used()
+
+    zeros = np.zeros(40 * MIB, np.uint8)  # the system gives pages at the first touch
+
+    assert host.used() - before == pytest.approx(40 * MIB, abs=4 * MIB)
+    assert host.available(0) <= host.capacity - 36 * MIB
+    del zeros
+    assert host.used() - before == pytest.approx(0, abs=4 * MIB)
+
+
+def test_shared_memory_of_answers_counts():
+    host = HostMemory(1024 * MIB)
+    before = host.used()
+
+    host.answers = lambda: 100 * MIB
+
+    assert host.used() - before >= 99 * MIB
+
+
+def test_a_fifth_of_the_limit_is_left_for_what_nothing_predicts():
+    host = HostMemory(1000 * MIB)
+
+    with pytest.raises(OutOfMemory) as caught:
+        require(host, 801 * MIB, "the request")
+
+    assert (caught.value.code, caught.value.wanted) == ("too_large", 801 * MIB)
+    assert caught.value.allowed <= host.capacity < 800 * MIB
+
+
+class Pool:
+    """The memory pool of cupy, as far as `DeviceMemory` uses it."""
+
+    def __init__(self) -> None:
+        self.limit, self.used, self.kept = 0, 0, 0
+
+    def set_limit(self, size: int) -> None:
+        self.limit = size
+
+    def used_bytes(self) -> int:
+        return self.used
+
+    def total_bytes(self) -> int:
+        return self.used + self.kept
+
+    def free_all_blocks(self) -> None:
+        self.kept = 0
+
+
+def device(limit: int | None) -> tuple[DeviceMemory, Pool]:
+    pool = Pool()
+    runtime = SimpleNamespace(memGetInfo=lambda: (900 * MIB, 1000 * MIB))
+    xp = SimpleNamespace(get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(runtime=runtime))
+    return DeviceMemory(xp, limit), pool
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 900), (500 * MIB, 500), (2000 * MIB, 900)])
+def test_the_pool_of_a_gpu_is_limited_to_the_setting_and_to_its_free_memory(limit, expected):
+    memory, pool = device(limit)
+
+    assert pool.limit == expected * MIB
+    assert memory.capacity == expected * MIB * 4 // 5
+
+
+def test_blocks_that_a_gpu_keeps_are_freed_for_a_run_that_needs_them():
+    memory, pool = device(500 * MIB)
+    pool.used, pool.kept = 100 * MIB, 350 * MIB
+
+    assert memory.available(20 * MIB) == 300 * MIB
+    assert pool.kept == 350 * MIB
+    assert memory.available(200 * MIB) == 300 * MIB
+    assert pool.kept == 0
