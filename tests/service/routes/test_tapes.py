@@ -458,9 +458,7 @@ def test_stacked_constants_are_leaves_of_their_own(client, path, as_file):
     stack = np.array([[3.0, 4.0], [5.0, 6.0]])
     asked = {"ops": ops, "stacked": {"all": ["one", "two"]}, "backward": {"target": "loss"}}
     if as_file:
-        _, found = read_file(
-            client.post(f"{path}/ops", **file_of({"parameter/w": W, "constant/all": stack}, **asked))
-        )
+        _, found = read_file(client.post(f"{path}/ops", **file_of({"parameter/w": W, "constant/all": stack}, **asked)))
         gradient = found["grad/w"]
     else:
         body = {**asked, "parameters": tensors({"w": W}), "constants": tensors({"all": stack})}
