@@ -16,17 +16,21 @@ LONG = 400_000
 
 NICE_SHORT, NICE_LONG = 5, 15
 
-MEMORY = 4 * 2**30
-"""Limit of the address space of a compiler process, in bytes. A module of the largest allowed size takes half of it."""
+LEAST_MEMORY = 2**29
+"""The smallest limit of the memory of a compiler process, in bytes: long modules need as much."""
 
 
 class Compilers:
-    """Two compiler processes. See `CompilerProcess`; a process starts with the first module that needs it."""
+    """Two compiler processes. See `CompilerProcess`; a process starts with the first module that needs it.
 
-    def __init__(self, parallel: int = 1) -> None:
+    memory: limit of the memory of each process and of each fork, in bytes; at least LEAST_MEMORY. 0 sets none.
+    """
+
+    def __init__(self, parallel: int = 1, memory: int = 0) -> None:
         self.parallel = parallel
-        self._short = CompilerProcess(parallel, NICE_SHORT, MEMORY)
-        self._long = CompilerProcess(parallel, NICE_LONG, MEMORY)
+        memory = max(memory, LEAST_MEMORY) if memory else 0
+        self._short = CompilerProcess(parallel, NICE_SHORT, memory)
+        self._long = CompilerProcess(parallel, NICE_LONG, memory)
 
     def compile(self, texts: Sequence[str]) -> list[bytes]:
         """The object code of each text. Raises as `CompilerProcess.compile` does."""

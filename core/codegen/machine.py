@@ -107,9 +107,12 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     STATE.disk = DiskCache(directory, limit) if limit else None
 
 
-def use_compiler_process(parallel: int = 1) -> Compilers:
-    """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started."""
-    STATE.process = Compilers(parallel)
+def use_compiler_process(parallel: int = 1, memory: int = 0) -> Compilers:
+    """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started.
+
+    memory: limit of the memory of each process, in bytes; 0 sets none.
+    """
+    STATE.process = Compilers(parallel, memory)
     return STATE.process
 
 

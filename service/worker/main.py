@@ -85,7 +85,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
     handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
     xp, device = _device(start.device)
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
-        _prepare_code(start.settings)
+        _prepare_code(start.settings, start.memory_limit)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     send = _Sender(sock)
     state.compilations = Compilations(
@@ -126,15 +126,17 @@ def _device(device: str) -> tuple[ModuleType, str]:
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
 
 
-def _prepare_code(settings: Mapping[str, Any]) -> None:
+def _prepare_code(settings: Mapping[str, Any], memory_limit: int | None) -> None:
     """Start the compiler process and the threads of compiled code, and open the cache of compiled code on disk.
+
+    memory_limit: of the worker, two thirds of the share that it has together with its compiler; None for no limit.
 
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.codegen.threads import start_threads, thread_count
 
-    use_compiler_process(thread_count()).start()
+    use_compiler_process(thread_count(), 0 if memory_limit is None else memory_limit // 2).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()
