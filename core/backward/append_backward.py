@@ -23,6 +23,7 @@ from core.ir.errors import ProgramError
 from core.ir.names import list_of_names, root_variable
 from core.ir.recursion import headroom
 from core.ir.size import check_size
+from core.ir.suggest import near
 from core.passes import optimize
 from core.passes.recompute import recompute
 
@@ -59,7 +60,8 @@ def append_backward(
         known = {v.name for v in program.variables if v.role == "parameter"}
         for name in wanted:
             if name not in known:
-                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable")
+                hint = near(name, [v.name for v in program.parameters])
+                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable", suggestion=hint)
     with headroom():
         return _within_budget(program, [target], wanted, None, options or Options(), step_of)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from core.backward.query import GradientQuery
 from core.optim import clipping, loss_scaling
@@ -141,11 +142,6 @@ OPTIMIZER: dict[str, Any] = {
 }
 
 
-def _one_of_loss_and_targets(loss: str | None, targets: list[str]) -> None:
-    if (loss is None) == (not targets):
-        raise ValueError("give either a loss or targets")
-
-
 Version = Annotated[
     str, Field(description="Version of the parameters, states and settings, as in the ETag.", examples=["e1.v1"])
 ]
@@ -185,9 +181,11 @@ class CreateSession(GradientOptions):
 
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
     program: ProgramDocument | None = None
-    loss: Name | None = Field(None, description=text_of(GradientQuery, "loss"), examples=["loss"])
     targets: list[Name] = Field(
         [], description=f"{text_of(GradientQuery, 'targets')} Steps may send their cotangents as `target_gradients`."
+    )
+    loss: Name | None = Field(
+        None, description=text_of(GradientQuery, "loss"), examples=["loss"], validate_default=True
     )
     inputs: list[Name] = Field(
         [],
@@ -228,11 +226,19 @@ class CreateSession(GradientOptions):
     )
     deadline_s: Deadline = None
 
+    @field_validator("loss")
+    @classmethod
+    def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
+        if loss is None and not info.data.get("targets"):
+            raise PydanticCustomError("missing", "Field required, or targets in place of it")
+        if loss is not None and info.data.get("targets"):
+            raise ValueError("give either a loss or targets")
+        return loss
+
     @model_validator(mode="after")
     def _one_program(self) -> CreateSession:
         if (self.program is None) == (self.program_id is None):
             raise ValueError("give exactly one of program and program_id")
-        _one_of_loss_and_targets(self.loss, self.targets)
         if self.clip is not None and self.clip_norm is not None:
             raise ValueError("clip_norm is short for a clip: give only one of them")
         return self
