@@ -110,13 +110,13 @@ def _compile_all(texts: Sequence[str]) -> tuple[bytes, list[bytes]]:
 
 
 def main(parent_pid: int, nice: int, memory: int) -> None:
-    """Answer requests from standard input until it ends. memory: limit of the address space, in bytes; 0 sets none."""
+    """Answer requests from standard input until it ends. memory: limit of RLIMIT_DATA, in bytes; 0 sets none."""
     _end_with(parent_pid)
     os.nice(nice)
     if memory:
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or memory < most:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # LLVM may print to standard output, which would garble an answer
     questions = sys.stdin.buffer

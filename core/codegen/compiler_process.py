@@ -51,7 +51,7 @@ class CompilerProcess:
 
     parallel: how many texts a caller should pass at a time, if the module is long enough.
     nice:     the niceness of the process relative to this one: compilations give way to the steps of sessions.
-    memory:   limit of the address space of the process and of each fork, in bytes; 0 sets none.
+    memory:   limit of the private memory of the process and of each fork, in bytes; 0 sets none.
 
     The process ends with the thread that started it, or with `close`.
     """

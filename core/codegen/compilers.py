@@ -9,25 +9,26 @@ from collections.abc import Sequence
 
 from core.codegen.compiler_process import CompilerProcess
 
-__all__ = ["LONG", "MEMORY", "Compilers"]
+__all__ = ["LONG", "Compilers"]
 
 LONG = 400_000
 """Characters of all texts from which on a module is long: LLVM takes about half a second for them."""
 
 NICE_SHORT, NICE_LONG = 5, 15
 
-MEMORY = 4 * 2**30
-"""Limit of the address space of a compiler process, in bytes. A module of the largest allowed size takes half of it."""
+LEAST_MEMORY = 2**29
+"""The smallest limit of the memory of a compiler process, in bytes: long modules need as much."""
 
 
 class Compilers:
     """Two compiler processes. See `CompilerProcess`; a process starts with the first module that needs it.
 
-    memory: limit of the address space of each, in bytes.
+    memory: limit of the memory of each process and of each fork, in bytes; at least LEAST_MEMORY. 0 sets none.
     """
 
-    def __init__(self, parallel: int = 1, memory: int = MEMORY) -> None:
+    def __init__(self, parallel: int = 1, memory: int = 0) -> None:
         self.parallel = parallel
+        memory = max(memory, LEAST_MEMORY) if memory else 0
         self._short = CompilerProcess(parallel, NICE_SHORT, memory)
         self._long = CompilerProcess(parallel, NICE_LONG, memory)
 

@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache
-from core.codegen.compilers import MEMORY, Compilers
+from core.codegen.compilers import Compilers
 from core.ir.lru import LRU
 
 __all__ = [
@@ -107,12 +107,12 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     STATE.disk = DiskCache(directory, limit) if limit else None
 
 
-def use_compiler_process(parallel: int = 1, memory: int = MEMORY) -> Compilers:
+def use_compiler_process(parallel: int = 1, memory: int = 0) -> Compilers:
     """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started.
 
-    memory: limit of the address space of each, in bytes; at most `MEMORY` is used.
+    memory: limit of the memory of each process, in bytes; 0 sets none.
     """
-    STATE.process = Compilers(parallel, min(memory, MEMORY))
+    STATE.process = Compilers(parallel, memory)
     return STATE.process
 
 

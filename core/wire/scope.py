@@ -37,6 +37,7 @@ class Scopes:
         self.program = program
         self._touched: dict[int, Touched] = {}
         self._owner: dict[int, RawOp] = {}
+        self._local: dict[int, frozenset[str]] = {}
         self._check_tree(problems, limits)
 
     def touched(self, index: int) -> Touched:
@@ -47,7 +48,7 @@ class Scopes:
         it in its `vars` or gets it from its op, as a state of a `scan`. Block 0 if there is none.
         """
         at = block
-        while at.idx and name not in at.vars and at.params is None and name not in local_names(self._owner[at.idx]):
+        while at.idx and name not in at.vars and at.params is None and name not in self._local[at.idx]:
             at = self.program.blocks[at.parent_idx]
         return at
 
@@ -75,6 +76,7 @@ class Scopes:
                         problems.add("too_deep", f"blocks are nested more than {deepest} deep", pointer, op.location)
                     else:
                         owner[inner] = op
+                        self._local[inner] = local_names(op)
                         order.append((inner, depth + 1))
                         if blocks[inner].parent_idx != index:
                             problems.add(
@@ -134,9 +136,15 @@ def inner_indices(op: RawOp) -> list[tuple[str, object]]:
 def local_names(op: RawOp) -> frozenset[str]:
     """Names that `op` defines only for its inner block."""
     spec = CONSTRUCTS.get(op.type)
-    given = [op.attrs.get(a) for a in (block_attrs(spec, LocalName) if spec else ())]
+    given = [op.attrs.get(a) for a in (_local_attributes(op.type) if spec else ())]
     lists = (value if isinstance(value, list) else [value] for value in given)
     return frozenset(name for names in lists for name in names if isinstance(name, str))
+
+
+@cache
+def _local_attributes(type: str) -> tuple[str, ...]:
+    """The attributes of a construct that hold names for its inner block."""
+    return tuple(block_attrs(CONSTRUCTS[type], LocalName))
 
 
 @cache

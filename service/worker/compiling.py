@@ -164,10 +164,13 @@ class Compilations:
         return young < YOUNG and len(self._running) < MOST
 
     def _start_thread(self) -> None:
-        self._threads += 1
         before = threading.stack_size(STACK_BYTES)
         try:
             threading.Thread(target=self._work, daemon=True, name=f"compiling-{self._threads}").start()
+            self._threads += 1
+        except RuntimeError:  # no memory for its stack
+            if not self._threads:
+                raise
         finally:
             threading.stack_size(before)
 

@@ -52,7 +52,6 @@ log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
-COMPILER_LIBRARIES = 300 * 2**20  # address space of a compiler process that has no work
 CACHED = 6  # programs, executables and steps of tapes may each take one part in six of the memory for arrays
 OP_BYTES = 1_000  # memory of an op in a program or in a step of a tape
 SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
@@ -130,13 +129,14 @@ def _device(device: str) -> tuple[ModuleType, str]:
 def _prepare_code(settings: Mapping[str, Any], memory_limit: int | None) -> None:
     """Start the compiler process and the threads of compiled code, and open the cache of compiled code on disk.
 
+    memory_limit: of the worker, two thirds of the share that it has together with its compiler; None for no limit.
+
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.codegen.threads import start_threads, thread_count
 
-    memory = {} if memory_limit is None else {"memory": COMPILER_LIBRARIES + memory_limit // 2}
-    use_compiler_process(thread_count(), **memory).start()
+    use_compiler_process(thread_count(), 0 if memory_limit is None else memory_limit // 2).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()

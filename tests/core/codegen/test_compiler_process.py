@@ -255,7 +255,7 @@ def test_a_compiler_process_is_nice_and_bounded():
         assert compiler.pid is not None
 
         assert os.getpriority(os.PRIO_PROCESS, compiler.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
-        assert resource.prlimit(compiler.pid, resource.RLIMIT_AS)[0] == 2**32
+        assert resource.prlimit(compiler.pid, resource.RLIMIT_DATA)[0] == 2**32
 
 
 def test_a_long_module_does_not_delay_a_short_one(monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.size import expanded_ops
 from core.plan import size as text_size
 from core.wire import read
-from tests.nests import LOOP_MEMORY, NESTS, nest
+from tests.policy_nests import LOOP_MEMORY, NESTS, nest
 from tests.programs import Sketch
 
 LOOPS = ("while", "scan", "recurrent")

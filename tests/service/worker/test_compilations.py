@@ -131,29 +131,25 @@ def test_a_compilation_that_waits_leaves_its_turn_to_others(service: Service):
 
 
 def test_a_compilation_pauses_while_the_worker_serves_a_call(service: Service):
-    counts = [0]
-    over = threading.Event()
+    shares: list[float] = []
 
     def compile() -> None:
-        while not over.is_set():
-            counts[0] += 1
-            poll()
-            time.sleep(1e-5)
+        for serving in (False, True):
+            service.compilations.serving = serving
+            began, paused = time.perf_counter(), 0.0
+            while (now := time.perf_counter()) - began < 0.2:
+                while time.perf_counter() - now < 1e-4:
+                    pass
+                asked = time.perf_counter()
+                poll()
+                paused += time.perf_counter() - asked
+            shares.append(paused / (time.perf_counter() - began))
 
-    def progress(seconds: float) -> int:
-        before = counts[0]
-        time.sleep(seconds)
-        return counts[0] - before
+    number = service.park("a", compile)
 
-    service.park("a", compile)
-    free = progress(0.3)
-    service.compilations.serving = True
-    busy = progress(0.3)
-    service.compilations.serving = False
-    freed = progress(0.3)
-    over.set()
-
-    assert 0 < busy < 0.7 * min(free, freed)
+    assert service.done.get(timeout=10) == number
+    free, busy = shares
+    assert free < 0.3 < 0.4 < busy < 0.95
 
 
 def test_a_failed_compilation_raises_in_the_call_that_waits(service: Service):
