@@ -38,7 +38,7 @@ __all__ = ["main"]
 COMPARED = 5  # first losses that must agree
 TOLERANCE = 2e-3
 ROUND_STEPS = 400
-EPISODES = 16
+EPISODES = 32
 """Batches that REINFORCE adds up before an update, with several batches a call."""
 
 

@@ -21,7 +21,7 @@ from core.ir.registry import lookup
 __all__ = ["seconds_of", "seconds_of_call"]
 
 ELEMENT = 3e-8
-"""Seconds for one element read or written: elementary functions, gathers, random numbers."""
+"""Seconds for one element read or written: special functions, gathers, random numbers."""
 
 SIMPLE = 4e-9
 """Seconds for one element read or written by an op that takes little longer than moving it."""
@@ -44,13 +44,14 @@ FREE = frozenset([
 """Ops that give views of their inputs, or sizes."""
 
 CHEAP = frozenset([
-    "abs", "add", "assign_value", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "ceil", "clip",
-    "concat", "equal", "fill_constant", "fill_constant_batch_size_like", "fill_zeros_like", "floor", "full_like",
-    "greater_equal", "greater_than", "increment", "isfinite", "isinf", "isnan", "less_equal", "less_than",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "mask_gradient", "maximum", "minimum", "mul", "neg",
-    "not_equal", "pad_constant", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum",
-    "relu", "round", "scale", "sign", "slice_into", "square", "sub", "sum", "sum_to", "sum_to_like", "tile", "trunc",
-    "where",
+    "abs", "add", "argmax", "argmin", "assign_value", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
+    "cast", "ceil", "clip", "concat", "cos", "div", "equal", "exp", "fill_constant", "fill_constant_batch_size_like",
+    "fill_zeros_like", "floor", "full_like", "greater_equal", "greater_than", "increment", "isfinite", "isinf",
+    "isnan", "less_equal", "less_than", "log", "log10", "log2", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "mask_gradient", "maximum", "minimum", "mul", "neg", "not_equal", "pad_constant", "reduce_all",
+    "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "relu", "round", "rsqrt", "scale", "shift",
+    "sigmoid", "sign", "sin", "slice_into", "sqrt", "square", "sub", "sum", "sum_to", "sum_to_like", "tanh", "tile",
+    "trunc", "where",
 ])  # fmt: skip
 """Ops that count `SIMPLE` for each element."""
 

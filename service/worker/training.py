@@ -35,7 +35,7 @@ from service.worker.given_gradients import given_gradients
 from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
 from service.worker.memory import require
-from service.worker.running import answer_of, run, streamed_gradients, times_of
+from service.worker.running import answer_of, judged, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
@@ -165,9 +165,13 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
     written: Arrays = {}
     finite = True
     for out in runs:
-        result, arrays = answer_of(state, compiled, out, args["returned"], times=times)
-        arrays = {name: state.to_host(value) for name, value in arrays.items()}
-        warned, finite = warned or _warned(session, out, result), finite and result["finite"]
+        if count is None:
+            result, arrays = answer_of(state, compiled, out, args["returned"], times=times)
+            arrays = {name: state.to_host(value) for name, value in arrays.items()}
+            warned, finite = _warned(session, out, result), result["finite"]
+        else:
+            is_finite, _ = judged(state, out, "none", require_finite=False)
+            warned, finite = warned or _warned(session, out, {}), finite and is_finite
         written = {name: value.copy() for name, value in out.states.items()}
         outs.append(out if count is None else kept(out))
         if not total.sums:

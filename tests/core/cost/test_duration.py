@@ -106,7 +106,7 @@ def test_open_sizes_are_predicted_from_the_arrays_of_the_call():
 def test_more_elements_and_more_work_take_longer():
     small, large = floats(10, 10), floats(1000, 1000)
 
-    for name, inputs in (("tanh", 1), ("add", 2), ("matmul", 2), ("svd", 1)):
+    for name, inputs in (("lgamma", 1), ("add", 2), ("matmul", 2), ("svd", 1)):
         least, most = (seconds_of_call(op_on(name, *[x] * inputs), [x] * inputs) for x in (small, large))
         assert most > 9000 * least
 
