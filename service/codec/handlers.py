@@ -36,14 +36,15 @@ def decode(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 
 def header(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """The header of a safetensors body, with the parts of its document. args: size of the data; tensors: header."""
+    flaws: dict[str, json_tensors.TensorError] = {}
     try:
-        document, entries = read_header(
-            tensors["header"].tobytes(), args["size"], limits=_limits(state), max_depth=state.settings["json_depth"]
-        )
+        text, depth = tensors["header"].tobytes(), state.settings["json_depth"]
+        document, entries = read_header(text, args["size"], limits=_limits(state), max_depth=depth, flaws=flaws)
         found, parts = _parts(document, _limits(state))
     except HttpProblem as problem:
         return _failed(problem)
-    return found | {"entries": _plain(entries)}, parts
+    wrong = [(name, error.code, error.detail, error.pointer) for name, error in flaws.items()]
+    return found | {"entries": _plain(entries), "flaws": wrong}, parts
 
 
 def encode(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

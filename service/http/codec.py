@@ -48,10 +48,14 @@ class Codec:
         """The document of a JSON body, with its tensors and its program in packed form. Raises HttpProblem."""
         return _document(await self._call("decode", {}, {"body": body}))
 
-    async def header(self, header: np.ndarray, size: int) -> tuple[dict[str, Any], list[Any]]:
-        """(document, entries) of the header of a safetensors body with `size` bytes of data. Raises HttpProblem."""
+    async def header(self, header: np.ndarray, size: int) -> tuple[dict[str, Any], list[Any], dict[str, TensorError]]:
+        """(document, entries, flaws) of the header of a safetensors body with `size` bytes of data.
+
+        Raises HttpProblem.
+        """
         reply = await self._call("header", {"size": size}, {"header": header})
-        return _document(reply), reply.result["entries"]
+        flaws = {name: TensorError(*error) for name, *error in reply.result.get("flaws", ())}
+        return _document(reply), reply.result["entries"], flaws
 
     async def texts(self, tensors: dict[str, np.ndarray], base64: bool = False) -> dict[str, memoryview]:
         """Each tensor as JSON text."""

@@ -118,10 +118,10 @@ async def _parse_elsewhere(raw: memoryview, media_type: str, settings: Settings)
     start = header_size(raw)
     if start <= INLINE_BYTES:
         return await asyncio.to_thread(_parse, raw, media_type, settings)
-    document, plain = await codec.header(whole[LENGTH_BYTES:start], len(raw) - start)
+    document, plain, flaws = await codec.header(whole[LENGTH_BYTES:start], len(raw) - start)
     entries = {name: (DTYPES[dtype], tuple(shape), begin, end) for name, dtype, shape, begin, end in plain}
-    tensors = await asyncio.to_thread(views, raw.toreadonly()[start:], entries)
-    return Body(document, tensors, media_type, raw)
+    tensors = await asyncio.to_thread(views, raw.toreadonly()[start:], entries, flaws)
+    return Body(document, tensors, media_type, raw, flaws)
 
 
 async def decoded(text: np.ndarray, settings: Settings) -> dict[str, Any]:

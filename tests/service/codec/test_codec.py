@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from starlette.requests import Request
 
 from service.engine import Reply
-from service.formats import json_tensors
+from service.formats import json_tensors, safetensors
 from service.formats.packed import as_text
 from service.http import request_body
 from service.http.codec import CODEC, Codec
@@ -59,6 +59,7 @@ def no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
         return text
 
     monkeypatch.setattr(request_body, "parse_json", parse_small)
+    monkeypatch.setattr(safetensors, "parse_json", parse_small)
     monkeypatch.setattr(json_tensors, "dumps", dump_small)
 
 
@@ -170,6 +171,17 @@ async def test_the_header_of_a_file_with_many_tensors_is_decoded_in_another_proc
 
     assert body.document == {"loss": "loss"}
     assert {name: value.tolist() for name, value in body.tensors.items()} == {n: a.tolist() for n, a in arrays.items()}
+
+
+async def test_wrong_tensors_of_a_file_get_the_same_errors_wherever_its_header_is_read(codec: Codec):
+    arrays = {f"t{i}": np.zeros(2, np.float32) for i in range(2000)}
+    text = save(arrays).replace(b'"t7":{"dtype":"F32"', b'"t7":{"dtype":"F33"')
+    found = []
+    for each in (codec, None):
+        body = await read(each, text, SAFETENSORS)
+        found.append([(name, e.code, e.detail, e.pointer) for name, e in body.flaws.items()])
+    assert found[0] == found[1]
+    assert [name for name, *_ in found[0]] == ["t7"]
 
 
 @pytest.mark.parametrize("size", [10, 40_000])
