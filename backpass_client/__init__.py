@@ -14,6 +14,7 @@ The package needs httpx and numpy.
 Files, each importing only from the lines above it:
 
 errors            exceptions
+text              short texts of results
 rows, tensorfile  sparse gradients; messages with tensors as safetensors files
 connection        HTTP requests to one service, with retries
 results           the gradients and values of a response

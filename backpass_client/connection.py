@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -59,16 +58,9 @@ class Service:
         return names
 
     def op(self, type: str) -> dict[str, Any]:
-        """Slots, attributes and documentation of one op. Raises Refused (not-found) with similar names as a note."""
+        """Slots, attributes and documentation of one op. Raises Refused (not-found), which suggests names."""
         if type not in self._ops:
-            try:
-                self._ops[type] = self.call("GET", f"/v1/ops/{quoted(type)}")
-            except Refused as error:
-                if error.code == "not-found":
-                    near = difflib.get_close_matches(type, self.ops(), n=3)
-                    if near:
-                        error.add_note(f"did you mean {' or '.join(near)}?")
-                raise
+            self._ops[type] = self.call("GET", f"/v1/ops/{quoted(type)}")
         return self._ops[type]
 
     # --- requests ------------------------------------------------------------------------------------------------

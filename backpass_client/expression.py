@@ -13,6 +13,7 @@ from backpass_client.arithmetic import Arithmetic
 from backpass_client.batch import Batch
 from backpass_client.errors import BackpassError
 from backpass_client.names import Name
+from backpass_client.text import fields, shown
 
 __all__ = ["Expression", "Playback", "Recorder", "apply", "current", "current_tape"]
 
@@ -20,7 +21,7 @@ current_tape: ContextVar[Recorder | None] = ContextVar("tape", default=None)
 """The tape of the innermost ``with``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Playback:
     """A record of one backward pass. A place is the number of an op on the tape, as in `Expression.place`.
 
@@ -36,6 +37,9 @@ class Playback:
     ran: list[int]
     missing: list[tuple[Expression, str]]
     compiled: bool
+
+    def __repr__(self) -> str:
+        return fields(self, "played", "final", "ran", "missing", "compiled")
 
 
 class Recorder(Protocol):
@@ -166,7 +170,7 @@ class Expression(Arithmetic["Expression"]):
 
     def __repr__(self) -> str:
         if self.taken is not None:
-            return f"{type(self).__name__}({self.taken!r})"
+            return f"{type(self).__name__}({shown(self.taken)})"
         return f"<{type(self).__name__} {self.name}, not computed yet>"
 
     def _known(self) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from backpass_client.connection import Service
 from backpass_client.errors import Refused
-from backpass_client.results import Arrays
 
 __all__ = ["IdempotentCalls"]
 
@@ -26,7 +27,9 @@ class IdempotentCalls:
         self.next = next
         self._unsure = False  # whether the last call failed, so that the service may be one number ahead
 
-    def send(self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    def send(
+        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """POST `asked` and `tensors` to <path>/`call`; (JSON members, tensors) of the response.
 
         Raises Refused, Unreachable.
@@ -47,6 +50,8 @@ class IdempotentCalls:
         self.next = said["next_seq"]
         return said, found
 
-    def _send(self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    def _send(
+        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         request = {"seq": self.next, **asked}
         return self._service.exchange("POST", f"{self._path}/{call}", request, tensors, repeat=True)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from backpass_client.rows import from_tensors
+from backpass_client.text import NamedArrays, fields
 
 __all__ = ["Arrays", "Gradients", "gradients_of", "group"]
 
 Arrays = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Gradients:
     """The result of one backward pass.
 
@@ -30,15 +31,18 @@ class Gradients:
     missing: dict[str, str]
     said: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return fields(self, "loss", "gradients", "fetched", "missing")
 
-def gradients_of(said: dict[str, Any], tensors: Arrays) -> Gradients:
+
+def gradients_of(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Gradients:
     """The `Gradients` in a response, from its JSON members and its tensors."""
     return Gradients(
         tensors.get("loss"), from_tensors(said, tensors), group(tensors, "fetch"), said.get("missing", {}), said
     )
 
 
-def group(tensors: Arrays, prefix: str) -> Arrays:
+def group(tensors: dict[str, np.ndarray], prefix: str) -> Arrays:
     """The tensors called `prefix`/<name>, keyed by <name>."""
     start = f"{prefix}/"
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+    return NamedArrays({name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)})

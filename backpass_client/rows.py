@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from backpass_client.text import NamedArrays
+
 __all__ = ["Rows", "from_tensors", "to_tensors"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rows:
     """Some rows of a table; all other rows are zero.
 
@@ -24,6 +26,9 @@ class Rows:
     values: np.ndarray
     shape: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return f"Rows({len(self.rows)} rows of {self.values.dtype}{list(self.shape)})"
+
     def whole(self) -> np.ndarray:
         """The whole table. The values of a repeated row are added."""
         table = np.zeros(self.shape, self.values.dtype)
@@ -33,7 +38,9 @@ class Rows:
 
 def from_tensors(said: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The gradients of a response by name: arrays, or `Rows` for the tables listed under its member `sparse`."""
-    found: dict[str, Any] = {n.removeprefix("grad/"): v for n, v in tensors.items() if n.startswith("grad/")}
+    found: dict[str, Any] = NamedArrays(
+        {n.removeprefix("grad/"): v for n, v in tensors.items() if n.startswith("grad/")}
+    )
     for name, shape in said.get("sparse", {}).items():
         if name in found:
             found[name] = Rows(tensors[f"rows/{name}"], found[name], tuple(shape))

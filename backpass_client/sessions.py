@@ -13,11 +13,12 @@ from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.results import Arrays, Gradients, gradients_of, group
 from backpass_client.rows import from_tensors, to_tensors
+from backpass_client.text import NamedArrays, fields
 
 __all__ = ["Session", "Step", "Stopped"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Step:
     """The values of one step, computed before its update. said: JSON members, such as step and next_seq."""
 
@@ -25,6 +26,10 @@ class Step:
     fetched: Arrays
     gradients: dict[str, Any]
     said: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        number = f"Step {self.said['step']}" if "step" in self.said else "Step"
+        return fields(self, "loss", "fetched", "gradients").replace("Step", number, 1)
 
 
 class Stopped(BackpassError):
@@ -148,7 +153,7 @@ class Session:
 
     def parameters(self) -> Arrays:
         """Parameters and states by name, as `put_parameters` takes them, in this session or another."""
-        return self.service.exchange("GET", f"{self.path}/parameters")[1]
+        return NamedArrays(self.service.exchange("GET", f"{self.path}/parameters")[1])
 
     def put_parameters(self, values: Mapping[str, Any]) -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""

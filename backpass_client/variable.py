@@ -9,6 +9,7 @@ import numpy as np
 
 from backpass_client.expression import Expression, Recorder, current
 from backpass_client.names import Name
+from backpass_client.text import shown
 
 __all__ = ["Variable"]
 
@@ -120,4 +121,4 @@ class Variable(Expression):
         pass  # the local array is the value
 
     def __repr__(self) -> str:
-        return f"Variable({self._data!r})"
+        return f"Variable({shown(self._data)})"

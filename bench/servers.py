@@ -20,14 +20,18 @@ OWN = (sys.executable, "-m", "service", "serve", "--log-level", "warning", "--po
 SAFETENSORS = "application/x-safetensors"
 
 
+class Connection(http.client.HTTPConnection):
+    """A connection to a server that the bench started. pid: of the server's process."""
+
+    pid = 0
+
+
 class ServerEnded(SystemExit):
     """A server ended before it answered. An unhandled error of this kind ends the bench."""
 
 
 @contextlib.contextmanager
-def served(
-    command: Sequence[str], path: str, environment: Mapping[str, str] | None = None
-) -> Iterator[http.client.HTTPConnection]:
+def served(command: Sequence[str], path: str, environment: Mapping[str, str] | None = None) -> Iterator[Connection]:
     """Start a server on a free loopback port, wait until `path` answers 200, and end it afterwards by its id.
 
     environment: variables in addition to those of this process. The files that the server stores are deleted.
@@ -41,7 +45,8 @@ def served(
         )
         process = subprocess.Popen([*command, str(port)], env=whole)
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            connection = Connection("127.0.0.1", port, timeout=120)
+            connection.pid = process.pid
             for _ in range(600):
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     connection.request("GET", path)

@@ -4,7 +4,8 @@
                           [--rounds 3] [--against CHECKOUT] [--json FILE]
 
 The load comes from a second process, the probe of `/healthz/live` from a third one, all over loopback. Every client of
-a storm repeats its request as soon as it has an answer, also one that refuses it. Goodput counts answered steps. With
+a storm repeats its request as soon as it has an answer, also one that refuses it. Goodput counts answered steps. The
+processor time of the API process for each answered request does not depend on other work on the machine. With
 `--against`, another checkout takes turns with this one, storm by storm.
 """
 
@@ -83,6 +84,7 @@ def compared(
         for count, one in found[name].items():
             line = f"  {kind:10} {name:7} {count:5} clients {one['good']:9.1f}/s {one['good'] / best:5.2f}"
             line += f"   refused {one['refused']:7.1f}/s failed {one['failed']:5.1f}/s"
+            line += f"   api {one['api_ms']:7.2f} ms each"
             line += f"   live p99 {one['p99_ms']:8.1f} most {one['most_ms']:8.1f}"
             print(line, flush=True)
     return found

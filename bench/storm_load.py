@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import uvloop
 
-from bench.servers import SAFETENSORS
+from bench.servers import SAFETENSORS, Connection
 from service.formats import safetensors as tensorfile
 
 __all__ = ["HEAVY", "STORMS", "Target", "flood", "probe", "target_of"]
@@ -30,17 +31,21 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A running service. sessions: paths; small: a program id for one-shot calls; large: one of OPS ops; wide: a
-    session with a parameter of FILE_BYTES."""
+    """A running service.
+
+    pid: of the API process. sessions: their paths. small: a program id for one-shot calls. large: one of OPS ops.
+    wide: a session with a parameter of FILE_BYTES.
+    """
 
     port: int
+    pid: int
     sessions: tuple[str, ...]
     small: str
     large: str
     wide: str
 
 
-def target_of(connection: http.client.HTTPConnection) -> Target:
+def target_of(connection: Connection) -> Target:
     """Register the programs and open the sessions."""
 
     def made(path: str, document: dict[str, Any]) -> str:
@@ -64,7 +69,7 @@ def target_of(connection: http.client.HTTPConnection) -> Target:
         connection.getresponse().read()
     port = connection.port
     connection.close()
-    return Target(port, sessions, small, large, opened)
+    return Target(port, connection.pid, sessions, small, large, opened)
 
 
 def line(ops: int, size: int) -> dict[str, Any]:
@@ -226,16 +231,23 @@ async def flooded(target: Target, kind: str, clients: int, seconds: float) -> di
     running = [asyncio.ensure_future(connected(target.port, make, counts)) for make in makers]
     await asyncio.sleep(warm)
     good, refused, failed = counts.good, counts.refused + other.refused, counts.failed + other.failed
-    started = time.monotonic()
+    started, spent = time.monotonic(), cpu_seconds(target.pid)
     await asyncio.wait(running, timeout=seconds)
     taken = time.monotonic() - started
     found = {
+        "api_ms": 1e3 * (cpu_seconds(target.pid) - spent) / max(1, counts.good - good),
         "good": (counts.good - good) / taken,
         "refused": (counts.refused + other.refused - refused) / taken,
         "failed": (counts.failed + other.failed - failed) / taken,
     }
     await asyncio.wait(running, timeout=2)
     return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of one process, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def probe(target: Target, seconds: float, results: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,10 +39,13 @@ from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
 from service.settings import Settings
+from service.store.errors import StorageError
 from service.store.program_text import ProgramText
-from service.store.programs import ProgramStore
+from service.store.programs import ProgramStore, TooManyPrograms
 
 __all__ = ["create_app"]
+
+log = logging.getLogger("backpass.app")
 
 DESCRIPTION = """Backpass compiles and executes backward passes.
 
@@ -107,6 +111,9 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.programs.open()
+    if app.state.settings.cache_dir is not None:
+        with contextlib.suppress(OSError):  # the cache logs that it cannot store machine code; no call fails
+            app.state.settings.cache_dir.parent.mkdir(parents=True, exist_ok=True)
     await app.state.engine.start()
     watching = [
         asyncio.create_task(app.state.metrics.watch_event_loop()),
@@ -125,12 +132,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _register_examples(app: FastAPI) -> None:
-    """Register the programs of the documentation. The service starts even if no worker can check them."""
+    """Register the programs of the documentation. The service starts even if no worker or no disk can take them."""
     for document in EXAMPLES.values():
-        with contextlib.suppress(EngineError):
+        try:
             program = ProgramText.of(document)
             reply = await app.state.engine.call("inspect", {"document": program.text, "as_json": True}, deadline=30.0)
             await app.state.programs.put(program, reply.tensors["json"].tobytes())
+        except (EngineError, StorageError, TooManyPrograms) as error:
+            log.warning("a program of the documentation is not registered: %s", error)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -62,7 +62,9 @@ class Settings(BaseSettings):
         description="Names that a Host header may have, separated by commas, in addition to loopback names and the "
         "address to listen on. `*.example.org` allows all names below example.org, `*` allows all names.",
     )
-    data_dir: Path = Field(Path("data"), description="Directory of stored data; created when first needed.")
+    data_dir: Path = Field(
+        Path("data"), description="Directory of stored data, of this service alone; created at start."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to show."
     )
@@ -113,7 +115,10 @@ class Settings(BaseSettings):
         15.0, gt=0.2, description="Time without a heartbeat after which a worker is replaced."
     )
     cancel_grace: float = Field(
-        2.0, ge=0, description="Time that a worker gets to end a canceled call before it is replaced."
+        2.0,
+        ge=0,
+        description="Time that a worker gets to end a canceled call before it is replaced; a worker with sessions or "
+        "tapes gets ten times as much.",
     )
 
     # Time

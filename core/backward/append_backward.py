@@ -22,6 +22,8 @@ from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
 from core.ir.names import list_of_names, root_variable
 from core.ir.recursion import headroom
+from core.ir.size import check_size
+from core.ir.suggest import near
 from core.passes import optimize
 from core.passes.recompute import recompute
 
@@ -46,7 +48,8 @@ def append_backward(
                     the states.
 
     Raises ProgramError: loss_not_scalar, loss_not_float, loss_has_stop_gradient, loss_not_in_root, unknown_variable,
-    bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered, budget_too_small.
+    bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered, budget_too_small,
+    limit_exceeded.
     """
     target = root_variable(program, loss, "loss_not_in_root")
     _check_loss(program.block, loss, target)
@@ -57,7 +60,8 @@ def append_backward(
         known = {v.name for v in program.variables if v.role == "parameter"}
         for name in wanted:
             if name not in known:
-                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable")
+                hint = near(name, [v.name for v in program.parameters])
+                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable", suggestion=hint)
     with headroom():
         return _within_budget(program, [target], wanted, None, options or Options(), step_of)
 
@@ -206,6 +210,7 @@ def _backward(
         adjoint = again.ops
         a.b.types.update(again.types)
     joined = a.part((*a.primal, *adjoint), block.params, block.results)
+    check_size(joined)
 
     n = len(a.primal)
     written = {name: i for i, op in enumerate(joined.ops) for name in op.outputs}

@@ -13,6 +13,7 @@ from core.ir import Block, Program, inner_blocks, with_inner
 from core.ir.errors import ProgramError
 from core.ir.members import Member, Name, read_members
 from core.ir.names import block_index, called, check_places, inner_name, list_of_names, root_variable, unversioned
+from core.ir.suggest import near
 from core.ops.control.inner_blocks import LoopMemory
 from core.passes.chunk import chunk_loops
 from core.passes.recompute import even_cuts
@@ -158,7 +159,8 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
             continue
         versions = set(called(program.block, 0, 0, name))
         if not versions:
-            raise ProgramError(f"block 0 has no variable {name!r}", "bad_no_grad_set")
+            hint = near(name, [each for each in block.types if "@" not in each])
+            raise ProgramError(f"block 0 has no variable {name!r}", "bad_no_grad_set", suggestion=hint)
         stopped |= versions
     if inner:
         check_places(block, inner, "bad_no_grad_set")

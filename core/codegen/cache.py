@@ -28,7 +28,8 @@ ABANDONED = 3600.0
 
 
 class DiskCache:
-    """Object code by key, in a directory of its own. The first entry creates the directory.
+    """Object code by key, in a directory of its own. The first entry creates the directory, but not the one above it:
+    a data directory that is gone must not appear again as another one.
 
     limit: bytes of all entries together. Beyond it the least recently used entries go; a larger entry is not stored.
 
@@ -64,7 +65,7 @@ class DiskCache:
         if len(whole) > self.limit:
             return
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, exist_ok=True)
             if not _is_ours(self.directory.stat()):
                 raise PermissionError(f"{self.directory} belongs to another user, or other users may write to it")
             descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.directory)  # with mode 0600

@@ -21,8 +21,8 @@ __all__ = ["RULES", "count_work", "elements_of"]
 @lru_cache(REMEMBERED)
 def elements_of(type: Type | None) -> int:
     """The number of elements; an unknown size counts as 1, and a stack as one element."""
-    while isinstance(type, StackType):
-        type = type.element
+    if isinstance(type, StackType):
+        type = type.array
     return 0 if type is None else math.prod(n if n >= 0 else 1 for n in type.shape)
 
 

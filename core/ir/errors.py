@@ -87,13 +87,17 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a program: a stable code, a sentence, and a JSON pointer into the document."""
+    """One mistake in a program: a stable code, a sentence, and a JSON pointer into the document.
+
+    value: the name of the given value with the mistake, if it is not in the program itself.
+    """
 
     code: str
     message: str
     pointer: str = ""
     location: Location | None = None
     suggestion: str | None = None
+    value: str | None = None
 
     @property
     def block(self) -> int | None:

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import convert
+from core.ir.suggest import near
 
 __all__ = [
     "Kind",
@@ -167,7 +168,8 @@ def read_members(kind: type[T], raw: Any, noun: str, code: str) -> T:
         else:
             values[each.name] = _read_value(each, left.pop(each.name), noun, code)
     if left:
-        raise ProgramError(f"{noun} has no member {min(map(str, left))[:64]}", code)
+        unknown = min(map(str, left))[:64]
+        raise ProgramError(f"{noun} has no member {unknown}", code, suggestion=near(unknown, names_of(kind)))
     return kind(**values)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.ir.errors import ProgramError
 from core.ir.program import OF_FUNCTION, Block, Program, TensorType, blocks_inside
+from core.ir.suggest import near
 
 __all__ = [
     "block_index",
@@ -42,17 +43,23 @@ def root_variable(program: Program, name: str, elsewhere: str, entry: bool = Fal
             elsewhere,
             suggestion="let the block write it to a variable that exists outside",
         )
-    raise ProgramError(f"unknown variable {name!r}", "unknown_variable")
+    raise ProgramError(f"unknown variable {name!r}", "unknown_variable", suggestion=near(name, _clients(program)))
 
 
 def root_array(program: Program, name: str) -> str:
     """The array of block 0 that `name` refers to: its last version. Raises ProgramError (unknown_variable)."""
     variable = program.latest.get(name, name)
     if variable not in program.block.types:
-        raise ProgramError(f"block 0 has no variable {name!r}", "unknown_variable")
+        message = f"block 0 has no variable {name!r}"
+        raise ProgramError(message, "unknown_variable", suggestion=near(name, _clients(program)))
     if not isinstance(program.block.types[variable], TensorType):
         raise ProgramError(f"{name!r} is a {program.block.types[variable]}, not an array", "unknown_variable")
     return variable
+
+
+def _clients(program: Program) -> list[str]:
+    """The names of block 0 that the client wrote."""
+    return [name for name in program.block.types if "@" not in name]
 
 
 def inner_name(name: str) -> tuple[int, str]:
@@ -100,7 +107,8 @@ def check_places(block: Block, places: Collection[tuple[int, str]], code: str) -
     blocks = [(0, block), *((block_index(inner), inner) for inner in blocks_inside(block.ops))]
     for number, name in sorted(places):
         if not any(called(each, index, number, name) for index, each in blocks):
-            raise ProgramError(f"block {number} has no variable {name!r}", code)
+            known = [n for index, each in blocks if index == number for n in each.types if "@" not in n]
+            raise ProgramError(f"block {number} has no variable {name!r}", code, suggestion=near(name, known))
 
 
 def list_of_names(names: Any, code: str) -> list[str]:

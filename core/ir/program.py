@@ -75,11 +75,31 @@ class TensorType:
         return -1 not in self.shape
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StackType:
-    """A stack of values that a loop recorded: one element for each trip, in the order of the trips."""
+    """A stack of values that a loop recorded: one element for each trip, in the order of the trips.
+
+    array: the type of the arrays in the innermost stacks. depth: the number of stacks in each other. These two identify
+    the type, so that a comparison takes the same time at any depth.
+    """
 
     element: Type
+    array: TensorType = field(init=False, repr=False)
+    depth: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        inner = self.element
+        array, depth = (inner.array, inner.depth) if isinstance(inner, StackType) else (inner, 0)
+        object.__setattr__(self, "array", array)
+        object.__setattr__(self, "depth", depth + 1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StackType):
+            return NotImplemented
+        return self.depth == other.depth and self.array == other.array
+
+    def __hash__(self) -> int:
+        return hash((self.depth, self.array))
 
     def __str__(self) -> str:
         return f"stack of {self.element}"

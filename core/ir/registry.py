@@ -15,7 +15,6 @@ ops, and its types, gradient and code follow from them.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import sys
@@ -31,6 +30,7 @@ from core.ir.errors import ProgramError
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
 from core.ir.slot_roles import Role, role_of
+from core.ir.suggest import near
 
 __all__ = [
     "CONSTRUCTS",
@@ -216,9 +216,7 @@ class OpSpec:
         if len(attrs) > len(self.attrs) or not attrs.keys() <= {a.name for a in self.attrs}:
             names = [a.name for a in self.attrs]
             unknown = min(attrs.keys() - set(names))
-            raise ProgramError(
-                f"{self.name} has no attribute {unknown!r}", "bad_attr", suggestion=_near(unknown, names)
-            )
+            raise ProgramError(f"{self.name} has no attribute {unknown!r}", "bad_attr", suggestion=near(unknown, names))
         return {a.name: self._attr(a, attrs) for a in self.attrs}
 
     def _attr(self, attr: Attr, given: Mapping[str, Any]) -> Any:
@@ -366,7 +364,7 @@ def lookup(name: str) -> OpSpec:
     try:
         return REGISTRY[name]
     except KeyError:
-        raise ProgramError(f"unknown op type {name!r}", "unknown_op", suggestion=_near(name, REGISTRY)) from None
+        raise ProgramError(f"unknown op type {name!r}", "unknown_op", suggestion=near(name, REGISTRY)) from None
 
 
 def roles_of(op: Op) -> Roles | None:
@@ -463,8 +461,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"did you mean {' or '.join(near)}?" if near else None

@@ -15,6 +15,7 @@ from core.ir.errors import ProgramError
 from core.ir.patterns import first_match, matches
 from core.ir.slot_roles import Role
 from core.ir.stop import poll
+from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 
 __all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters"]
@@ -69,7 +70,9 @@ def initial_parameters(
     for pattern in initializers:
         if not any(matches(pattern, v.name) for v in variables):
             raise ProgramError(
-                f"an initialiser is given for {pattern!r}, but the program has no such parameter", "unknown_variable"
+                f"an initialiser is given for {pattern!r}, but the program has no such parameter",
+                "unknown_variable",
+                suggestion=near(pattern, [v.name for v in variables]),
             )
     found = {}
     for v in variables:
@@ -99,12 +102,13 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         raise ProgramError(
             f"the initialiser of {name!r} has an unknown type",
             "bad_initializer",
-            suggestion=f"one of {', '.join(INITIALIZERS)}",
+            suggestion=near(str(kind), INITIALIZERS) or f"one of {', '.join(INITIALIZERS)}",
         )
     given = {k: v for k, v in spec.items() if k != "type"}
     for k, v in given.items():
         if k not in INITIALIZERS[kind]:
-            raise ProgramError(f"initialiser {kind} of {name!r} has no attribute {k!r}", "bad_initializer")
+            message = f"initialiser {kind} of {name!r} has no attribute {k!r}"
+            raise ProgramError(message, "bad_initializer", suggestion=near(k, INITIALIZERS[kind]))
         if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
             raise ProgramError(f"attribute {k!r} of the initialiser of {name!r} must be a number", "bad_initializer")
     attrs = INITIALIZERS[kind] | given

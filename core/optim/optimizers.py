@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.patterns import first_match
 from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
+from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 from core.ops.elementwise.arithmetic import cast
 from core.ops.optimizers.updates import Penalties
@@ -53,9 +54,8 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         if self.type not in OPTIMIZERS:
-            raise ProgramError(
-                f"unknown optimiser {self.type!r}", "unknown_optimizer", suggestion=f"one of {', '.join(OPTIMIZERS)}"
-            )
+            hint = near(self.type, OPTIMIZERS) or f"one of {', '.join(OPTIMIZERS)}"
+            raise ProgramError(f"unknown optimiser {self.type!r}", "unknown_optimizer", suggestion=hint)
         attrs = dict(self.attrs)
         if "groups" in attrs:
             object.__setattr__(self, "groups", _groups(attrs.pop("groups"), self.type, dict(attrs)))

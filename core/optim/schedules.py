@@ -12,6 +12,7 @@ import numpy as np
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Family, OpSpec, composite
+from core.ir.suggest import near
 from core.ops.common.ranges import Count
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
@@ -36,8 +37,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.type not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
-            raise ProgramError(f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=f"one of {known}")
+            hint = near(self.type, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
+            raise ProgramError(f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=hint)
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
 
     def rate(self, step: Value) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.ir import Block
+from core.ir.size import check_size
 from core.passes.accumulate import accumulate_early
 from core.passes.cse import share_common
 from core.passes.dce import eliminate_dead
@@ -28,7 +29,10 @@ def optimize(block: Block) -> Block:
 
     Every pass keeps the results equal to rounding. Folding and sharing change how often an operation runs, not which
     operations compute a result.
+
+    Raises ProgramError (limit_exceeded) if the block has too many ops.
     """
+    check_size(block)
     for transform in PIPELINE:
         block = transform(block)
     return block

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from core.ir import Block, Op, StackType, TensorType
 from core.ir.stop import poll
 from core.plan.build import plan_block
+from core.plan.size import too_large
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
 
@@ -21,7 +22,8 @@ STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
 
 def refusals(block: Block, target: Target) -> dict[int, str]:
     """The ops of `block`, by position, that cannot be part of a region, and the reasons."""
-    refused = {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op, target))}
+    refused = too_large(block)
+    refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op, target))}
     while True:
         again = False
         for part in partition(block, frozenset(refused)):

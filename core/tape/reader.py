@@ -8,7 +8,8 @@ from typing import Any
 
 from core.ir import Op
 from core.ir.errors import InvalidProgram, Problem, ProgramError
-from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec, lookup
+from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec
+from core.ops.other_names import looked_up
 from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes
@@ -64,7 +65,7 @@ class _TapeReader(Reader):
         self._define = define
 
     def registered_op(self, at: Site) -> None:
-        raw, spec = at.raw, lookup(at.raw.type)
+        raw, spec = at.raw, looked_up(at.raw.type)
         attrs = dict(raw.attrs)
         if spec.takes_key:
             attrs.setdefault("stream", 1 + raw.location.op)

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.ir import Block, Op, Program, TensorType, Type, Variable
 from core.ir.errors import ProgramError
+from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 from core.tape.reader import pointer_of
 from core.tape.structure import ReadOps
@@ -283,7 +284,8 @@ class Trace:
     def array_type(self, name: str) -> TensorType:
         """The type of an array that the client may name. Raises ProgramError (unknown_variable, not_an_array)."""
         if name == KEY or name not in self.env:
-            raise ProgramError(f"the tape has no variable {name!r}", "unknown_variable")
+            hint = near(name, [each for each in self.types if "@" not in each])
+            raise ProgramError(f"the tape has no variable {name!r}", "unknown_variable", suggestion=hint)
         type = self.type(name)
         if not isinstance(type, TensorType):
             raise ProgramError(f"{name!r} is {type}, not an array", "not_an_array")

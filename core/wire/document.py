@@ -15,13 +15,14 @@ from core.ir import DTYPES, unknown_dtype
 from core.ir.errors import InvalidProgram, Location, Problem, escaped
 from core.ir.generated import GENERATED, PREFIX, generated_length
 from core.ir.stop import poll
+from core.ir.suggest import near
 
 __all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
 """Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
-CLOSED = 8
+CLOSED = 16
 """Factor on the limits of blocks, ops and variables for programs in the closed form."""
 OP_NAME = 64
 """A generated name may start with the name of an op in place of a client's name. No op has a longer name."""
@@ -218,9 +219,9 @@ class _Reader:
             results = tuple(None if n is None else self.name(n, f"{pointer}/results/{i}") for i, n in enumerate(listed))
             gradient = members.get("gradient")
             if gradient is not None and gradient not in raw:
-                self.problems.add(
-                    "unknown_function", f"the program has no function {gradient!r}", f"{pointer}/gradient"
-                )
+                hint = near(gradient, raw) if isinstance(gradient, str) else None
+                message = f"the program has no function {gradient!r}"
+                self.problems.add("unknown_function", message, f"{pointer}/gradient", suggestion=hint)
             elif program is not None:
                 found[name] = RawFunction(program, results, gradient, pointer)
         self.closed = outer
@@ -404,7 +405,9 @@ class _Reader:
             self.problems.add("bad_program", "must be an object", pointer)
             return {}
         for name in raw.keys() - required - optional:
-            self.problems.add("unknown_member", "unknown member", f"{pointer}/{escaped(str(name))[:64]}")
+            hint = near(str(name), sorted(required | optional))
+            place = f"{pointer}/{escaped(str(name))[:64]}"
+            self.problems.add("unknown_member", "unknown member", place, suggestion=hint)
         for name in required - raw.keys():
             self.problems.add("missing_member", f"the member {name!r} is missing", pointer)
         return raw

@@ -11,6 +11,7 @@ from core.ir.bounds import Bounds
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
 from core.ir.registry import Slot, construct
+from core.ir.suggest import near
 from core.ops import control
 from core.ops.common.types import holds
 from core.passes.bind import bind
@@ -52,10 +53,8 @@ def call(r: Reader, at: Site, *, function: Annotated[str, Bounds(max_length=256)
 
 def _function(r: Reader, at: Site, name: str) -> RawFunction:
     if name not in r.raw.functions:
-        known = ", ".join(sorted(r.raw.functions)) or "none"
-        raise at.refuse(
-            f"the program has no function {name!r}", "unknown_function", "attrs/function", f"its functions: {known}"
-        )
+        hint = near(name, r.raw.functions) or f"its functions: {', '.join(sorted(r.raw.functions)) or 'none'}"
+        raise at.refuse(f"the program has no function {name!r}", "unknown_function", "attrs/function", hint)
     return r.raw.functions[name]
 
 
@@ -90,7 +89,9 @@ def _block(
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
         if found not in block.types:
-            raise ProgramError(f"{name!r} has no variable {each!r}", "unknown_variable", pointer=raw.pointer)
+            hint = near(each, block.types)
+            message = f"{name!r} has no variable {each!r}"
+            raise ProgramError(message, "unknown_variable", pointer=raw.pointer, suggestion=hint)
     numbers = tuple(i for i, n in enumerate(results) if n is not None)
     return replace(block, results=tuple(variables)), numbers
 

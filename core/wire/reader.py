@@ -9,10 +9,12 @@ from typing import Any
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
 from core.ir.errors import InternalError, ProgramError
-from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs, lookup
+from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs
 from core.ir.stop import poll
+from core.ir.suggest import near
 from core.ops.common.types import byte_size, element_of, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
+from core.ops.other_names import looked_up
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
 from core.wire.site import KEY, AlreadyReported, Env, Site
@@ -117,7 +119,7 @@ class Reader:
     def registered_op(self, at: Site) -> None:
         """Read an op of the registry, closed control flow included."""
         raw = at.raw
-        spec = lookup(raw.type)
+        spec = looked_up(raw.type)
         inner = block_attrs(spec)
         given = self.param_types(spec, at) if inner else None
         attrs = {
@@ -195,7 +197,8 @@ class Reader:
         if name in at.block.vars or any(name in op.written_names() for op in at.block.ops):
             self.problems.add("use_before_definition", f"{name!r} is read before any op writes it", pointer, location)
         else:
-            self.problems.add("unknown_variable", f"no variable {name!r} is visible here", pointer, location)
+            hint = near(name, [each for each in at.env if each != KEY])
+            self.problems.add("unknown_variable", f"no variable {name!r} is visible here", pointer, location, hint)
         at.env[name] = None
         return None
 

@@ -124,7 +124,7 @@ def _root(program: Program, places: dict[Slot | None, _Place], roles: dict[str, 
         if var["name"] in roles:
             role = roles[var["name"]]
             var["role"] = role.role
-            if not role.trainable and role.role == "parameter":
+            if not role.trainable:
                 var["trainable"] = False
     del raw["params"], raw["results"]
     return raw

@@ -127,8 +127,10 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
-    from service.app import create_app  # imported here, because `version` and an invalid option need no application
+    # imported here, because `version` and an invalid option need no application
+    from service.app import create_app
     from service.engine import UnusableSettings, worker_memory
+    from service.store.errors import StorageError
 
     try:
         if settings.device != "cuda":
@@ -139,6 +141,11 @@ def _serve(chosen: argparse.Namespace) -> int:
     logs.configure(settings.log_level)
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings)
+    try:
+        app.state.programs.open_now()  # before the server starts, so that the cause is one line and no traceback
+    except StorageError as error:
+        print(f"backpass: {error}", file=sys.stderr)
+        return 1
     server = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -2,7 +2,8 @@
 
 Each slot has a supervisor that starts a process, watches it, and replaces it when it is lost. Losing a worker fails
 only the calls of that worker. When a caller cancels or a deadline passes, the pool first asks the call to stop, through
-shared memory, and kills the worker only if the call does not stop within the grace period.
+shared memory, and kills the worker only if the call does not stop within the grace period. This is rare: machine code
+and the reference executor poll, and ops that cannot poll run in a child of the worker (`core.runtime.forked`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ log = logging.getLogger("backpass.engine")
 DEFAULT_HANDLERS = "service.worker.handlers:HANDLERS"
 OWN_ANSWER_S = 0.1  # extra time for the worker's own deadline error, which names the place in the program
 MAX_BACKOFF_S = 5.0
+PATIENCE = 10  # a worker with sessions is killed this much later: its loss would hurt clients that did nothing wrong
 
 
 class EmbeddedPool:
@@ -158,10 +160,10 @@ class EmbeddedPool:
         try:
             return await pending.reply
         except asyncio.CancelledError:
-            self._stop(process, pending.over, "cancel")
+            self._stop(process, op, pending.over, "cancel")
             raise
         except TimeoutError:
-            self._stop(process, pending.over, "deadline")
+            self._stop(process, op, pending.over, "deadline")
             raise
         except RemoteError as error:
             if error.code in ("deadline_exceeded", "canceled"):  # the caller did not cancel, so the deadline did
@@ -191,19 +193,27 @@ class EmbeddedPool:
         if slot.process is process and not process.lost.done():
             self._dispatcher.release(slot, time.monotonic() - started if over.result() else None)
 
-    def _stop(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
+    def _stop(self, process: WorkerProcess, op: str, over: asyncio.Future[bool], cause: str) -> None:
         """Stop a call without a caller. Its slot stays busy until the worker ends the call or is replaced."""
         self.events["stopped", cause] += 1
         process.cancel()
-        stopper = asyncio.create_task(self._stop_or_lose(process, over, cause))
+        stopper = asyncio.create_task(self._stop_or_lose(process, op, over, cause))
         self._stoppers.add(stopper)
         stopper.add_done_callback(self._stoppers.discard)
 
-    async def _stop_or_lose(self, process: WorkerProcess, over: asyncio.Future[bool], cause: str) -> None:
+    async def _stop_or_lose(self, process: WorkerProcess, op: str, over: asyncio.Future[bool], cause: str) -> None:
+        """Wait until the call stops; lose the worker if it does not. Sessions of others make the wait longer."""
         grace = self._settings.cancel_grace
         await asyncio.wait({over}, timeout=grace)
+        if not over.done() and process.sessions:
+            log.warning(
+                "worker %s (pid %d): %s has not stopped within %g s of its %s; the worker holds %d sessions and tapes, "
+                "so it gets %g s", process.id, process.pid, op, grace, cause, process.sessions, PATIENCE * grace,
+            )  # fmt: skip
+            await asyncio.wait({over}, timeout=(PATIENCE - 1) * grace)
+            grace *= PATIENCE
         if not over.done():
-            process.mark_lost(f"a call did not stop within {grace:g} s of its {cause}", cause)
+            process.mark_lost(f"a call of {op} did not stop within {grace:g} s of its {cause}", cause)
 
     async def _supervise(self, slot: Slot, tried: asyncio.Event) -> None:
         """Keep a worker running in `slot` until cancelled. Sets `tried` when the first start succeeded or failed."""
@@ -250,11 +260,15 @@ class EmbeddedPool:
 
     def _replaced(self, slot: Slot, process: WorkerProcess, reason: str) -> None:
         """Count the loss, fail the calls that wait for this worker, and run the callbacks."""
-        log.warning("worker %s (slot %d, pid %d) was lost: %s", process.id, slot.index, process.pid, reason)
+        log.warning(
+            "worker %s (slot %d, pid %d) was lost with %d sessions and tapes: %s",
+            process.id, slot.index, process.pid, process.sessions, reason,
+        )  # fmt: skip
         slot.last_fatal = reason
         slot.restarts += 1
         slot.failures = 0 if process.answered else slot.failures + 1
         self.events["restart", process.cause] += 1
+        self.events["lost_sessions", process.cause] += process.sessions
         self._dispatcher.lost(slot, WorkerLost(process.id, reason))
         for callback in self._callbacks:
             try:

@@ -148,7 +148,8 @@ class Engine(Protocol):
     """Runs calls in workers.
 
     events: counts of failures for the metrics, by (event, reason): ("restart", "crash" | "deadline" | "cancel" | "hang"
-            | ...), ("stopped", "cancel" | "deadline"), ("rejected", name of the error).
+            | ...), ("lost_sessions", the same reasons), ("stopped", "cancel" | "deadline"), ("rejected", name of the
+            error).
     """
 
     events: Counter[tuple[str, str]]

@@ -23,6 +23,7 @@ from service.settings import TensorLimits
 
 __all__ = [
     "DTYPES",
+    "TensorError",
     "TensorLimits",
     "checked_shape",
     "decode",
@@ -80,8 +81,8 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     return arrays
 
 
-def decode_one(value: Any, limits: TensorLimits) -> np.ndarray:
-    """The array that `value` describes. Raises TensorError."""
+def decode_one(value: Any, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
+    """The array that `value` describes. Raises TensorError, whose pointer starts at the tensor."""
     if hasattr(value, "extracted"):  # decoded in another process
         return value.extracted()
     if not isinstance(value, dict):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import unknown_dtype
+from core.ir.errors import escaped
 from service.formats.json_tensors import (
     DTYPES,
     MAX_NAME,
@@ -35,6 +36,7 @@ LENGTH = struct.Struct("<Q")
 METADATA = "__metadata__"
 MAX_HEADER = 8 * 2**20
 DEFAULT_LIMITS = TensorLimits()
+Flaws = dict[str, TensorError]
 
 CODES = {
     "bool": "BOOL",
@@ -92,18 +94,21 @@ def unpack(
     key: str = "request",
     limits: TensorLimits = DEFAULT_LIMITS,
     max_depth: int = 64,
+    flaws: Flaws | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The JSON object under `key` of the metadata ({} when there is none), and read-only views of the tensors.
 
+    flaws: receives the error of each tensor that breaks a limit or has an unknown dtype or a wrong number of bytes; the
+           result lacks these tensors. None raises the errors.
     Raises HttpProblem: 400 invalid-tensor-file for an invalid file, 400 invalid-json or limit-exceeded for the object,
     422 for a tensor that breaks a limit or has an unknown dtype.
     """
     raw = memoryview(data).toreadonly()
     start = header_size(raw)
     document, entries = read_header(
-        bytes(raw[LENGTH.size : start]), len(raw) - start, key=key, limits=limits, max_depth=max_depth
+        bytes(raw[LENGTH.size : start]), len(raw) - start, key=key, limits=limits, max_depth=max_depth, flaws=flaws
     )
-    return document, views(raw[start:], entries)
+    return document, views(raw[start:], entries, flaws)
 
 
 def header_size(raw: memoryview) -> int:
@@ -127,44 +132,47 @@ def read_header(
     key: str = "request",
     limits: TensorLimits = DEFAULT_LIMITS,
     max_depth: int = 64,
+    flaws: Flaws | None = None,
 ) -> tuple[dict[str, Any], Entries]:
     """The JSON object under `key`, and the tensors of the file. size: bytes of the data. Raises as `unpack` does."""
     header = _object(text, max_depth, "the file's header")
     document = _document(header.pop(METADATA, {}), key, max_depth)
     entries: Entries = {}
-    spans, errors = [], []
+    spans, errors = [], {}
     for name, entry in header.items():
         try:
             entries[name] = _entry(name, entry, size, limits)
             spans.append(entries[name][2:])
         except TensorError as error:
-            errors.append(_field(name, error))
-    _raise(errors, len(header))
-    _check_layout(spans, size)
+            errors[name] = error
+    _report(errors, len(header), flaws)
+    if not errors:
+        _check_layout(spans, size)
     return document, entries
 
 
-def views(body: memoryview, entries: Entries) -> dict[str, np.ndarray]:
-    """Read-only views of the tensors. Raises HttpProblem 422 for a bool that is neither 0 nor 1."""
-    tensors, errors = {}, []
+def views(body: memoryview, entries: Entries, flaws: Flaws | None = None) -> dict[str, np.ndarray]:
+    """Read-only views of the tensors. Raises HttpProblem 422 for a bool that is neither 0 nor 1. flaws: as `unpack`."""
+    tensors, errors = {}, {}
     for name, (dtype, shape, begin, end) in entries.items():
         try:
             tensors[name] = checked_bytes(body[begin:end], dtype, shape, "")
         except TensorError as error:
-            errors.append(_field(name, error))
-    _raise(errors, len(entries))
+            errors[name] = error
+    _report(errors, len(entries), flaws)
     return tensors
 
 
-def _field(name: str, error: TensorError) -> FieldError:
-    pointer = f"/{name.replace('~', '~0').replace('/', '~1')}{error.pointer}"
-    return FieldError(pointer, error.code, error.detail)
-
-
-def _raise(errors: list[FieldError], count: int) -> None:
-    if errors:
-        detail = f"{len(errors)} of {count} tensors not valid: {errors[0].detail}"
-        raise HttpProblem(errors[0].code, detail, errors=errors)
+def _report(errors: Flaws, count: int, flaws: Flaws | None) -> None:
+    """Add the errors to `flaws`. Without it, raises HttpProblem 422 if there are any."""
+    if flaws is not None:
+        flaws |= errors
+    elif errors:
+        fields = [
+            FieldError(f"/{escaped(name)}{each.pointer}", each.code, each.detail) for name, each in errors.items()
+        ]
+        detail = f"{len(errors)} of {count} tensors not valid: {fields[0].detail}"
+        raise HttpProblem(fields[0].code, detail, errors=fields)
 
 
 def _document(metadata: Any, key: str, max_depth: int) -> dict[str, Any]:

@@ -13,7 +13,8 @@ middleware       request ids, metrics, and the end of work whose client disconne
 fast_path        training steps of a session, around FastAPI, which takes longer than a small step
 query_params     refuses query parameters that a route does not declare
 request_body     size, pace, media type and decoding of a body
-tensor_payloads  tensors of requests and answers, in JSON or as safetensors
+given_values     tensors of a request, and all mistakes in them
+tensor_payloads  tensors of answers, as JSON members or in a safetensors file
 ndjson_stream    answers line by line, while the step still runs
 worker_calls     every call to a worker: counted once, and with the program only if the worker lacks it
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 from fastapi.routing import APIRoute
 
+from core.ir.suggest import near
 from service.problems import FieldError, HttpProblem
 
 __all__ = ["known_parameters"]
@@ -20,5 +21,8 @@ async def known_parameters(request: Request) -> None:
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         count = "one query parameter is" if len(unknown) == 1 else f"{len(unknown)} query parameters are"
-        fields = [FieldError("", "extra_forbidden", wrong, parameter=f"query: {name}") for name in unknown]
+        fields = [
+            FieldError("", "extra_forbidden", wrong, suggestion=near(name, known), parameter=f"query: {name}")
+            for name in unknown
+        ]
         raise HttpProblem("invalid-request", f"{count} unknown to this route", errors=fields)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
@@ -12,12 +13,13 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from service.formats.json_tensors import DTYPES
+from core.ir.errors import escaped
+from service.formats.json_tensors import DTYPES, TensorError
 from service.formats.safetensors import header_size, unpack, views
 from service.formats.strict_json import parse_json
 from service.http.codec import CODEC
 from service.http.worker_calls import ANSWER_BYTES
-from service.problems import HttpProblem, from_validation
+from service.problems import FieldError, HttpProblem, from_validation
 from service.settings import Settings
 
 __all__ = [
@@ -56,19 +58,24 @@ class Body:
     document:   the JSON object; of a safetensors body, the one in its metadata.
     tensors:    the arrays of a safetensors body, read-only; empty for JSON.
     media_type: JSON or SAFETENSORS.
+    flaws:      tensors of a safetensors body that break a limit or are inconsistent, with their errors.
     """
 
     document: dict[str, Any]
     tensors: dict[str, np.ndarray]
     media_type: str
     raw: bytes | bytearray | memoryview
+    flaws: Mapping[str, TensorError] = field(default_factory=dict)
 
     def read_as(self, model: type[Asked]) -> Asked:
         """The document as a `model`. Raises HttpProblem 422."""
         try:
             return model.model_validate(self.document)
         except ValidationError as error:
-            raise from_validation(error, self.document) from None
+            problem = from_validation(error, self.document, model)
+            flaws = [FieldError(f"/{escaped(name)}{e.pointer}", e.code, e.detail) for name, e in self.flaws.items()]
+            problem.errors = (*problem.errors, *flaws)
+            raise problem from None
 
     @cached_property
     def digest(self) -> str:
@@ -129,8 +136,9 @@ def _parse(raw: bytes | bytearray | memoryview, media_type: str, settings: Setti
     if media_type == JSON:
         text = bytes(raw) if isinstance(raw, memoryview) else raw
         return Body(parse_json(text, max_depth=settings.json_depth), {}, media_type, raw)
-    document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth)
-    return Body(document, tensors, media_type, raw)
+    flaws: dict[str, TensorError] = {}
+    document, tensors = unpack(raw, limits=settings.tensor_limits, max_depth=settings.json_depth, flaws=flaws)
+    return Body(document, tensors, media_type, raw, flaws)
 
 
 def _has_no_body(request: Request) -> bool:

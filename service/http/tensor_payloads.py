@@ -1,4 +1,4 @@
-"""Tensors of requests and answers, as members of a JSON object or in a safetensors file.
+"""Tensors of answers, as members of a JSON object or in a safetensors file.
 
 In a file the tensors of a request have the names of the program's variables; those of an answer are ``loss``,
 ``grad/<name>``, ``fetch/<name>``, ``recorded/<name>`` and ``state/<name>``. In JSON they are grouped under `loss`,
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from starlette.responses import Response
@@ -24,11 +24,9 @@ from service.formats import json_tensors as tensors
 from service.formats import safetensors as tensorfile
 from service.http.codec import CODEC
 from service.http.pieces import PIECE_BYTES, Part, PiecedResponse, size_of
-from service.http.request_body import JSON, SAFETENSORS, Body
-from service.problems import FieldError, HttpProblem
-from service.settings import Settings
+from service.http.request_body import JSON, SAFETENSORS
 
-__all__ = ["THREAD_BYTES", "Answer", "given_gradients", "given_tensors", "grouped", "render", "timing_of"]
+__all__ = ["THREAD_BYTES", "Answer", "grouped", "render", "timing_of"]
 
 THREAD_BYTES = 2**18  # above, reading or writing would delay other requests
 INLINE_BYTES = 2**16  # of the tensors of a JSON answer; above, another process encodes them
@@ -63,68 +61,6 @@ class Answer:
         if len(self.parts) == 1 and len(self.parts[0]) <= PIECE_BYTES:
             return Response(self.parts[0], 200, headers, self.media_type)
         return PiecedResponse(self.parts, 200, headers, self.media_type)
-
-
-async def given_tensors(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """All tensors of a request by name: those of its file, and those of the `members` {pointer: JSON tensors}.
-
-    Raises HttpProblem 422 for an invalid tensor and for a name given twice.
-    """
-    if len(body.raw) > THREAD_BYTES and any(members.values()):
-        return await asyncio.to_thread(_given, body, settings, members)
-    return _given(body, settings, members)
-
-
-def _given(body: Body, settings: Settings, members: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    given = dict(body.tensors)
-    for pointer, values in members.items():
-        for name, array in tensors.decode_all(values, pointer=pointer, limits=settings.tensor_limits).items():
-            if name in given:
-                place = FieldError(f"{pointer}/{name}", "duplicate", "another tensor has the same name")
-                raise HttpProblem("invalid-request", "a tensor is given twice", errors=[place])
-            given[name] = array
-    return given
-
-
-async def given_gradients(
-    body: Body, settings: Settings, gradients: Mapping[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """Tensors of gradients by name, with ``rows/<name>`` for rows of tables; and the shapes given for tables.
-
-    gradients: parameter -> a JSON tensor, or an object with `rows`, `values` and optionally `shape`.
-    Raises HttpProblem 422.
-    """
-    tables = {name: value for name, value in gradients.items() if isinstance(value, dict) and "rows" in value}
-    whole = {name: value for name, value in gradients.items() if name not in tables}
-
-    def found() -> dict[str, np.ndarray]:
-        given = _given(body, settings, {"/gradients": whole})
-        for name, table in tables.items():
-            for part, key in (("rows", f"rows/{name}"), ("values", name)):
-                pointer = f"{_pointer(name)}/{part}"
-                if key in given:
-                    _refuse(pointer, "another tensor has the same name")
-                given[key] = tensors.decode(table[part], pointer=pointer, limits=settings.tensor_limits)
-        return given
-
-    for name, table in tables.items():
-        if table.keys() - {"shape"} != {"rows", "values"}:
-            _refuse(_pointer(name), "rows of a table are an object with rows, values and optionally shape")
-        shape = table.get("shape", [])
-        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
-            _refuse(f"{_pointer(name)}/shape", "shape is not a list of sizes")
-    large = len(body.raw) > THREAD_BYTES
-    return (await asyncio.to_thread(found) if large else found()), {
-        n: t["shape"] for n, t in tables.items() if "shape" in t
-    }
-
-
-def _pointer(name: str) -> str:
-    return f"/gradients/{name.replace('~', '~0').replace('/', '~1')}"
-
-
-def _refuse(pointer: str, detail: str) -> NoReturn:
-    raise HttpProblem("invalid-request", detail, errors=[FieldError(pointer, "invalid", detail)])
 
 
 def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:

@@ -145,6 +145,9 @@ class EngineCollector(Collector):
             "restart": CounterMetricFamily(
                 "backpass_worker_restarts", "Replaced worker processes by reason.", labels=["reason"]
             ),
+            "lost_sessions": CounterMetricFamily(
+                "backpass_lost_sessions", "Sessions and tapes in replaced workers by reason.", labels=["reason"]
+            ),
             "stopped": CounterMetricFamily(
                 "backpass_cancellations", "Calls stopped by a cancellation or a deadline.", labels=["source"]
             ),

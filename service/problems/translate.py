@@ -9,13 +9,14 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from core.ir.errors import CoreError, OutOfMemory, ProgramError
+from core.ir.errors import CoreError, OutOfMemory, ProgramError, escaped
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
+from service.problems.unions import one_form, suggested
 
 __all__ = ["from_core", "from_exception", "from_remote", "from_validation"]
 
@@ -36,6 +37,11 @@ _PROGRAM_CODES = {
     "feed_shape": "shape-mismatch",
     "target_grad_shape": "shape-mismatch",
     "feed_dtype": "dtype-mismatch",
+    "target_grad_dtype": "dtype-mismatch",
+    "index_out_of_range": "invalid-request",
+    "duplicate": "invalid-request",
+    "flawed": "invalid-request",
+    "not_finite": "numeric-error",
 }
 _EXECUTION_CODES = {
     "too_many_trips": "iteration-limit",
@@ -140,6 +146,8 @@ def _from_core(
 ) -> HttpProblem:
     known = _PROGRAM_CODES if in_program else _EXECUTION_CODES
     kind = known.get(code, "invalid-program" if in_program else "execution-failed")
+    if kind != "invalid-program" and len({known.get(problem["code"]) for problem in problems}) > 1:
+        kind = "invalid-request"  # mistakes of several kinds in the values of one request
     extensions: dict[str, Any] = {"reason": code.replace("_", "-"), **sizes}
     if location is not None:
         extensions["location"] = clipped_location(location)
@@ -159,13 +167,17 @@ def _from_core(
 
 
 @from_exception.register
-def from_validation(error: ValidationError, document: Any = None) -> HttpProblem:
+def from_validation(error: ValidationError, document: Any = None, model: type[BaseModel] | None = None) -> HttpProblem:
     """The problem for values that pydantic refused: their positions and the expectations, never the values.
 
-    document: the body, if available. Then every pointer leads to a value in it or to a missing member.
+    document: the body, if available. Then every pointer leads to a value in it or to a missing member, and a value that
+              may have several forms has the mistakes of one form.
+    model:    the model of the body. Then misspelt members get suggestions.
     """
-    mistakes = error.errors(include_input=False, include_url=False, include_context=False)
-    return _refused([_member(mistake["loc"], mistake, document) for mistake in mistakes])
+    mistakes: Sequence[Mapping[str, Any]] = error.errors(include_input=False, include_url=False)
+    if document is None:
+        return _refused([_member(mistake["loc"], mistake) for mistake in mistakes])
+    return _refused([_member(m["loc"], m, suggested(m, document, model)) for m in one_form(mistakes, document)])
 
 
 @from_exception.register
@@ -190,22 +202,8 @@ def _refused(fields: Sequence[FieldError]) -> HttpProblem:
     return HttpProblem("invalid-request", f"{count} not match the schema", errors=fields)
 
 
-def _member(where: Sequence[str | int], mistake: Mapping[str, Any], document: Any = None) -> FieldError:
-    parts = where if document is None else _inside(document, where, mistake["type"] == "missing")
-    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+def _member(where: Sequence[str | int], mistake: Mapping[str, Any], suggestion: str | None = None) -> FieldError:
+    pointer = "".join("/" + escaped(str(part)) for part in where)
     # The only message of pydantic that quotes the value.
     message = "unknown tag of a union" if mistake["type"] == "union_tag_invalid" else mistake["msg"]
-    return FieldError(pointer, mistake["type"], message)
-
-
-def _inside(document: Any, where: Sequence[str | int], missing: bool) -> list[str | int]:
-    """The parts of `where` that lead into `document`; pydantic also lists the alternatives of a union that it tried."""
-    at, found = document, []
-    for i, part in enumerate(where):
-        there = part in at if isinstance(at, dict) else isinstance(at, list) and part in range(len(at))
-        if there:
-            at = at[part]
-        elif not (missing and i == len(where) - 1):
-            continue
-        found.append(part)
-    return found
+    return FieldError(pointer, mistake["type"], message, suggestion=suggestion)

@@ -37,6 +37,7 @@ HOT_PROBLEMS = (
     "no-capacity",
     "worker-lost",
     "device-out-of-memory",
+    "storage-unavailable",
     "deadline-exceeded",
 )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.engine import Reply
+from service.engine.protocol import PartCallback
 from service.formats.packed import as_text
+from service.http.given_values import read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
-from service.http.tensor_payloads import given_tensors, render
+from service.http.tensor_payloads import render
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import Profiled, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
@@ -19,7 +22,7 @@ from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineG
 from service.settings import Settings
 from service.store.program_text import ProgramText
 
-__all__ = ["deadline_of", "router"]
+__all__ = ["COTANGENTS", "deadline_of", "router"]
 
 router = APIRouter(prefix="/v1", tags=["gradients"])
 
@@ -44,6 +47,7 @@ ANSWER = {
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
 }
+COTANGENTS = "/target_gradients"
 MEMBERS: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}, "states": {}}
 LINES = lines(ANSWER, b=12, w=13)
 
@@ -93,21 +97,28 @@ async def post_program_gradients(request: Request, program_id: ProgramId, profil
 async def _gradients(
     request: Request, body: Body, asked: GradientsRequest, given: ProgramText, form: str, profile: bool
 ) -> Response:
-    cotangents = {f"target_gradients/{i}": value for i, value in enumerate(asked.target_gradients) if value is not None}
-    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, "": cotangents}
-    values = await given_tensors(body, settings(request), members)
+    cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
+    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, COTANGENTS: cotangents}
+    values = await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
     query = asked.query()
     args = {
-        "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], values)},
+        "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], values.names)},
         "fetch": asked.fetch,
         "seed": asked.seed,
         "step": asked.step,
         "returned": asked.return_gradients,
         "stream": form == NDJSON,
         "profile": profile,
+        **values.args,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    call = partial(calls(request).with_program, "gradients", given.id, given.text, args, values, deadline=deadline)
+
+    async def call(on_part: PartCallback | None = None) -> Reply:
+        with values.told():
+            return await calls(request).with_program(
+                "gradients", given.id, given.text, args, values.tensors, deadline=deadline, on_part=on_part
+            )
+
     if form == NDJSON:
         return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)
     reply = await call()
@@ -115,13 +126,13 @@ async def _gradients(
     return answer.response()
 
 
-def _given_cotangents(asked: GradientsRequest, targets: list[str], values: dict[str, Any]) -> list[bool]:
+def _given_cotangents(asked: GradientsRequest, targets: list[str], given: Collection[str]) -> list[bool]:
     """For each target whether its cotangent is among the values; an empty list if none is."""
     if len(asked.target_gradients) > len(targets):
         detail = f"{len(asked.target_gradients)} target gradients are given for {len(targets)} targets"
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
-    given = [f"target_gradients/{i}" in values for i in range(len(targets))]
-    return given if any(given) else []
+    cotangents = [f"target_gradients/{i}" in given for i in range(len(targets))]
+    return cotangents if any(cotangents) else []
 
 
 def deadline_of(asked: float | None, settings: Settings) -> float:

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from core.backward.query import GradientQuery
 from service.formats import json_tensors as tensors
+from service.http.given_values import read_values, told_in_query
 from service.http.request_body import JSON, read_body
-from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, calls, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
@@ -140,8 +140,9 @@ async def get_analysis(
     tag = tag_of(request)
     if (known := unchanged(request, tag)) is not None:
         return known
-    args = {"query": query, "shapes": _shapes(shape or []), "trips": trips}
-    answer = await asked_of(request, "analysis", stored.program, args)
+    shapes = _shapes(shape or [])
+    with told_in_query("shape", shapes):
+        answer = await asked_of(request, "analysis", stored.program, {"query": query, "shapes": shapes, "trips": trips})
     return pieced([answer.data], headers={"ETag": tag, **CACHED})
 
 
@@ -218,14 +219,18 @@ async def check(request: Request, program_id: ProgramId) -> Response:
     body = await read_body(request, settings(request))
     asked = body.read_as(CheckRequest)
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
-    values = await given_tensors(body, settings(request), members)
+    values = await read_values(body, settings(request), members)
     args = {
         "query": {"loss": asked.loss, "parameter_list": asked.parameter_list},
         "samples": asked.samples,
         "tolerance": asked.tolerance,
         "seed": asked.seed,
+        **values.args,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    reply = await calls(request).with_program("check", stored.id, stored.text, args, values, deadline=deadline)
+    with values.told():
+        reply = await calls(request).with_program(
+            "check", stored.id, stored.text, args, values.tensors, deadline=deadline
+        )
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

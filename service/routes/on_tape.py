@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
-import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 
 from core.ir.errors import escaped
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
+from service.http.given_values import Values, read_values
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
-from service.http.tensor_payloads import Answer, given_tensors, joined, render
+from service.http.tensor_payloads import Answer, joined, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
@@ -94,10 +93,11 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
         "release": asked.release,
         "returned": asked.return_values,
         "backward": asked.backward and {"target": asked.backward.target, "wrt": asked.backward.wrt},
+        **given.args,
     }
-    write = Write("tape.append", args, given, asked.seq, "ops", body)
+    write = Write("tape.append", args, given.tensors, asked.seq, "ops", body)
     members: dict[str, Any] = {"values": {}} if asked.backward is None else {"values": {}, "gradients": {}}
-    return await _written(request, tape, write, asked.deadline_s, as_file, members)
+    return await _written(request, tape, write, asked.deadline_s, as_file, members, given)
 
 
 @router.delete(
@@ -152,19 +152,19 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
     asked = body.read_as(schemas.BackwardRequest)
     named = asked.target_gradient if isinstance(asked.target_gradient, str) else None
     given = {} if named is not None or asked.target_gradient is None else {"target_gradient": asked.target_gradient}
-    seed = await given_tensors(body, settings(request), {"": given})
-    _only(seed, "target_gradient")
+    seed = await read_values(body, settings(request), {"": given})
+    _only(seed.names, "target_gradient")
     args = {"target": asked.target, "wrt": asked.wrt, "seed": named}
     if asked.record:
-        if seed:
+        if seed.names:
             _refuse("/target_gradient", "with record, target_gradient must be the name of a variable")
-        write = Write("tape.record", args, seed, asked.seq, "backward", body)
+        write = Write("tape.record", args, NO_TENSORS, asked.seq, "backward", body)
         return await _written(request, tape, write, asked.deadline_s, as_file, {"values": {}})
     if asked.seq is not None:
         _refuse("/seq", "seq is allowed only with record, which changes the tape")
     deadline = deadline_of(asked.deadline_s, settings(request))
-    with _placed():
-        reply = await tapes(request).read(tape, "tape.gradients", args, seed, deadline)
+    with seed.told(_on_tape):
+        reply = await tapes(request).read(tape, "tape.gradients", args | seed.args, seed.tensors, deadline)
     answer = await render(reply, _shown(reply.result), as_file=as_file, members={"gradients": {}})
     return answer.response()
 
@@ -186,44 +186,45 @@ async def get_program(request: Request, tape_id: TapeId) -> Response:
     return PiecedResponse(joined({"program": text}), media_type=JSON)
 
 
-async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> dict[str, np.ndarray]:
-    """The tensors of the request as ``parameter/<name>`` and ``constant/<name>``, and ``target_gradient``."""
+async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> Values:
+    """The values of the request as ``parameter/<name>`` and ``constant/<name>``, and ``target_gradient``."""
     members: dict[str, Any] = {"/parameters": asked.parameters, "/constants": asked.constants}
     if asked.backward is not None and asked.backward.target_gradient is not None:
         members["/backward"] = {"target_gradient": asked.backward.target_gradient}
-    found = await given_tensors(body, settings(request), members)
-    leaves = {}
-    for name, value in found.items():
-        if name == "target_gradient" and asked.backward is not None and name not in leaves:
-            leaves[name] = value
+    prefixes = {"/parameters": "parameter/", "/constants": "constant/"}
+    leaves = await read_values(body, settings(request), members, prefixes)
+    for name in leaves.names:
+        if name == "target_gradient" and asked.backward is not None:
             continue
-        if name in asked.parameters:
-            name = f"parameter/{name}"
-        elif name in asked.constants:
-            name = f"constant/{name}"
-        elif not name.startswith(("parameter/", "constant/")):
+        if not name.startswith(("parameter/", "constant/")):
             _refuse("", "a tensor of the file is named neither parameter/<name> nor constant/<name>")
-        if name in leaves:
-            _refuse("", "a tensor is given twice")
-        leaves[name] = value
+        leaf = name.removeprefix("constant/")
+        if leaf != name and f"parameter/{leaf}" in leaves.names:
+            _refuse(f"/constants/{escaped(leaf)}", f"{leaf!r} is both a parameter and a constant")
     for name, parts in asked.stacked.items():
-        stack = leaves.get(f"constant/{name}")
         place = f"/stacked/{escaped(name)}"
-        if stack is None:
+        if f"constant/{name}" not in leaves.names:
             _refuse(place, "the request has no constant of this name")
-        if stack.shape[:1] != (len(parts),):
+        stack = leaves.tensors.get(f"constant/{name}")
+        if stack is not None and stack.shape[:1] != (len(parts),):
             _refuse(place, f"{len(parts)} names for a constant of the shape {list(stack.shape)}")
     return leaves
 
 
 async def _written(
-    request: Request, tape: Session, write: Write, deadline_s: float | None, as_file: bool, members: dict[str, Any]
+    request: Request,
+    tape: Session,
+    write: Write,
+    deadline_s: float | None,
+    as_file: bool,
+    members: dict[str, Any],
+    values: Values | None = None,
 ) -> Response:
     async def answer(reply: Reply) -> Answer:
         return await render(reply, _shown(reply.result), as_file=as_file, members=members)
 
     deadline = deadline_of(deadline_s, settings(request))
-    with _placed():
+    with (values or Values()).told(_on_tape):
         found, replayed = await tapes(request).write(tape, write, deadline, answer)
     return found.response({"Idempotency-Replayed": "true"} if replayed else {})
 
@@ -233,24 +234,16 @@ def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "next_seq": result["seq"] + 1}
 
 
-@contextmanager
-def _placed() -> Iterator[None]:
-    """Turns errors of the core into problems with pointers into the request body."""
-    try:
-        yield
-    except RemoteError as error:
-        raise _on_tape(error) from error
-
-
 def _on_tape(error: RemoteError) -> HttpProblem:
+    """The problem for an error of the core, with pointers into the request body."""
     for problem in error.problem.get("problems", ()):
         if problem["pointer"].startswith("/blocks/"):  # a position on the tape, which the body does not contain
             problem["pointer"] = ""
     return from_remote(error, prefix="")
 
 
-def _only(given: Mapping[str, np.ndarray], name: str) -> None:
-    if given.keys() - {name}:
+def _only(given: set[str], name: str) -> None:
+    if given - {name}:
         _refuse("", f"the only tensor of this request may be {name}")
 
 

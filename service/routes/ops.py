@@ -28,6 +28,7 @@ from core.ir.registry import (
     json_value,
 )
 from core.ops.elementwise.axis_aligned import ALIGNED
+from core.ops.other_names import suggestion, suggestions
 from core.wire.samples import SAMPLES, Sample
 from service.formats import json_tensors as tensors
 from service.http.request_body import JSON
@@ -102,7 +103,12 @@ async def list_ops(
         bool | None, Query(description="true: only ops with a gradient; false: only ops without.")
     ] = None,
     search: Annotated[
-        str, Query(max_length=200, description="Words that occur in the name or the documentation, in any order.")
+        str,
+        Query(
+            max_length=200,
+            description="Words that occur in the name or the documentation, in any order; or a name that another "
+            "library has for the op, such as `clamp` or `BatchNorm2d`.",
+        ),
     ] = "",
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of ops in the answer.")] = 50,
     page_token: Annotated[
@@ -114,14 +120,14 @@ async def list_ops(
         detail = f"unknown family of ops; known are {', '.join(FAMILIES)}"
         errors = [FieldError("", "unknown", "unknown family", parameter="query: family")]
         raise HttpProblem("invalid-request", detail, errors=errors)
-    words = search.casefold().split()
+    words, meant = search.casefold().split(), set(suggestions(search)) if search else set()
     found = [
         spec
         for name, spec in sorted(CATALOGUE.items())
         if family in (None, spec.family.name)
         and kind in (None, spec.kind)
         and differentiable in (None, spec.differentiable)
-        and all(word in TEXTS[name] for word in words)
+        and (name in meant or all(word in TEXTS[name] for word in words))
     ]
     rest = [spec for spec in found if spec.name > page_token]
     page = rest[:page_size]
@@ -145,7 +151,9 @@ async def get_op(
     """Slots, attributes, documentation and examples of an op."""
     spec = CATALOGUE.get(type)
     if spec is None:
-        raise HttpProblem("not-found", "no op has this name; GET /v1/ops lists all")
+        detail = "no op has this name; GET /v1/ops lists all"
+        place = FieldError("", "unknown_op", "unknown op", suggestion=suggestion(type), parameter="path: type")
+        raise HttpProblem("not-found", detail, errors=[place])
     return Response(tensors.dumps(_detail(spec)), media_type=JSON, headers=CACHE)
 
 

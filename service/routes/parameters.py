@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from service.engine import Reply
+from service.http.given_values import read_values, told_in_query
 from service.http.request_body import wants_tensorfile
-from service.http.tensor_payloads import given_tensors, render
+from service.http.tensor_payloads import render
 from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
@@ -44,7 +45,8 @@ async def get_parameters(
     deadline = settings(request).step_deadline
     if session.lost is None and session.unsure is None and etag_in(request, "if-none-match", weak=True)(session.etag):
         return Response(status_code=304, headers={"ETag": session.etag})
-    reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
+    with told_in_query("names", names or ()):
+        reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
     states = reply.result.pop("states")
     headers = {"ETag": etag(reply)}
     if as_file:
@@ -89,8 +91,11 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
         )
     asked = body.read_as(schemas.PutParameters)
     members = {"/parameters": asked.parameters, "/states": asked.states}
-    given = await given_tensors(body, settings(request), members)
+    given = await read_values(body, settings(request), members)
     deadline = settings(request).step_deadline
     allowed = etag_in(request, "if-match", weak=False)
-    reply = await sessions(request).change(session, "session.put_parameters", dict, given, allowed, deadline)
+    with given.told():
+        reply = await sessions(request).change(
+            session, "session.put_parameters", lambda: given.args, given.tensors, allowed, deadline
+        )
     return await read_answer(reply, as_file, {})

@@ -24,7 +24,7 @@ from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
 from service.store.program_text import ProgramText
-from service.store.programs import StoredProgram, StoreFull
+from service.store.programs import StoredProgram, TooManyPrograms
 
 __all__ = ["router"]
 
@@ -38,7 +38,8 @@ BODY_PROBLEMS = (
     "unsupported-media-type",
     "invalid-request",
 )
-WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded")
+STORAGE_PROBLEMS = ("storage-full", "storage-unavailable")
+WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded", "storage-unavailable")
 CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "clip_value", "min": -1.0, "max": 1.0}]}
 
 
@@ -128,7 +129,7 @@ def pieced(parts: Sequence[Part], status: int = 200, headers: Mapping[str, str] 
             "model": ProgramSummary | ValidProgram,
             "description": "The program was registered before, or `validate_only` was set.",
         },
-        **responses("invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
+        **responses("invalid-program", "quota-exceeded", *STORAGE_PROBLEMS, *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra={
         "requestBody": {
@@ -166,7 +167,7 @@ async def _registered(request: Request, program: ProgramText, signature: bytes) 
     """Store a program that was checked. Raises HttpProblem 429."""
     try:
         stored, created = await programs(request).put(program, signature)
-    except StoreFull:
+    except TooManyPrograms:
         raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
     headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
     return _json(_summary(stored), 201 if created else 200, headers)
@@ -184,7 +185,12 @@ def only_program(document: dict[str, Any]) -> dict[str, Any]:
     return document["program"]
 
 
-@router.get("", summary="List programs", response_model=ProgramPage, responses=responses("invalid-request"))
+@router.get(
+    "",
+    summary="List programs",
+    response_model=ProgramPage,
+    responses=responses("invalid-request", "storage-unavailable"),
+)
 async def list_programs(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of programs in the answer.")] = 50,
@@ -204,7 +210,7 @@ async def list_programs(
     response_model=ProgramDetail,
     responses={
         304: {"description": "The program is that of If-None-Match."},
-        **responses("not-found", "invalid-request"),
+        **responses("not-found", "invalid-request", "storage-unavailable"),
     },
 )
 async def get_program(request: Request, program_id: ProgramId) -> Response:
@@ -223,7 +229,9 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
     response_model=ProgramSummary,
     responses={
         200: {"model": ProgramSummary, "description": "The clone was registered before."},
-        **responses("not-found", "invalid-program", "quota-exceeded", *BODY_PROBLEMS, *WORKER_PROBLEMS),
+        **responses(
+            "not-found", "invalid-program", "quota-exceeded", *STORAGE_PROBLEMS, *BODY_PROBLEMS, *WORKER_PROBLEMS
+        ),
     },
     openapi_extra=accepts(CloneRequest, binary=False, evaluation=("For evaluation", {"for_test": True})),
 )
@@ -241,7 +249,10 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     "/{program_id}",
     summary="Delete a program",
     status_code=204,
-    responses={204: {"description": "The program is deleted."}, **responses("not-found", "in-use", "invalid-request")},
+    responses={
+        204: {"description": "The program is deleted."},
+        **responses("not-found", "in-use", "invalid-request", *STORAGE_PROBLEMS),
+    },
 )
 async def delete_program(request: Request, program_id: UnshownProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""

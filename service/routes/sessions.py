@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Optimizer
 from service.formats.packed import as_text
+from service.http.given_values import read_values
 from service.http.request_body import JSON, read_body
-from service.http.tensor_payloads import given_tensors
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import json_answer, lease_of, program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
@@ -72,26 +72,28 @@ async def create_session(request: Request) -> Response:
     body = await read_body(request, settings(request))
     asked = body.read_as(schemas.CreateSession)
     optimizer = _optimizer(asked.optimizer)
-    given = await given_tensors(body, settings(request), {"/init/parameters": asked.init.parameters})
+    given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:
         given_program = as_text(asked.program)
     else:
         given_program = (await program(request, asked.program_id or "")).program
-    session = await sessions(request).open(
-        {
-            "query": asked.query(),
-            "optimizer": optimizer.document,
-            "clip": asked.clipping(),
-            "loss_scale": asked.scaling(),
-            "seed": asked.init.seed,
-            "initializers": asked.init.initializers,
-        },
-        given,
-        program=(given_program.id, given_program.text),
-        lease_s=lease_of(asked.lease_s, settings(request)),
-        deadline=deadline_of(asked.deadline_s, settings(request)),
-        about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
-    )
+    with given.told():
+        session = await sessions(request).open(
+            {
+                "query": asked.query(),
+                "optimizer": optimizer.document,
+                "clip": asked.clipping(),
+                "loss_scale": asked.scaling(),
+                "seed": asked.init.seed,
+                "initializers": asked.init.initializers,
+                **given.args,
+            },
+            given.tensors,
+            program=(given_program.id, given_program.text),
+            lease_s=lease_of(asked.lease_s, settings(request)),
+            deadline=deadline_of(asked.deadline_s, settings(request)),
+            about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
+        )
     return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 
@@ -190,8 +192,16 @@ def _optimizer(given: dict[str, Any]) -> Optimizer:
     try:
         return Optimizer(str(given.get("type", "")), attrs)
     except ProgramError as error:
-        place = FieldError("/optimizer", error.code, error.message, suggestion=error.suggestion)
+        place = FieldError(_place_of(error, given), error.code, error.message, suggestion=error.suggestion)
         raise HttpProblem("invalid-request", error.message, errors=[place]) from None
+
+
+def _place_of(error: ProgramError, given: dict[str, Any]) -> str:
+    """The pointer to the member of the optimizer that `error` refuses."""
+    if error.code == "unknown_optimizer":
+        return "/optimizer/type" if "type" in given else "/optimizer"
+    named = [name for name in given if f"attribute {name!r}" in error.message]
+    return f"/optimizer/{escaped(named[0])}" if named else "/optimizer"
 
 
 def _view(session: Session) -> dict[str, Any]:

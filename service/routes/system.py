@@ -72,6 +72,11 @@ LIMITS = (
     "programs",
 )
 
+HEALTHY = {
+    "data_directory": "the data directory is in its place and can be written",
+    "store": "the store of programs can be written",
+}
+
 
 class Root(Strict):
     """Name, version and limits of the service."""
@@ -164,13 +169,14 @@ async def live() -> Response:
     responses={503: {"model": Health, "description": "Not ready; the body lists the failed checks."}},
 )
 async def ready(request: Request) -> Response:
-    """200 if a worker is up and the program store is writable, else 503. The body lists each check."""
+    """200 if a worker is up and the service can store data, else 503. The body lists each check."""
     workers = engine(request).workers()
     up = sum(w.state in ("idle", "busy") and w.heartbeat_age < settings(request).heartbeat_timeout for w in workers)
     checks = {
         "workers": {"ok": up > 0, "detail": f"{up} of {len(workers)} workers are up"},
-        "store": {"ok": await programs(request).writable(), "detail": "the program store can be written"},
     }
+    for name, reason in (await programs(request).health()).items():
+        checks[name] = {"ok": reason is None, "detail": reason or HEALTHY[name]}
     well = all(check["ok"] for check in checks.values())
     return _json({"status": "ready" if well else "not ready", "checks": checks}, 200 if well else 503)
 

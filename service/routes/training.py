@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NoReturn
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from service.engine import Reply
+from service.engine.protocol import PartCallback
+from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
-from service.http.tensor_payloads import Answer, given_gradients, given_tensors, render
+from service.http.tensor_payloads import Answer, render
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import Profiled, sessions, settings
 from service.routes.documented import accepts, answers, lines
-from service.routes.gradients import deadline_of
+from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
     AT,
     IN_SESSION,
@@ -97,11 +97,11 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
         "require_finite": asked.require_finite,
     }
     args |= {"learning_rate": asked.learning_rate, "batches": asked.batches, "accumulate": asked.accumulate}
-    args |= {"reduction": asked.reduction, "profile": profile}
     feeds = await _feeds(request, body, session, asked.feeds, asked.target_gradients)
-    write = Write("session.step", args, feeds, asked.seq, "steps", body)
+    args |= {"reduction": asked.reduction, "profile": profile, **feeds.args}
+    write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
     members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
-    return await _written(request, session, write, asked.deadline_s, as_file, members)
+    return await _written(request, session, write, feeds, asked.deadline_s, as_file, members)
 
 
 @router.post(
@@ -126,11 +126,11 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
     """
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.UpdateRequest)
-    given, tables = await given_gradients(body, settings(request), asked.gradients)
-    args: dict[str, Any] = {"require_finite": asked.require_finite, "tables": tables}
+    given = await read_gradients(body, settings(request), asked.gradients)
+    args: dict[str, Any] = {"require_finite": asked.require_finite, "tables": given.tables, **given.args}
     args |= {"learning_rate": asked.learning_rate, "reduction": asked.reduction}
-    write = Write("session.update", args, given, asked.seq, "updates", body)
-    return await _written(request, session, write, asked.deadline_s, as_file, {})
+    write = Write("session.update", args, given.tensors, asked.seq, "updates", body)
+    return await _written(request, session, write, given, asked.deadline_s, as_file, {})
 
 
 @router.post(
@@ -162,23 +162,27 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
     returned = asked.return_gradients
     if returned is None:
         returned = "none" if asked.accumulate else "all"
-    args: dict[str, Any] = {"fetch": asked.fetch, "returned": returned, "profile": profile}
     feeds = await _feeds(request, body, session, asked.feeds, asked.target_gradients)
+    args: dict[str, Any] = {"fetch": asked.fetch, "returned": returned, "profile": profile, **feeds.args}
     members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
     if asked.accumulate:
         if form == NDJSON:
             _refuse("/accumulate", "gradients that are added up are not streamed")
         args |= {"stream": False, "accumulate": True, "batches": asked.batches}
-        write = Write("session.gradients", args, feeds, asked.seq, "gradients", body)
+        write = Write("session.gradients", args, feeds.tensors, asked.seq, "gradients", body)
         every = {**members, "gradients": {}}
-        return await _written(request, session, write, asked.deadline_s, form == SAFETENSORS, every)
+        return await _written(request, session, write, feeds, asked.deadline_s, form == SAFETENSORS, every)
     if asked.seq is not None:
         _refuse("/seq", "only a call with accumulate changes the session and has a number")
     if asked.batches is not None:
         _refuse("/batches", "only a call with accumulate takes several batches")
     args["stream"] = form == NDJSON
     deadline = deadline_of(asked.deadline_s, settings(request))
-    call = partial(sessions(request).read, session, "session.gradients", args, feeds, deadline)
+
+    async def call(on_part: PartCallback | None = None) -> Reply:
+        with feeds.told():
+            return await sessions(request).read(session, "session.gradients", args, feeds.tensors, deadline, on_part)
+
     if form == NDJSON:
         return GradientStream(call, shown, members)
     return await read_answer(await call(), form == SAFETENSORS, {**members, "gradients": {}})
@@ -201,10 +205,12 @@ async def post_evaluation(request: Request, session_id: SessionId, profile: Prof
     """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.EvaluationRequest)
-    feeds = await given_tensors(body, settings(request), {"/feeds": asked.feeds})
+    feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
-    args = {"fetch": asked.fetch or session.about["targets"] or [session.about["loss"]], "profile": profile}
-    reply = await sessions(request).read(session, "session.evaluate", args, feeds, deadline)
+    fetch = asked.fetch or session.about["targets"] or [session.about["loss"]]
+    args = {"fetch": fetch, "profile": profile, **feeds.args}
+    with feeds.told():
+        reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})
 
 
@@ -224,16 +230,14 @@ async def delete_gradients(request: Request, session_id: SessionId) -> Response:
 
 async def _feeds(
     request: Request, body: Body, session: Session, feeds: dict[str, Any], cotangents: list[Any]
-) -> dict[str, np.ndarray]:
+) -> Values:
     """The feeds and the cotangents of targets in the request by name. Raises HttpProblem 422."""
     targets = session.about["targets"]
     if len(cotangents) > len(targets):
         _refuse("/target_gradients", f"{len(cotangents)} target gradients are given for {len(targets)} targets")
-    members = {"/feeds": feeds}
-    if cotangents:
-        given = {f"target_gradients/{i}": value for i, value in enumerate(cotangents) if value is not None}
-        members[""] = given
-    return await given_tensors(body, settings(request), members)
+    given = {str(i): value for i, value in enumerate(cotangents) if value is not None}
+    members = {"/feeds": feeds, COTANGENTS: given}
+    return await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
 
 
 def _refuse(pointer: str, detail: str) -> NoReturn:
@@ -241,7 +245,13 @@ def _refuse(pointer: str, detail: str) -> NoReturn:
 
 
 async def _written(
-    request: Request, session: Session, write: Write, deadline_s: float | None, as_file: bool, members: dict[str, Any]
+    request: Request,
+    session: Session,
+    write: Write,
+    values: Values,
+    deadline_s: float | None,
+    as_file: bool,
+    members: dict[str, Any],
 ) -> Response:
     deadline = deadline_of(deadline_s, settings(request))
 
@@ -249,5 +259,6 @@ async def _written(
         document = {**shown(reply.result), "seq": reply.result["seq"], "next_seq": reply.result["seq"] + 1}
         return await render(reply, document, as_file=as_file, headers={"ETag": etag(reply)}, members=members)
 
-    found, replayed = await sessions(request).write(session, write, deadline, answer)
+    with values.told():
+        found, replayed = await sessions(request).write(session, write, deadline, answer)
     return found.response({"Idempotency-Replayed": "true"} if replayed else {})

@@ -25,6 +25,7 @@ from service.http.tensor_payloads import THREAD_BYTES, Answer
 from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem, from_exception
+from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.session import SESSIONS, Kind, Session
 from service.settings import Settings
 
@@ -81,6 +82,7 @@ class SessionRegistry:
         self._opening = 0
         self._gone: LRU[str] = LRU(REMEMBERED)
         self._running: set[asyncio.Task[Any]] = set()
+        self._answers = stored_answers(MAX_BYTES_OF_ALL)
         engine.on_worker_lost(self._worker_lost)
 
     # Finding
@@ -136,6 +138,7 @@ class SessionRegistry:
                 session = self._kind.entry(
                     id, program[0] if program else "", reply.worker, lease_s, {**about, "bytes": reply.result["bytes"]}
                 )
+                session.history = History(self._answers)
                 self._sessions[id] = session
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
                     session.lost = "it ended"  # after its answer, so `_worker_lost` did not know the session yet
@@ -165,6 +168,7 @@ class SessionRegistry:
         if self._sessions.pop(session.id, None) is None:
             return
         self._gone.put(session.id, reason)
+        session.history.clear()
         self._count()
         if session.lost is not None:
             return

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from core.ir.lru import LRU
 from service.http.tensor_payloads import Answer
 
-__all__ = ["Answered", "History"]
+__all__ = ["MAX_BYTES_OF_ALL", "Answered", "History", "stored_answers"]
 
 MAX_ANSWERS = 64
 MAX_BYTES = 64 * 2**20
+MAX_BYTES_OF_ALL = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,32 @@ class Answered:
     answer: Answer | None
 
 
-class History:
-    """The last answers by sequence number: at most 64 answers and 64 MiB. The newest answer is always kept."""
+def stored_answers(limit: int = MAX_BYTES) -> LRU[Answer]:
+    """A store for answers of any number of sessions: at most `limit` bytes. The newest answer is always kept."""
+    return LRU(limit, lambda answer: max(1, answer.size), at_least=1)
 
-    def __init__(self) -> None:
+
+class History:
+    """The last 64 requests of a session by sequence number, and those of their answers that the store still holds."""
+
+    def __init__(self, stored: LRU[Answer] | None = None) -> None:
+        """stored: the store, which sessions may share."""
         self._digests: LRU[str] = LRU(MAX_ANSWERS)
-        self._answers: LRU[Answer] = LRU(MAX_BYTES, lambda answer: max(1, answer.size), at_least=1)
+        self._answers = stored_answers() if stored is None else stored
 
     def add(self, seq: int, digest: str, answer: Answer | None) -> None:
         """Keep the answer to the call `seq`, which is one more than that of the last call added."""
         self._digests.put(seq, digest)
-        self._answers.pop(seq - MAX_ANSWERS)
+        self._answers.pop((self, seq - MAX_ANSWERS))
         if answer is not None:
-            self._answers.put(seq, answer)
+            self._answers.put((self, seq), answer)
 
     def get(self, seq: int) -> Answered | None:
         digest = self._digests.get(seq)
-        return None if digest is None else Answered(digest, self._answers.get(seq))
+        return None if digest is None else Answered(digest, self._answers.get((self, seq)))
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        for seq in self._digests:
+            self._answers.pop((self, seq))
+        self._digests.clear()

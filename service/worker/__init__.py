@@ -12,6 +12,8 @@ executables  the executables of all programs, bounded by their memory
 memory     the memory that the worker may use, and what it uses
 compiling  compilation in a thread, while the worker serves other calls
 last_step  reuse of a session's last step
+given      checks of the values of a request: all mistakes, with their places
+given_gradients  the same for the gradients of an update
 running    one run of an executable, and its answer
 tables     in-place updates of tables with sparse gradients
 """

@@ -16,6 +16,7 @@ from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
 from service.worker import insight, sessions, tapes, training
+from service.worker.given import check_values, leaves_of, outputs_of
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
@@ -73,15 +74,13 @@ def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the given values. The worker keeps only the compiled program.
 
-    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?.
+    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?, flawed?.
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
-    names = {v.name for v in cached.program.variables if v.role != "key"}
-    seeds = {f"target_gradients/{i}" for i, given in enumerate(query.target_gradients) if given}
-    for name in tensors:
-        if name not in names and name not in seeds:
-            raise ProgramError(f"the program has no feed, parameter or state {name!r}", "feed_unknown")
+    seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
+    outputs = outputs_of(query, args["fetch"])
+    check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
     compiled = cached.gradient(query, args["fetch"], tensors)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled

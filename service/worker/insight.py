@@ -9,6 +9,7 @@ import numpy as np
 from core.analysis import analyse, check_gradients
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ProgramError
+from service.worker.given import check_shapes, check_sizes, check_values, missing_inputs, with_sizes
 from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import limits_of, query_from
 from service.worker.state import WorkerState
@@ -18,36 +19,33 @@ __all__ = ["analysis", "check"]
 
 def analysis(cached: CachedProgram, args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The predicted cost of a step. args: program_id or document, query, shapes, trips."""
-    feeds = {v.name for v in cached.program.feeds}
-    for name in args["shapes"]:
-        if name not in feeds:
-            raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
-    query = query_from(args["query"])
-    return analyse(cached.program, query, args["shapes"], args["trips"], compiled=cached.machine != "never"), {}
+    check_shapes(cached.program, args["shapes"])
+    query, compiled = query_from(args["query"]), cached.machine != "never"
+
+    def analysed(shapes: dict[str, Any]) -> dict[str, Any]:
+        return analyse(cached.program, query, shapes, args["trips"], compiled=compiled)
+
+    return with_sizes(cached.program, args["shapes"], analysed), {}
 
 
 def check(
     state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A numeric check of gradients. args: program_id or document, query, samples, tolerance, seed; tensors: values."""
+    """A numeric check of gradients; tensors: values.
+
+    args: program_id or document, query, samples, tolerance, seed, flawed?.
+    """
     cached = cached_program(state, args)
     query: GradientQuery = query_from(args["query"])
     if query.loss is None:
         raise ProgramError("a gradient check needs a loss", "bad_query")
-    types = {v.name: v.type for v in cached.program.variables if v.role != "key"}
-    for name, value in tensors.items():
-        if name not in types:
-            raise ProgramError(f"the program has no feed, parameter or state {name!r}", "feed_unknown")
-        wanted = types[name]
-        fits = len(value.shape) == wanted.rank and all(
-            n in (-1, m) for n, m in zip(wanted.shape, value.shape, strict=True)
-        )
-        if not fits:
-            raise ProgramError(
-                f"{name!r} is declared as {wanted}, but its value has the shape {list(value.shape)}", "feed_shape"
-            )
+    program = cached.program
+    open_feeds = [v for v in program.feeds if not v.type.is_static]
+    check_values(program, tensors, args, lambda: [v.name for v in open_feeds])
+    missing_inputs(open_feeds, tensors)
+    check_sizes(program, {v.name: tensors[v.name].shape for v in open_feeds})
     found = check_gradients(
-        cached.program,
+        program,
         query.loss,
         tensors,
         query.parameter_list,

@@ -37,7 +37,9 @@ class LastStep:
 
     def serves(self, version: int, rates: Rates, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
         """Whether this step can run the call `args` on a session of this version. If so, it has taken the feeds."""
-        if self.bound is None or version != self.version or args["fetch"] != self.fetch or args.get("profile"):
+        if self.bound is None or version != self.version or args["fetch"] != self.fetch:
+            return False
+        if args.get("profile") or args.get("flawed"):
             return False
         if rates is not self.rates:
             if rates.optimizer != self.rates.optimizer:

@@ -34,6 +34,7 @@ from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
 from service.worker.documents import SHORT_OPS, digest, is_short, read_program
 from service.worker.executables import OwnExecutables
+from service.worker.given import with_sizes
 from service.worker.state import Handler, WorkerState
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
 
 LONG = 4_000_000_000
@@ -99,14 +101,20 @@ class CachedProgram:
         shapes = self._shapes(feeds)
         key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds))
         return self._compiled(
-            key, lambda: compile_gradient(self.program, query, fetch, dict(shapes), scale, rounds), repeated
+            key,
+            lambda: self._sized(
+                shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale, rounds)
+            ),
+            repeated,
         )
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Prepared:
         """The executable that computes `fetch` without gradients."""
         shapes = self._shapes(feeds)
         key = exact(("forward", tuple(fetch), shapes))
-        return self._compiled(key, lambda: compile_forward(self.program, fetch, dict(shapes)))
+        return self._compiled(
+            key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes))
+        )
 
     def training(
         self,
@@ -125,7 +133,12 @@ class CachedProgram:
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
         return self._compiled(
             key,
-            lambda: compile_training(self.program, query, optimizer, clip, fetch, dict(shapes), scale, open_rates=True),
+            lambda: self._sized(
+                shapes,
+                lambda sizes: compile_training(
+                    self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True
+                ),
+            ),
             repeated=True,
         )
 
@@ -162,7 +175,11 @@ class CachedProgram:
             return Prepared(found, fresh=True)
         return Prepared(found, fresh=False)
 
-    def _shapes(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def _sized(self, shapes: Shapes, compile: Callable[[Any], Executable]) -> Executable:
+        """What `compile` returns for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
+        return with_sizes(self.program, dict(shapes), compile)
+
+    def _shapes(self, feeds: Mapping[str, Any]) -> Shapes:
         """The shapes of the given feeds that are declared with open sizes.
 
         Raises ProgramError (feed_dtype, feed_shape) for a feed of the wrong type, before any compilation.

@@ -15,6 +15,7 @@ from core.ir.stop import poll
 from core.runtime.run import Message, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
+from service.worker.given import check_inputs
 from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.state import WorkerState
@@ -82,9 +83,12 @@ def run(
 ) -> Outputs:
     """Run `executable` on the `values` that it reads, within the limits of the settings and of this call.
 
+    Raises InvalidProgram for missing values and for cotangents of a wrong type.
+
     streamed: gradients to send to the service during the run, each as soon as it is final.
     times:    records the time of each part of the run.
     """
+    check_inputs(executable.inputs, values)
     state.stop.check()  # compilation may have used up the deadline
     limits = limits_of(state)
     needed = {v.name: values[v.name] for v in executable.inputs if v.name in values}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Outputs
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir import TensorType
+from core.ir.errors import ExecutionError
 from core.ir.names import root_array
 from core.optim.optimizers import Optimizer
 from core.optim.rates import Rates
 from core.runtime.sparse_rows import RowArray
+from service.worker.given import check_feeds, outputs_of
 from service.worker.gradient_sum import GradientSum
 from service.worker.last_step import LastStep
 from service.worker.programs import CachedProgram
@@ -64,12 +66,19 @@ class WorkerSession:
                 found[v.name] = state.xp.zeros(v.type.shape, v.type.dtype) if slot is None else slot
         return found
 
-    def feeds(self, tensors: Arrays) -> Arrays:
-        """`tensors`. Raises ProgramError (feed_unknown) if one is neither a feed nor the cotangent of a target."""
-        names = {v.name for v in self.cached.program.feeds} | self.cotangents().keys()
-        for name in tensors:
-            if name not in names:
-                raise ProgramError(f"the program has no feed {name!r}", "feed_unknown")
+    def feeds(self, tensors: Arrays, args: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
+        """`tensors`, the feeds and cotangents of a call. Raises ProgramError with all mistakes.
+
+        args:    of the handler: fetch, flawed?, batches?, accumulate?.
+        outputs: the variables that the call computes; by default those of the query and the fetched ones.
+        """
+        types = self.cached.program.block.types
+        cotangents = {name: types[variable] for name, variable in self.cotangents().items()}
+        counts = (args.get("batches"), args.get("accumulate"))
+        leading = [n for n in counts if isinstance(n, int) and not isinstance(n, bool)]
+        computed = outputs_of(self.query, args["fetch"]) if outputs is None else outputs
+        known = {name: type if isinstance(type, TensorType) else None for name, type in cotangents.items()}
+        check_feeds(self.cached.program, tensors, args, computed, known, leading)
         return tensors
 
     @property

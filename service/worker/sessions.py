@@ -6,7 +6,7 @@ runs out of memory does not change the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,17 @@ import numpy as np
 
 from core.compiler.compile import Clip, Executable, LossScale
 from core.cost.scratch import drawn_bytes
-from core.ir import TensorType, Variable
+from core.ir import Program, TensorType, Variable
 from core.ir.errors import ProgramError
+from core.ir.suggest import near
 from core.ops.common.types import as_dtype, byte_size
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import REST, Optimizer, state_types
 from core.optim.parameter_roles import parameter_roles
 from core.optim.rates import Rates
+from service.worker.given import BY_ROLE, Mistakes, check_values
 from service.worker.memory import require
-from service.worker.programs import CachedProgram, cached_program, check_type
+from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import check_answer_size, query_from
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
@@ -30,6 +32,8 @@ from service.worker.state import WorkerState
 __all__ = ["configure", "create", "delete", "describe", "get_parameters", "put_parameters"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
+
+INIT = "/init/parameters"
 
 
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -54,7 +58,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
             raise ProgramError(
                 f"{v.name!r} is {v.type}; parameters and states of a session need a fixed shape", "bad_query"
             )
-    given = _placed(state, variables, tensors)
+    given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
     slots = _slots_of(cached, training)
     drawn = [v for v in variables if v.name not in given]
     _check_memory(state, training, [v.type for v in drawn], slots)
@@ -116,9 +120,12 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     session = session_of(state, args)
     held = session.parameters | session.states
     names = list(held) if args["names"] is None else args["names"]
-    for name in names:
+    mistakes = Mistakes()
+    for i, name in enumerate(names):
         if name not in held:
-            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
+            message = f"the program has no parameter or state {name!r}"
+            mistakes.add("feed_unknown", message, f"/names/{i}", near(name, held))
+    mistakes.raise_if_any()
     states = [name for name in names if name in session.states]
     values = {name: held[name] for name in names}
     check_answer_size(state, values)
@@ -131,8 +138,8 @@ def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     Optimiser state does not change, except that the rounding remainder of a replaced parameter is dropped.
     """
     session = session_of(state, args)
-    program = session.cached.program
-    placed = _placed(state, (*program.parameters, *program.states), tensors)
+    roles = {role: member for role, member in BY_ROLE.items() if role != "feed"}
+    placed = _placed(state, session.cached.program, tensors, args, roles)
 
     session.parameters |= {name: value for name, value in placed.items() if name in session.parameters}
     session.states |= {name: value for name, value in placed.items() if name in session.states}
@@ -178,15 +185,13 @@ def _check_slots(cached: CachedProgram, optimizer: Optimizer) -> None:
                 raise ProgramError(message, "reserved_name")
 
 
-def _placed(state: WorkerState, variables: Iterable[Variable], tensors: Mapping[str, np.ndarray]) -> Arrays:
-    """`tensors` on the device.
-
-    Raises ProgramError (feed_unknown, feed_dtype, feed_shape) for a tensor that is not one of `variables` or not of its
-    type.
-    """
-    types = {v.name: v.type for v in variables}
-    for name, value in tensors.items():
-        if name not in types:
-            raise ProgramError(f"the program has no parameter or state {name!r}", "feed_unknown")
-        check_type(name, types[name], value)
+def _placed(
+    state: WorkerState,
+    program: Program,
+    tensors: Mapping[str, np.ndarray],
+    args: Mapping[str, Any],
+    roles: Mapping[str, str],
+) -> Arrays:
+    """`tensors` on the device. Raises ProgramError with all mistakes. roles: as of `check_values`."""
+    check_values(program, tensors, args, roles=roles)
     return {name: state.xp.asarray(value) for name, value in tensors.items()}

@@ -17,6 +17,7 @@ from core.ir.lru import LRU
 from core.runtime.reference import Interpreter
 from core.tape import Appended, Gradients, MachineCode, Steps, Structure, Tape, TapeLimits
 from service.worker.documents import wire_limits
+from service.worker.given import FLAWED, Mistakes
 from service.worker.programs import machine_for
 from service.worker.running import check_answer_size, limits_of
 from service.worker.state import WorkerState
@@ -84,6 +85,7 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     tensors: ``parameter/<name>``, ``constant/<name>``, ``target_gradient``.
     """
     held, returned, compiled = _held(state, args), args["returned"], state.steps.compiled
+    _refuse_flawed(args)
     tape, backward = held.tape, args["backward"]
     structure, digest = _structure(held, args)
     if returned is None:
@@ -165,11 +167,15 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     args: id, target, wrt (None for all parameters), seed (a variable, or None); tensors: ``target_gradient``.
     """
     held, compiled = _held(state, args), state.steps.compiled
+    _refuse_flawed(args)
     tape, limits = held.tape, limits_of(state)
     seed = tensors.get(SEED)
     if args["seed"] is not None:
         seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
-    found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    try:
+        found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    except ProgramError as error:
+        raise error.at(None, f"/{SEED}/shape") if error.code == "target_grad_shape" else error from None
     result = _played(found) | {"compiled": state.steps.compiled > compiled}
     arrays = _gradients(found)
     check_answer_size(state, arrays)
@@ -232,6 +238,15 @@ def _held(state: WorkerState, args: Mapping[str, Any]) -> WorkerTape:
     if held is None:
         raise ExecutionError("the worker does not have this tape", "session_unknown")
     return held
+
+
+def _refuse_flawed(args: Mapping[str, Any]) -> None:
+    """Raises InvalidProgram with the places of values that the service could not decode, if there are any."""
+    mistakes = Mistakes()
+    for name in args.get(FLAWED, ()):
+        kind, slash, leaf = name.partition("/")
+        mistakes.flawed(name, f"/{kind}s/{escaped(leaf)}" if slash else f"/{name}")
+    mistakes.raise_if_any()
 
 
 def _machine_code(state: WorkerState) -> MachineCode | None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import Outputs
-from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.optim.rates import Rates
 from core.runtime.sparse_rows import RowArray
@@ -24,17 +23,17 @@ from service.worker.computed import (
     gradients_for,
     kept,
     one_step,
-    require_sums,
     runs_of,
     stacked,
     step_for,
     summed_update,
     update_for,
 )
+from service.worker.given import FLAWED
+from service.worker.given_gradients import given_gradients
 from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
 from service.worker.memory import require
-from service.worker.programs import check_type
 from service.worker.running import answer_of, judged, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
@@ -43,8 +42,6 @@ from service.worker.warnings import zero_warnings
 __all__ = ["discard", "evaluate", "gradients", "step", "update"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
-
-GRADIENT, ROWS = "grad/", "rows/"
 
 
 def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -58,7 +55,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
         if args.get("profile"):
             raise ProgramError("a profile is of one step on one batch", "bad_query")
         if args.get("batches") is not None:
-            return steps_of_batches(state, session, rates, args, session.feeds(tensors))
+            return steps_of_batches(state, session, rates, args, session.feeds(tensors, args))
         return _accumulated(state, session, rates, args, tensors)
     again = session.last_step
     if again is None or not again.serves(session.version, rates, args, tensors):
@@ -77,7 +74,7 @@ def _first_step(
     state: WorkerState, session: WorkerSession, rates: Rates, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> Answer:
     """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
-    feeds, times = session.feeds(tensors), times_of(args)
+    feeds, times = session.feeds(tensors, args), times_of(args)
     compiled = step_for(session, rates, args["fetch"], feeds)
     done = one_step(state, session, rates, compiled, feeds, times)
     result, arrays = _answered(state, session, rates, args, done, times)
@@ -91,7 +88,7 @@ def _accumulated(
     state: WorkerState, session: WorkerSession, rates: Rates, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> Answer:
     """One update with the gradients of `accumulate` batches."""
-    batches = batches_of(session, session.feeds(tensors), args["accumulate"])
+    batches = batches_of(session, session.feeds(tensors, args), args["accumulate"])
     done = AccumulatedStep(session, rates, args["fetch"], batches[0], args["reduction"])(state, batches)
     result, arrays = _answered(state, session, rates, args, done)
     _adopt(state, session, args, done, arrays)
@@ -132,7 +129,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     Without, nothing changes.
     """
     session = session_of(state, args)
-    feeds = session.feeds(tensors)
+    feeds = session.feeds(tensors, args)
     if args.get("accumulate"):
         return _added(state, session, args, feeds)
     query, scale = session.query_for(feeds), session.loss_scale
@@ -159,7 +156,8 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         runs = iter([run(state, ready.executable, values, session.seed, draw, times=times)])
     else:
         runs = runs_of(state, session, compiled, batches, first=session.gradients.count)
-    require_sums(state, session, extra=count is not None)
+    if count is not None:
+        require(state.memory, sum(map(nbytes_of, session.gradients.sums.values())), "a copy of the sum of gradients")
     # in place for one batch, where nothing can fail between the addition and the end of the call
     total = session.gradients if count is None else session.gradients.copy()
     outs: list[Outputs] = []
@@ -199,7 +197,8 @@ def update(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     """
     session = session_of(state, args)
     rates = session.rates_for(args.get("learning_rate"))
-    done = _with_given(state, session, rates, args, tensors) if tensors else _with_sums(state, session, rates, args)
+    is_given = bool(tensors or args.get(FLAWED))
+    done = _with_given(state, session, rates, args, tensors) if is_given else _with_sums(state, session, rates, args)
     used = {name: value.item() for name, value in done.out.rates.items()}
     scaling = {name: state.to_host(value).item() for name, value in done.out.scaling.items()}
 
@@ -232,33 +231,11 @@ def _with_given(
     state: WorkerState, session: WorkerSession, rates: Rates, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> Computed:
     """The update with gradients of the client."""
-    trainable = {v.name: v for v in session.cached.program.parameters if v.trainable}
-    rows = {n.removeprefix(ROWS): v for n, v in tensors.items() if n.startswith(ROWS) and n not in trainable}
-    values = {n: v for n, v in tensors.items() if n.removeprefix(ROWS) not in rows or n in trainable}
-    given = {f"{name.removeprefix(GRADIENT)}@GRAD": value for name, value in values.items()}
-    if not given or len(given) != len(values):
-        raise ProgramError("an update needs at least one gradient, and one for each parameter", "feed_missing")
-    names = sorted(name.removesuffix("@GRAD") for name in given)
-    for name in names:
-        if name not in trainable:
-            raise ProgramError(f"the program has no trainable parameter {name!r}", "feed_unknown")
-        type, value = trainable[name].type, given[f"{name}@GRAD"]
-        if name in rows:
-            _check_rows(name, type, rows[name], value)
-        else:
-            check_type(f"grad/{name}", type, value)
-        if args["require_finite"] and not bool(np.isfinite(value).all()):
-            raise ExecutionError(f"the gradient of {name!r} is not finite", "not_finite")
-    for name, shape in args["tables"].items():
-        if name in trainable and tuple(shape) != trainable[name].type.shape:
-            raise ProgramError(
-                f"{name!r} is {trainable[name].type}, but the request gives the shape {shape}", "feed_shape"
-            )
-    if lost := rows.keys() - set(names):
-        raise ProgramError(f"rows are given for {min(lost)!r}, but no values", "feed_missing")
-    compiled = session.cached.update(names, rates.optimizer, session.clip, sorted(rows))
-    given |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
-    ready = session.values(state, compiled.executable, {**given, **rates.inputs})
+    given, rows = given_gradients(session.cached.program, tensors, args)
+    compiled = session.cached.update(sorted(given), rates.optimizer, session.clip, sorted(rows))
+    by_name = {f"{name}@GRAD": value for name, value in given.items()}
+    by_name |= {f"{name}@GRAD@ROWS": value for name, value in rows.items()}
+    ready = session.values(state, compiled.executable, {**by_name, **rates.inputs})
     return Computed(compiled, run(state, compiled.executable, ready, session.seed, session.steps), ready)
 
 
@@ -272,7 +249,7 @@ def discard(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Compute `fetch` without gradients; changes nothing. args: id, fetch, profile?; tensors: feeds."""
     session = session_of(state, args)
-    feeds = session.feeds(tensors)
+    feeds = session.feeds(tensors, args, args["fetch"])
     compiled = session.cached.forward(args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
@@ -280,11 +257,3 @@ def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     out = run(state, ready.executable, values, session.seed, session.steps, times=times)
     result, arrays = answer_of(state, compiled, out, "none", times=times)
     return result | session.about(), arrays
-
-
-def _check_rows(name: str, table: TensorType, rows: np.ndarray, values: np.ndarray) -> None:
-    """Raises ProgramError (feed_dtype, feed_shape) unless `values` holds one row of the table for each of `rows`."""
-    if table.rank == 0:
-        raise ProgramError(f"{name!r} is {table} and has no rows", "feed_shape")
-    check_type(f"rows/{name}", TensorType((-1,), "int64"), rows)
-    check_type(f"grad/{name}", TensorType((len(rows), *table.shape[1:]), table.dtype), values)

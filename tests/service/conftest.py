@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -39,14 +40,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(data_dir: Path, **settings: object) -> Iterator[Served]:
-    """Run `python -m service serve` with these settings until the block ends."""
+def serve(data_dir: Path, *, stderr: IO[str] | None = None, **settings: object) -> Iterator[Served]:
+    """Run `python -m service serve` with these settings until the block ends. stderr: receives its log lines."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = {"data_dir": data_dir, "port": port, "workers": 2, "device": "cpu", "log_level": "warning"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment)
+    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, stderr=stderr)
     served = Served(process, f"http://127.0.0.1:{port}")
     try:
         served.wait_until_ready()

@@ -38,8 +38,10 @@ REMEMBERED = 4096
 
 def matches(given: Type, wanted: Type) -> bool:
     """Whether a value of type `given` may be used where `wanted` is declared; an unknown size fits any size."""
+    if isinstance(given, StackType) and isinstance(wanted, StackType):
+        return given.depth == wanted.depth and matches(given.array, wanted.array)
     if isinstance(given, StackType) or isinstance(wanted, StackType):
-        return isinstance(given, StackType) and isinstance(wanted, StackType) and matches(given.element, wanted.element)
+        return False
     return (
         given.dtype == wanted.dtype
         and len(given.shape) == len(wanted.shape)
@@ -49,8 +51,10 @@ def matches(given: Type, wanted: Type) -> bool:
 
 def holds(wide: Type, given: Type) -> bool:
     """Whether every value of type `given` is one of type `wide`: a size that `wide` knows is known in `given` too."""
+    if isinstance(wide, StackType) and isinstance(given, StackType):
+        return wide.depth == given.depth and holds(wide.array, given.array)
     if isinstance(wide, StackType) or isinstance(given, StackType):
-        return isinstance(wide, StackType) and isinstance(given, StackType) and holds(wide.element, given.element)
+        return False
     return (
         wide.dtype == given.dtype
         and len(wide.shape) == len(given.shape)
@@ -140,9 +144,7 @@ def product(sizes: Iterable[int]) -> int:
 
 def element_of(type: Type) -> TensorType:
     """`type`, or for a stack, however deep, the type of its arrays."""
-    while isinstance(type, StackType):
-        type = type.element
-    return type
+    return type.array if isinstance(type, StackType) else type
 
 
 @lru_cache(REMEMBERED)

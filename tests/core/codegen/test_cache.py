@@ -6,6 +6,7 @@ import ctypes
 import logging
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -249,6 +250,28 @@ def test_an_unusable_directory_causes_one_warning(tmp_path, caplog, monkeypatch)
         assert call(machine.load(adding(2)), 1) == 3
 
     assert len(caplog.records) == 1
+
+
+def test_the_cache_never_creates_the_directory_above_its_own(tmp_path, caplog):
+    DiskCache(tmp_path / "gone" / "code", LIMIT).put("key", b"code")
+
+    assert not (tmp_path / "gone").exists()
+    assert "gone" in caplog.text
+
+
+def test_a_full_disk_leaves_no_part_of_an_entry(tmp_path, caplog):
+    cache = DiskCache(tmp_path / "code", LIMIT)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        cache.put("key", b"code" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert (cache.get("key"), list((tmp_path / "code").iterdir())) == (None, [])
+    assert "cannot store object code" in caplog.text
+    cache.put("key", b"code" * 1000)
+    assert cache.get("key") == b"code" * 1000
 
 
 def test_a_directory_writable_by_others_is_not_used(tmp_path, caplog):

@@ -195,6 +195,21 @@ async def test_a_cancelled_handler_that_does_not_stop_loses_its_worker_after_the
         assert (await pool.call("echo", {}, deadline=5)).worker != worker
 
 
+async def test_a_worker_with_sessions_gets_more_time_to_stop_a_call(open_pool, caplog):
+    async with open_pool(workers=1, cancel_grace=0.2) as pool:
+        worker = pool.workers()[0].id
+        await pool.call("keep", {"id": "ses_1"}, {"w": np.ones(3)}, worker=worker, deadline=5)
+
+        with pytest.raises(DeadlineExceeded):
+            await pool.call("sleep", {"seconds": 0.8}, deadline=0.1)
+
+        assert (await pool.call("recall", {"id": "ses_1"}, worker=worker, deadline=5)).tensors["w"].sum() == 3
+        assert "sleep has not stopped within 0.2 s of its deadline; the worker holds 1 sessions" in caplog.text
+        with pytest.raises(DeadlineExceeded):
+            await pool.call("sleep", {"seconds": 30}, deadline=0.1)
+        await eventually(lambda: pool.events["lost_sessions", "deadline"] == 1)
+
+
 async def test_cancelling_a_queued_call_removes_it_from_the_queue(open_pool):
     async with open_pool(workers=1) as pool:
         running = asyncio.create_task(pool.call("sleep", {"seconds": 0.3}, deadline=5))

@@ -49,12 +49,12 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
     body = (GRADIENTS if path == "/v1/gradients" else SESSION) | wrong
     answer = client.post(path, json=body)
     problem = answer.json()
-    pointers = [error["pointer"] for error in problem["errors"]]
+    pointers = [error["pointer"] for error in problem["errors"] if error["code"] != "feed-missing"]
 
     assert answer.status_code == 422
     assert pointer in pointers
     assert all(leads_somewhere(each, body) for each in pointers), pointers
-    assert problem["detail"].startswith("one ") or len(set(pointers)) > 1
+    assert problem["detail"].startswith("one ") or len(problem["errors"]) > 1
 
 
 def test_an_error_points_to_the_place_of_a_missing_member(client):

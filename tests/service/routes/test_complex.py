@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save
 
 import backpass_client as bp
-from tests.service.wire import FILE, opened, problem, regression
+from tests.service.wire import FILE, opened, problem, regression, tensor
 
 SAID = "complex numbers are not supported"
 TENSOR = {"dtype": "complex64", "shape": [1], "data": [1.0]}
@@ -63,13 +63,17 @@ def test_files_with_complex_tensors_are_refused(client: httpx.Client):
 
     answer = client.post("/v1/gradients", content=content, headers={"content-type": FILE})
 
-    told = problem(answer, 422, "dtype-mismatch")
+    told = problem(answer, 422, "invalid-request")  # the program is missing too
+    assert [error["pointer"] for error in told["errors"]] == ["", "/w/dtype"]
     assert SAID in str(told)
 
 
 def test_sessions_refuse_complex_feeds_and_parameters(client: httpx.Client):
     with opened(client, regression()) as path:
-        for call, body in (("steps", {"feeds": {"x": TENSOR}}), ("updates", {"gradients": {"w": TENSOR}})):
+        for call, body in (
+            ("steps", {"feeds": {"x": TENSOR, "y": tensor(np.ones((4, 1)))}}),
+            ("updates", {"gradients": {"w": TENSOR}}),
+        ):
             assert SAID in str(problem(client.post(f"{path}/{call}", json=body), 422, "dtype-mismatch"))
 
 

@@ -289,7 +289,9 @@ def test_sizes_beyond_the_limits_are_refused(tmp_path: Path):
     with serve(tmp_path, tensor_elements=100, ops=10, blocks=2, json_body_bytes=20_000) as served:
         post = served.client.post
         large = regression(rows=60)
-        problem(post("/v1/gradients", json=asked(large)), 422, "limit-exceeded")
+        refused = problem(post("/v1/gradients", json=asked(large)), 422, "invalid-program")
+        pointers = {error["pointer"] for error in refused["errors"] if error["code"] == "limit-exceeded"}
+        assert pointers == {"/program/blocks/0/vars/0/shape", "/feeds/x/shape"}
         long = Sketch()
         name = long.param("w", 1.0)
         for _ in range(12):

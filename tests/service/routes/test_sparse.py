@@ -198,7 +198,7 @@ def test_an_update_accepts_unordered_and_repeated_rows(client, optimizer):
 
 
 WRONG = {
-    "a row outside of the table": ({"rows": tensor([6])}, "execution-failed"),
+    "a row outside of the table": ({"rows": tensor([6])}, "invalid-request"),
     "rows of int32": ({"rows": tensor(np.array([1], "int32"))}, "dtype-mismatch"),
     "rows of two axes": ({"rows": tensor([[1]])}, "shape-mismatch"),
     "more rows than values": ({"rows": tensor([1, 2])}, "shape-mismatch"),

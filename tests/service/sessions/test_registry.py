@@ -14,7 +14,7 @@ from service.http.tensor_payloads import Answer
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
 from service.sessions.registry import SessionRegistry, Write
-from service.sessions.replay import History
+from service.sessions.replay import History, stored_answers
 from service.sessions.session import Session
 from service.settings import Settings
 
@@ -201,3 +201,16 @@ async def test_large_answers_are_dropped_oldest_first():
     kept = [history.get(seq) for seq in range(1, 5)]
     assert [each is not None and each.answer is not None for each in kept] == [False, False, True, True]
     assert all(each is not None and each.digest == "d" for each in kept)
+
+
+async def test_sessions_share_one_bound_of_stored_answers():
+    stored = stored_answers(limit=5)
+    first, second = History(stored), History(stored)
+    for seq in (1, 2):
+        first.add(seq, "d", Answer((b"22",), "x"))
+    second.add(1, "d", Answer((b"22",), "x"))
+
+    held = [first.get(1), first.get(2), second.get(1)]
+    assert [each is not None and each.answer is not None for each in held] == [False, True, True]
+    first.clear()
+    assert (first.get(2), len(stored)) == (None, 1)

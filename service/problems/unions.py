@@ -1,0 +1,132 @@
+"""One sentence for one mistake in a value that may have several forms.
+
+pydantic reports the mistakes of every form of a union. Here the value chooses the form: by its JSON type, and by a
+member that names the form. Only the mistakes of that form are reported. If the value has none of the types, one mistake
+lists them.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from core.ir.suggest import near
+
+__all__ = ["one_form", "suggested"]
+
+Mistake = Mapping[str, Any]
+Path = tuple[str | int, ...]
+
+OBJECT = re.compile(r"a valid dictionary( or (?:instance|object) .*)?$")
+QUOTED = re.compile(r"'([^']*)'")
+
+
+def one_form(mistakes: Sequence[Mistake], document: Any) -> list[Mistake]:
+    """The mistakes of one form for each union. Their `loc` leads into the document, without names of forms."""
+    found: list[Mistake] = []
+    unions: dict[Path, dict[str | int, list[Mistake]]] = {}
+    for mistake in mistakes:
+        where = tuple(mistake["loc"])
+        split = _form(where, document, mistake["type"] == "missing")
+        if split is None:
+            found.append({**mistake, "msg": OBJECT.sub("an object", mistake["msg"])})
+            continue
+        shorter = {**mistake, "loc": where[:split] + where[split + 1 :]}
+        unions.setdefault(where[:split], {}).setdefault(where[split], []).append(shorter)
+    for path, forms in unions.items():
+        found += _chosen(path, [one_form(each, document) for each in forms.values()], _value(document, path))
+    return found
+
+
+def _form(where: Path, document: Any, missing: bool) -> int | None:
+    """The position of the first part of `where` that is the name of a form, which the document does not contain."""
+    at = document
+    for i, part in enumerate(where):
+        if not _contains(at, part):
+            return None if missing and i == len(where) - 1 else i
+        at = at[part]
+    return None
+
+
+def _contains(at: Any, part: str | int) -> bool:
+    return part in at if isinstance(at, dict) else isinstance(at, list) and part in range(len(at))
+
+
+def _value(document: Any, path: Path) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _chosen(path: Path, forms: list[list[Mistake]], value: Any) -> list[Mistake]:
+    """The mistakes of the form that the value has the type of; one mistake that lists all types if there is none."""
+    fitting = [each for each in forms if not any(_is_other_type(m, path, value) for m in each)]
+    if fitting:
+        return min(fitting, key=lambda each: (sum(_is_other_tag(m, path) for m in each), len(each)))
+    words = [mistake["msg"].removeprefix("Input should be ") for each in forms for mistake in each[:1]]
+    words = list(dict.fromkeys(words))
+    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
+    context = {key: value for each in forms for key, value in each[0].get("ctx", {}).items()}
+    return [{**forms[0][0], "msg": f"Input should be {listed}", "ctx": context}]
+
+
+def _is_other_type(mistake: Mistake, path: Path, value: Any) -> bool:
+    if tuple(mistake["loc"]) != path:
+        return False
+    if mistake["type"] == "literal_error":
+        return not isinstance(value, str)
+    return bool(mistake["type"].endswith("_type"))
+
+
+def _is_other_tag(mistake: Mistake, path: Path) -> bool:
+    """Whether the member that names the form names another one."""
+    return mistake["type"] == "literal_error" and len(mistake["loc"]) == len(path) + 1
+
+
+# --- suggestions -------------------------------------------------------------------------------------------------
+
+
+def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) -> str | None:
+    """A suggestion for a misspelt member or choice. The `loc` of the mistake leads into `document`."""
+    path = tuple(mistake["loc"])
+    if mistake["type"] == "extra_forbidden" and model is not None:
+        return near(str(path[-1]), _members(model, path[:-1]))
+    if "expected" in mistake.get("ctx", {}):
+        value = _value(document, path)
+        return near(value, QUOTED.findall(mistake["ctx"]["expected"])) if isinstance(value, str) else None
+    return None
+
+
+def _members(model: type[BaseModel], path: Path) -> list[str]:
+    """The members that an object at `path` in a `model` may have."""
+    at: list[Any] = [model]
+    for part in path:
+        at = [each for annotation in at for each in _inside(annotation, part)]
+    return [name for each in at for kind in _alternatives(each) if _is_model(kind) for name in kind.model_fields]
+
+
+def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
+    for each in _alternatives(annotation):
+        args = typing.get_args(each)
+        if _is_model(each) and part in each.model_fields:
+            yield each.model_fields[part].annotation
+        elif typing.get_origin(each) in (list, dict) and args:
+            yield args[-1]
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The forms of a union; the annotation itself if it is none."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _alternatives(args[0])
+    if args and origin not in (list, dict, tuple, typing.Literal):
+        return [each for arg in args for each in _alternatives(arg)]
+    return [annotation]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
