@@ -21,7 +21,7 @@ from core.runtime.bound_step import bind_step
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
-from service.worker.gradient_sum import GradientSum, Reduction
+from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
 from service.worker.running import limits_of, run
@@ -35,7 +35,6 @@ __all__ = [
     "gradients_for",
     "kept",
     "one_step",
-    "require_sums",
     "runs_of",
     "stacked",
     "step_for",
@@ -110,13 +109,6 @@ def summed_update(
     return Computed(compiled, out, values)
 
 
-def require_sums(state: WorkerState, session: WorkerSession, extra: bool) -> None:
-    """Raises OutOfMemory if there is no memory for the sums of all gradients. extra: the call needs sums of its own."""
-    nbytes = sum(value.nbytes for name, value in session.parameters.items() if name in session.trainable)
-    copies = (not session.gradients.sums) + extra
-    require(state.memory, copies * nbytes, "the accumulated gradients")
-
-
 def runs_of(
     state: WorkerState, session: WorkerSession, compiled: Prepared, batches: Sequence[Arrays], first: int
 ) -> Iterator[Outputs]:
@@ -188,9 +180,10 @@ class AccumulatedStep:
     def __call__(self, state: WorkerState, batches: Sequence[Arrays]) -> Computed:
         """The outputs of the batches, stacked, and the gradients of the update. Each batch writes the states."""
         session = self._session
-        require_sums(state, session, extra=bool(session.gradients.sums))
         total, outs = GradientSum(), []
         for out in runs_of(state, session, self._gradient, batches, first=0):
+            if not total.sums:
+                require(state.memory, sum([nbytes_of(each) for each in out.gradients.values()]), "the sum of gradients")
             total.add(out.gradients, session.trained, state.xp)
             outs.append(kept(out))
         sums = total.reduced(self._reduction)

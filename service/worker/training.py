@@ -23,7 +23,6 @@ from service.worker.computed import (
     gradients_for,
     kept,
     one_step,
-    require_sums,
     runs_of,
     stacked,
     step_for,
@@ -157,7 +156,8 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         runs = iter([run(state, ready.executable, values, session.seed, draw, times=times)])
     else:
         runs = runs_of(state, session, compiled, batches, first=session.gradients.count)
-    require_sums(state, session, extra=count is not None)
+    if count is not None:
+        require(state.memory, sum(map(nbytes_of, session.gradients.sums.values())), "a copy of the sum of gradients")
     # in place for one batch, where nothing can fail between the addition and the end of the call
     total = session.gradients if count is None else session.gradients.copy()
     outs: list[Outputs] = []
