@@ -33,14 +33,15 @@ from service.routes import (
     tapes,
     training,
 )
+from service.routes.common import register_sample
 from service.routes.in_session import SESSION_ID
-from service.schemas.examples import EXAMPLES
+from service.routes.samples import restored_samples
+from service.schemas.examples import EXAMPLES, SAMPLE_SESSION
 from service.schemas.programs import Registration
 from service.sessions.registry import SessionRegistry
 from service.sessions.tape import TAPES
 from service.settings import Settings
 from service.store.errors import StorageError
-from service.store.program_text import ProgramText
 from service.store.programs import ProgramStore, TooManyPrograms
 
 __all__ = ["create_app"]
@@ -50,7 +51,8 @@ log = logging.getLogger("backpass.app")
 DESCRIPTION = """Backpass compiles and executes backward passes.
 
 POST a program (blocks of ops, nested for `while` and `if_else`) to get the gradients of its parameters, or open a
-session and train it. All examples on this page can be sent as they are: their programs are registered.
+session and train it. All examples on this page can be sent as they are: the service makes
+their programs, their session and their tape.
 """
 ROUTES = (gradients, sessions, training, parameters, tapes, on_tape, programs, graph, insight, ops, system)
 TAGS = [
@@ -81,7 +83,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         lifespan=_lifespan,
         # an unknown path is a 404: some clients drop the body of a redirected POST
         redirect_slashes=False,
-        dependencies=[Depends(known_parameters)],
+        dependencies=[Depends(known_parameters), Depends(restored_samples)],
         telemetry={
             "tracing": False,
             "metrics": False,
@@ -98,9 +100,10 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     )
     app.state.programs = ProgramStore(settings.data_dir, settings.programs)
     app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
+    app.state.samples = asyncio.Lock()
     app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
     problems.install(app)
-    app.add_middleware(Direct, routes=training.router.routes, id=SESSION_ID)
+    app.add_middleware(Direct, routes=training.router.routes, id=rf"(?!{SAMPLE_SESSION}$){SESSION_ID}")
     middleware.install(app, app.state.metrics, app.state.codec)
     for each in ROUTES:
         app.include_router(each.router)
@@ -133,11 +136,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _register_examples(app: FastAPI) -> None:
     """Register the programs of the documentation. The service starts even if no worker or no disk can take them."""
-    for document in EXAMPLES.values():
+    for id in EXAMPLES:
         try:
-            program = ProgramText.of(document)
-            reply = await app.state.engine.call("inspect", {"document": program.text, "as_json": True}, deadline=30.0)
-            await app.state.programs.put(program, reply.tensors["json"].tobytes())
+            await register_sample(app, id)
         except (EngineError, StorageError, TooManyPrograms) as error:
             log.warning("a program of the documentation is not registered: %s", error)
 

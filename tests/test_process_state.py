@@ -29,7 +29,7 @@ OWNERS = {
         "core/codegen/compiler_main.py",
         "service/worker/memory.py",
     },  # the compiler process; a worker
-    "sys.setswitchinterval": {"service/worker/main.py"},
+    "sys.setswitchinterval": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
     "threading.stack_size": {"service/worker/compiling.py"},
     "signal.signal": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
     "logging.basicConfig": {"service/logs.py"},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from core.codegen.compiler_process import CompilerProcess
 
-__all__ = ["LONG", "Compilers"]
+__all__ = ["LONG", "MEMORY", "Compilers"]
 
 LONG = 400_000
 """Characters of all texts from which on a module is long: LLVM takes about half a second for them."""
@@ -21,12 +21,15 @@ MEMORY = 4 * 2**30
 
 
 class Compilers:
-    """Two compiler processes. See `CompilerProcess`; a process starts with the first module that needs it."""
+    """Two compiler processes. See `CompilerProcess`; a process starts with the first module that needs it.
 
-    def __init__(self, parallel: int = 1) -> None:
+    memory: limit of the address space of each, in bytes.
+    """
+
+    def __init__(self, parallel: int = 1, memory: int = MEMORY) -> None:
         self.parallel = parallel
-        self._short = CompilerProcess(parallel, NICE_SHORT, MEMORY)
-        self._long = CompilerProcess(parallel, NICE_LONG, MEMORY)
+        self._short = CompilerProcess(parallel, NICE_SHORT, memory)
+        self._long = CompilerProcess(parallel, NICE_LONG, memory)
 
     def compile(self, texts: Sequence[str]) -> list[bytes]:
         """The object code of each text. Raises as `CompilerProcess.compile` does."""

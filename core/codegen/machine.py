@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache
-from core.codegen.compilers import Compilers
+from core.codegen.compilers import MEMORY, Compilers
 from core.ir.lru import LRU
 
 __all__ = [
@@ -107,9 +107,12 @@ def keep_on_disk(directory: Path, limit: int) -> None:
     STATE.disk = DiskCache(directory, limit) if limit else None
 
 
-def use_compiler_process(parallel: int = 1) -> Compilers:
-    """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started."""
-    STATE.process = Compilers(parallel)
+def use_compiler_process(parallel: int = 1, memory: int = MEMORY) -> Compilers:
+    """From now on compile in separate processes, `parallel` texts at a time. Returns them, not yet started.
+
+    memory: limit of the address space of each, in bytes; at most `MEMORY` is used.
+    """
+    STATE.process = Compilers(parallel, min(memory, MEMORY))
     return STATE.process
 
 

@@ -145,16 +145,17 @@ def drawn_bytes(types: Iterable[TensorType]) -> int:
 
 
 def actual_type(value: Any) -> Type:
-    """The type of a value: sizes are known, except of a recorded stack."""
+    """The type of a value: sizes are known, except of a recorded stack. A stack may lack elements (None)."""
     if isinstance(value, list | tuple):
-        return StackType(actual_type(value[0]) if value else TensorType(()))
+        element = next((each for each in value if each is not None), None)
+        return StackType(TensorType(()) if element is None else actual_type(element))
     return TensorType(tuple(value.shape), str(value.dtype))
 
 
 def _bytes_of(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_bytes_of, value))
-    return int(value.nbytes)
+    return 0 if value is None else int(value.nbytes)
 
 
 def _elements(type: Type) -> int:

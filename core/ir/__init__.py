@@ -10,6 +10,7 @@ the outputs of its own earlier ops. Every pass relies on closed blocks and retur
     slot_roles  the roles of parameters that ops declare for their inputs
     patterns   names and patterns of variables
     names      the variables of a program that a client's variable name refers to
+    generated  names of generated variables
     precision  conditions for computing 16-bit floats in float32
     suggest    similar names, for "did you mean"
     errors     `CoreError` and its kinds, problems and their places

@@ -160,7 +160,7 @@ class _Types:
         self._writer: list[dict[str, tuple[Mapping[str, Any], int]]] = []
         self._runs: dict[int, tuple[int, Mapping[str, Any]]] = {}
         for index, block in enumerate(blocks):
-            writer = {}
+            writer: dict[str, tuple[Mapping[str, Any], int]] = {}
             for op in block["ops"]:
                 inner = _inner(op)
                 self._runs.update((i, (index, op)) for _, i in inner)

@@ -17,6 +17,7 @@ from service.store.program_text import ProgramText
 
 __all__ = ["CODEC", "Codec"]
 
+MEMORY_BYTES = 4 * 2**30  # of one codec process
 HANDLERS = "service.codec.handlers:HANDLERS"
 
 
@@ -26,7 +27,13 @@ class Codec:
     def __init__(self, settings: Settings, room: AnswerRoom | None = None) -> None:
         """room: for the answers of the service, which large texts share."""
         self.room = AnswerRoom(settings.answer_bytes_in_flight) if room is None else room
-        changed = {"workers": settings.codec_processes, "device": "cpu", "compile": "never", "threads": 1}
+        changed: dict[str, Any] = {
+            "workers": settings.codec_processes,
+            "device": "cpu",
+            "compile": "never",
+            "threads": 1,
+        }
+        changed["worker_memory"] = MEMORY_BYTES
         self.settings = settings.model_copy(update=changed)
         self._pool: EmbeddedPool | None = None
         self._starting = asyncio.Lock()

@@ -5,6 +5,7 @@ gradients, insight         gradients of one call; analysis, profile, and the num
 sessions, training, parameters, in_session   sessions, their computations and their parameters
 tapes, on_tape             tapes and the operations on them
 ops                        the catalogue of ops
+samples                    the sample session and tape of the documentation
 system                     version, limits, health, workers, metrics, documentation
 common, documented         helpers of several routes; OpenAPI entries of bodies that FastAPI does not read
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Path, Query, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
 from service.engine import Engine
@@ -13,8 +13,9 @@ from service.http.request_body import JSON
 from service.http.worker_calls import Calls
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem
-from service.schemas.examples import REGRESSION_ID, WHILE_ID
+from service.schemas.examples import EXAMPLES, REGRESSION_ID, WHILE_ID
 from service.settings import Settings
+from service.store.program_text import ProgramText
 from service.store.programs import ProgramStore, StoredProgram
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = [
     "LOSS",
     "Profiled",
     "ProgramId",
-    "UnshownProgramId",
+    "UnusedProgramId",
     "calls",
     "engine",
     "json_answer",
@@ -32,6 +33,7 @@ __all__ = [
     "metrics",
     "program",
     "programs",
+    "register_sample",
     "sessions",
     "settings",
     "tapes",
@@ -50,8 +52,15 @@ ProgramId = Annotated[
     ),
 ]
 """The id in a path. Forms of the documentation start with an example program."""
-UnshownProgramId = Annotated[str, Path(pattern=PROGRAM_ID, description="Id of a registered program.")]
-"""The same without an example, for routes that a reader should not try on an example program."""
+UnusedProgramId = Annotated[
+    str,
+    Path(
+        pattern=PROGRAM_ID,
+        description="Id of a registered program.",
+        openapi_examples={"while": {"summary": "A loop whose trip count is a feed", "value": WHILE_ID}},
+    ),
+]
+"""The same with an example program that the sample session does not use."""
 
 Profiled = Annotated[
     bool, Query(description="Return the time of each kernel. Measuring makes the call slightly slower.")
@@ -102,9 +111,19 @@ def lease_of(asked: float | None, settings: Settings) -> float:
     return settings.session_lease if asked is None else asked
 
 
+async def register_sample(app: FastAPI, id: str) -> StoredProgram:
+    """Check and store a program of the documentation. Raises EngineError, StorageError, TooManyPrograms."""
+    text = ProgramText.of(EXAMPLES[id])
+    reply = await app.state.engine.call("inspect", {"document": text.text, "as_json": True}, deadline=30.0)
+    stored, _ = await app.state.programs.put(text, reply.tensors["json"].tobytes())
+    return stored
+
+
 async def program(request: Request, id: str) -> StoredProgram:
-    """The registered program. Raises HttpProblem 404."""
+    """The registered program. A missing sample of the documentation is registered again. Raises HttpProblem 404."""
     found = await programs(request).get(id)
+    if found is None and id in EXAMPLES:
+        found = await register_sample(request.app, id)
     if found is None:
         raise HttpProblem("not-found", "no program has this id")
     return found

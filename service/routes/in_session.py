@@ -12,6 +12,7 @@ from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.routes.common import settings
 from service.routes.documented import HOT_PROBLEMS
+from service.schemas.examples import SAMPLE_SESSION
 from service.sessions.registry import SessionRegistry
 from service.sessions.session import Session, version_text
 
@@ -30,7 +31,14 @@ __all__ = [
 ]
 
 SESSION_ID = r"^ses_[a-z2-7]{26}$"
-SessionId = Annotated[str, Path(pattern=SESSION_ID, description="Id of a session.")]
+SessionId = Annotated[
+    str,
+    Path(
+        pattern=SESSION_ID,
+        description="Id of a session.",
+        openapi_examples={"sample": {"summary": "The sample session", "value": SAMPLE_SESSION}},
+    ),
+]
 
 IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}

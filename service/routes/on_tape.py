@@ -20,28 +20,28 @@ from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
 from service.schemas import tapes as schemas
+from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
 from service.sessions.registry import Write
 from service.sessions.session import Session
 
-__all__ = ["TapeId", "router"]
+__all__ = ["TapeId", "append", "router"]
 
 router = APIRouter(prefix="/v1/tapes", tags=["tapes"])
 
-TapeId = Annotated[str, Path(pattern=r"^tap_[a-z2-7]{26}$", description="Id of a tape.")]
+TapeId = Annotated[
+    str,
+    Path(
+        pattern=r"^tap_[a-z2-7]{26}$",
+        description="Id of a tape.",
+        openapi_examples={"sample": {"summary": "The sample tape", "value": SAMPLE_TAPE}},
+    ),
+]
 ON_TAPE = ("not-found", "gone", "invalid-program", *HOT_PROBLEMS)
 NUMBERED = ("sequence-conflict", "sequence-gap", *ON_TAPE)
 
 W = {"dtype": "float32", "shape": [2], "data": [0.5, -1]}
 X = {"dtype": "float32", "shape": [2], "data": [3, 4]}
 SUM = {"dtype": "float32", "shape": [], "data": [-2.5]}
-LINE = {
-    "parameters": {"w": W},
-    "constants": {"x": X},
-    "ops": [
-        {"type": "mul", "inputs": {"x": ["w"], "y": ["x"]}, "outputs": {"out": ["wx"]}},
-        {"type": "reduce_sum", "inputs": {"x": ["wx"]}, "outputs": {"out": ["loss"]}},
-    ],
-}
 APPENDED = [
     {"op": 0, "type": "mul", "outputs": [{"name": "wx", "dtype": "float32", "shape": [2]}]},
     {"op": 1, "type": "reduce_sum", "outputs": [{"name": "loss", "dtype": "float32", "shape": []}]},
@@ -71,7 +71,7 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
         },
         *NUMBERED,
     ),
-    openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", LINE)),
+    openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", SAMPLE_LINE)),
 )
 async def post_ops(request: Request, tape_id: TapeId) -> Response:
     """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
@@ -81,7 +81,11 @@ async def post_ops(request: Request, tape_id: TapeId) -> Response:
     worker compiles them to machine code. With a `seq` the request can be repeated safely: the ops are appended once.
     """
     as_file, body, tape = await received(request, tapes(request), tape_id)
-    asked = body.read_as(schemas.AppendOps)
+    return await append(request, tape, body, body.read_as(schemas.AppendOps), as_file)
+
+
+async def append(request: Request, tape: Session, body: Body, asked: schemas.AppendOps, as_file: bool) -> Response:
+    """Append what `body` contains, which `asked` describes."""
     if asked.structure is not None and asked.ops:
         _refuse("/structure", "a request has either ops or a structure")
     given = await _leaves(request, body, asked)

@@ -17,7 +17,7 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, decoded, read_body
 from service.http.tensor_payloads import joined
 from service.problems import HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, UnshownProgramId, calls, program, programs, sessions, settings
+from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
@@ -254,7 +254,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
         **responses("not-found", "in-use", "invalid-request", *STORAGE_PROBLEMS),
     },
 )
-async def delete_program(request: Request, program_id: UnshownProgramId) -> Response:
+async def delete_program(request: Request, program_id: UnusedProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""
     await program(request, program_id)
     if used := sessions(request).uses_program(program_id):

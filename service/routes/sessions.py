@@ -10,18 +10,18 @@ from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Optimizer
 from service.formats.packed import as_text
 from service.http.given_values import read_values
-from service.http.request_body import JSON, read_body
+from service.http.request_body import JSON, Body, read_body
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import json_answer, lease_of, program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, etag_in
 from service.schemas import sessions as schemas
-from service.schemas.examples import REGRESSION_ID
+from service.schemas.examples import REGRESSION_ID, SAMPLE_SETTINGS
 from service.sessions.merge_patch import merged
 from service.sessions.session import Session
 
-__all__ = ["router"]
+__all__ = ["open_session", "router"]
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -58,19 +58,19 @@ VIEW: dict[str, Any] = {
         schemas.CreateSession,
         regression=(
             "Linear regression with Adam",
-            {
-                "program_id": REGRESSION_ID,
-                "loss": "loss",
-                "optimizer": {"type": "adam", "learning_rate": 0.01},
-                "init": {"seed": 0},
-            },
+            SAMPLE_SETTINGS,
         ),
     ),
 )
 async def create_session(request: Request) -> Response:
     """Load a program with its parameters into a worker, where they stay until the session is closed."""
     body = await read_body(request, settings(request))
-    asked = body.read_as(schemas.CreateSession)
+    session = await open_session(request, body, body.read_as(schemas.CreateSession))
+    return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
+
+
+async def open_session(request: Request, body: Body, asked: schemas.CreateSession, id: str | None = None) -> Session:
+    """A new session with the settings of `body`, which `asked` describes. id: by default a fresh one."""
     optimizer = _optimizer(asked.optimizer)
     given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.program is not None:
@@ -78,7 +78,7 @@ async def create_session(request: Request) -> Response:
     else:
         given_program = (await program(request, asked.program_id or "")).program
     with given.told():
-        session = await sessions(request).open(
+        return await sessions(request).open(
             {
                 "query": asked.query(),
                 "optimizer": optimizer.document,
@@ -93,8 +93,8 @@ async def create_session(request: Request) -> Response:
             lease_s=lease_of(asked.lease_s, settings(request)),
             deadline=deadline_of(asked.deadline_s, settings(request)),
             about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
+            id=id,
         )
-    return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 
 @router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))

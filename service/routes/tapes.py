@@ -13,9 +13,10 @@ from service.routes.documented import accepts
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
 from service.schemas import tapes as schemas
+from service.sessions.session import Session
 from service.sessions.tape import OpenTape
 
-__all__ = ["router"]
+__all__ = ["open_tape", "router"]
 
 router = APIRouter(prefix="/v1/tapes", tags=["tapes"])
 
@@ -66,16 +67,21 @@ OPENING = (
 async def create_tape(request: Request) -> Response:
     """Create an empty tape in a worker, where it stays until it is closed."""
     body = await read_body(request, settings(request), binary=False)
-    asked = body.read_as(schemas.CreateTape)
+    tape = await open_tape(request, body.read_as(schemas.CreateTape))
+    return json_answer(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
+
+
+async def open_tape(request: Request, asked: schemas.CreateTape, id: str | None = None) -> Session:
+    """A new tape. id: by default a fresh one."""
     about = {"mode": asked.mode, "seed": asked.seed}
-    tape = await tapes(request).open(
+    return await tapes(request).open(
         about,
         {},
         lease_s=lease_of(asked.lease_s, settings(request)),
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about=about,
+        id=id,
     )
-    return json_answer(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
 
 
 @router.get("", summary="List tapes", response_model=schemas.TapePage, responses=responses("invalid-request"))

@@ -1,4 +1,7 @@
-"""Programs used in the examples of the documentation. The service registers them at start, so that their ids exist."""
+"""Samples of the documentation: programs, a session and a tape, with constant ids.
+
+The service makes each of them when it is missing, so that all examples can be sent as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,19 @@ from typing import Any
 
 from service.store.program_text import program_id
 
-__all__ = ["EXAMPLES", "REGRESSION", "REGRESSION_FEEDS", "REGRESSION_ID", "REGRESSION_PARAMETERS", "WHILE", "WHILE_ID"]
+__all__ = [
+    "EXAMPLES",
+    "REGRESSION",
+    "REGRESSION_FEEDS",
+    "REGRESSION_ID",
+    "REGRESSION_PARAMETERS",
+    "SAMPLE_LINE",
+    "SAMPLE_SESSION",
+    "SAMPLE_SETTINGS",
+    "SAMPLE_TAPE",
+    "WHILE",
+    "WHILE_ID",
+]
 
 
 def _op(type: str, out: str, attrs: dict[str, Any] | None = None, **inputs: str) -> dict[str, Any]:
@@ -67,6 +82,10 @@ WHILE: dict[str, Any] = {
 }
 """A loop whose trip count is a feed."""
 
+SAMPLE_SESSION = "ses_samplesessionofregression2"
+SAMPLE_TAPE = "tap_sampletapewithtwoops222222"
+"""Ids of the sample session and the sample tape, which exist whenever a request names them."""
+
 REGRESSION_ID = program_id(REGRESSION)
 WHILE_ID = program_id(WHILE)
 EXAMPLES = {REGRESSION_ID: REGRESSION, WHILE_ID: WHILE}
@@ -79,3 +98,22 @@ REGRESSION_PARAMETERS: dict[str, Any] = {
     "w": {"dtype": "float32", "shape": [2, 1], "data": [0.1, -0.2]},
     "b": {"dtype": "float32", "shape": [1], "data": [0]},
 }
+
+SAMPLE_SETTINGS: dict[str, Any] = {
+    "program_id": REGRESSION_ID,
+    "loss": "loss",
+    "optimizer": {"type": "adam", "learning_rate": 0.01},
+    "init": {"seed": 0},
+}
+"""A session of the regression."""
+
+SAMPLE_LINE: dict[str, Any] = {
+    "renew": True,
+    "parameters": {"w": {"dtype": "float32", "shape": [2], "data": [0.5, -1]}},
+    "constants": {"x": {"dtype": "float32", "shape": [2], "data": [3, 4]}},
+    "ops": [
+        {"type": "mul", "inputs": {"x": ["w"], "y": ["x"]}, "outputs": {"out": ["wx"]}},
+        {"type": "reduce_sum", "inputs": {"x": ["wx"]}, "outputs": {"out": ["loss"]}},
+    ],
+}
+"""Leaves and ops of a tape. `renew` lets a reader send them again."""

@@ -97,6 +97,11 @@ class SessionRegistry:
             raise HttpProblem("gone", f"the {self._kind.name} {reason}")
         raise HttpProblem("not-found", f"there is no {self._kind.name} with this id")
 
+    def is_open(self, id: str) -> bool:
+        """Whether there is a session with this id that is not lost."""
+        session = self._sessions.get(id)
+        return session is not None and session.lost is None
+
     def page(self, after: str, size: int) -> list[Session]:
         """Up to `size` sessions with ids greater than `after`, in the order of ids."""
         return [self._sessions[id] for id in sorted(self._sessions) if id > after][:size]
@@ -116,9 +121,11 @@ class SessionRegistry:
         lease_s: float,
         deadline: float,
         about: dict[str, Any],
+        id: str | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
+        id: of a closed or lost session, which the new one replaces; by default a fresh one.
         program: (id, JSON text) of the program to train; None for a tape.
         Raises HttpProblem 429 at the limit of open sessions, or EngineError.
         """
@@ -129,7 +136,8 @@ class SessionRegistry:
             raise HttpProblem(
                 "quota-exceeded", f"{living} of {limit} {self._kind.plural} are already open; delete one first"
             )
-        id = self._kind.prefix + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+        if id is None:
+            id = self._kind.prefix + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
 
         async def opened() -> Session:
             self._opening += 1
@@ -140,6 +148,7 @@ class SessionRegistry:
                 )
                 session.history = History(self._answers)
                 self._sessions[id] = session
+                self._gone.pop(id)
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
                     session.lost = "it ended"  # after its answer, so `_worker_lost` did not know the session yet
                 return session

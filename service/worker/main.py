@@ -52,6 +52,7 @@ log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
+COMPILER_LIBRARIES = 300 * 2**20  # address space of a compiler process that has no work
 CACHED = 6  # programs, executables and steps of tapes may each take one part in six of the memory for arrays
 OP_BYTES = 1_000  # memory of an op in a program or in a step of a tape
 SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
@@ -85,7 +86,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
     handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
     xp, device = _device(start.device)
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
-        _prepare_code(start.settings)
+        _prepare_code(start.settings, start.memory_limit)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     send = _Sender(sock)
     state.compilations = Compilations(
@@ -126,7 +127,7 @@ def _device(device: str) -> tuple[ModuleType, str]:
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
 
 
-def _prepare_code(settings: Mapping[str, Any]) -> None:
+def _prepare_code(settings: Mapping[str, Any], memory_limit: int | None) -> None:
     """Start the compiler process and the threads of compiled code, and open the cache of compiled code on disk.
 
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
@@ -134,7 +135,8 @@ def _prepare_code(settings: Mapping[str, Any]) -> None:
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.codegen.threads import start_threads, thread_count
 
-    use_compiler_process(thread_count()).start()
+    memory = {} if memory_limit is None else {"memory": COMPILER_LIBRARIES + memory_limit // 2}
+    use_compiler_process(thread_count(), **memory).start()
     directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
     keep_on_disk(directory.absolute(), settings["cache_bytes"])
     start_threads()

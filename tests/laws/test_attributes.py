@@ -271,7 +271,9 @@ def within(seconds: int, bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "i"), [(name, i) for name in sorted(OPS) for i in range(len(examples_of(OPS[name])))])
+@pytest.mark.parametrize(
+    ("name", "i"), [(name, i) for name in sorted(OPS) for i in range(len(examples_of(OPS[name])[:2]))]
+)
 def test_every_extreme_of_an_attribute_gives_results_of_the_inferred_types_or_an_error(name, i):
     spec = OPS[name]
     for words, example in cases(spec, examples_of(spec)[i]):

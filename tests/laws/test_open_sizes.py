@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
 from core.ir import StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple
 from core.ops.common.types import matches
 from core.runtime.reference import execute
-from tests.laws.test_ops import OPS, arrays, examples_of, type_of
+from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats, type_of
 
 REFUSALS = (CoreError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError)
 """What becomes an error of the run where a kernel raises it."""
@@ -73,3 +74,97 @@ def test_an_open_size_that_does_not_fit_ends_the_run(name):
         execute(block, [np.arange(3.0), *(np.ones(1) for _ in block.params[1:])])
 
     assert caught.value.code == "shape_mismatch"
+
+
+# --- an op that takes sizes known before the run takes them open, or has a reason -------------------------------
+
+FILTER = "the sizes of a filter determine the products and the paddings"
+IMAGE = "positions and weights inside an image are computed from its sizes before the run"
+FACTORS = "which factors exist, and their rule, depends on which of the two sizes is smaller"
+CLASSES = "the classes drawn are numbered before the run"
+COORDINATES = "the number of coordinates decides the rank of the result"
+COUNT = "the size is the number of outputs"
+
+REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
+    "adaptive_avg_pool1d": (IMAGE, {"x": {2}}),
+    "adaptive_avg_pool2d": (IMAGE, {"x": {2, 3}}),
+    "adaptive_avg_pool3d": (IMAGE, {"x": {2, 3, 4}}),
+    "adaptive_max_pool1d": (IMAGE, {"x": {2}}),
+    "adaptive_max_pool2d": (IMAGE, {"x": {2, 3}}),
+    "adaptive_max_pool3d": (IMAGE, {"x": {2, 3, 4}}),
+    "bpr_loss": ("the mask of the other classes has a column for each class", {"x": {1}}),
+    "conv1d": (FILTER, {"filter": {0, 1, 2}}),
+    "conv1d_transpose": (FILTER, {"filter": {0, 1, 2}, "x": {2}}),
+    "conv2d": (FILTER, {"filter": {0, 1, 2, 3}, "x": {2, 3}}),
+    "conv2d_transpose": (FILTER, {"filter": {0, 1, 2, 3}, "x": {1, 2, 3}}),
+    "conv3d": (FILTER, {"filter": {0, 1, 2, 3, 4}}),
+    "conv3d_transpose": (FILTER, {"filter": {0, 1, 2, 3, 4}, "x": {2, 3, 4}}),
+    "correlate": (FILTER, {"filter": {0, 1, 2, 3}}),
+    "correlate_filter_adjoint": (FILTER, {"like": {0, 1, 2, 3}}),
+    "correlate_input_adjoint": (FILTER, {"filter": {0, 1, 2, 3}}),
+    "deformable_conv2d": (FILTER, {"filter": {0, 1, 2, 3}, "x": {1, 2, 3}}),
+    "depthwise_conv2d": (FILTER, {"filter": {0, 1, 2, 3}, "x": {1, 2, 3}}),
+    "diag": ("the size of the vector and `offset` give the size of the matrix", {"x": {0}}),
+    "fold": (IMAGE, {"x": {1, 2}}),
+    "gather_nd": (COORDINATES, {"index": {0, 1, 2}}),
+    "grid_sample": (IMAGE, {"grid": {2, 3, 4}, "x": {2, 3, 4}}),
+    "interpolate": (IMAGE, {"x": {2, 3, 4}}),
+    "layer_norm": (
+        "a vector is a scale of the last axis or of all normalised elements, which only sizes decide",
+        {"scale": {0}, "x": {1, 2}},
+    ),
+    "median": ("an even number of elements has two middle ones", {"x": {0, 1}}),
+    "nce": (CLASSES, {"samples": {0}, "weight": {0}}),
+    "positions_nd": (COORDINATES, {"index": {1}}),
+    "qr": (FACTORS, {"x": {0, 1, 2}}),
+    "qr_factor": (FACTORS, {"x": {0, 1, 2}}),
+    "roi_align": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
+    "roi_pool": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
+    "roi_positions": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
+    "rotary_embedding": ("each pair of features has a frequency that depends on their number", {"x": {2}}),
+    "row_conv": (FILTER, {"filter": {0}}),
+    "scatter_nd": (COORDINATES, {"index": {1}}),
+    "scatter_nd_add": (COORDINATES, {"index": {1}}),
+    "spectral_norm": ("the estimates u and v have the sizes of the weight", {"weight": {0, 1, 2}}),
+    "squeeze": ("without `axes`, the sizes decide which axes stay", {"x": {0, 1, 2, 3}}),
+    "svd": (FACTORS, {"x": {0, 1, 2}}),
+    "temporal_shift": ("the number of shifted channels is a share of all channels", {"x": {1}}),
+    "unfold": (IMAGE, {"x": {2, 3}}),
+    "unstack": (COUNT, {"x": {0, 1}}),
+}
+"""Op that refuses an open size of one of its inputs -> why, and the axes of each such input over all its examples."""
+
+
+def refused(name: str, examples: int, differentiated: bool) -> dict[str, set[int]]:
+    """The inputs and axes whose size may not be open although the example is accepted with known sizes."""
+    spec = OPS[name]
+    found: dict[str, set[int]] = {}
+    for example in examples_of(spec)[:examples]:
+        values = arrays(example)
+        if any(isinstance(x, list) for x in values) or any(x is None for x in example.inputs):
+            continue
+        for i, x in enumerate(values):
+            for axis in range(x.ndim):
+                types = [type_of(each) for each in values]
+                types[i] = TensorType((*x.shape[:axis], -1, *x.shape[axis + 1 :]), types[i].dtype)
+                try:
+                    block = block_for(spec, example, types)
+                    wrt = [block.params[k] for k in floats(values)]
+                    if differentiated and spec.differentiable and wrt and any(t.is_float for t in block.result_types):
+                        vjp(block, wrt)
+                except CoreError:
+                    found.setdefault(spec.inputs[min(i, len(spec.inputs) - 1)].name, set()).add(axis)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_size_may_be_open_or_has_a_reason(name):
+    _, allowed = REASONS.get(name, ("", {}))
+    for slot, axes in refused(name, 1, False).items():
+        assert axes <= allowed.get(slot, set()), (slot, axes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_size_of_every_example_may_be_open_also_in_the_gradient_or_has_a_reason(name):
+    assert refused(name, 100, True) == REASONS.get(name, ("", {}))[1]

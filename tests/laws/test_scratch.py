@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import core.ops  # noqa: F401  (fills the registry)
-from core.cost.scratch import WORDS, actual_type, needed_bytes
+from core.cost.scratch import WORDS, actual_type, needed_bytes, sizes_of_run
+from core.ir import StackType, TensorType
 from core.ir.builder import output_types
 from core.ir.errors import CoreError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
@@ -108,6 +109,29 @@ def check(name: str, most: int) -> int:
 @pytest.mark.parametrize("name", FEW)
 def test_the_largest_temporary_arrays_are_predicted(name):
     check(name, most=2)
+
+
+def arrays(value: Any) -> Any:
+    return [arrays(each) for each in value] if isinstance(value, list) else None if value is None else np.asarray(value)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_sizes_of_a_run_are_known_before_it(part):
+    for name in PRIMITIVES[part::4]:
+        spec = REGISTRY[name]
+        for example in spec.example_rule():
+            inputs, attrs = [arrays(each) for each in example.inputs], spec.complete(example.attrs)
+            _, largest = sizes_of_run(name, inputs, attrs)
+            if largest and example.outputs:
+                known = [np.asarray(each).size for each in example.outputs if not isinstance(each, list)]
+                assert largest >= max(known, default=0), (name, example)
+
+
+def test_a_stack_may_lack_elements():
+    stack = [None, np.zeros((2, 3)), None]
+
+    assert actual_type(stack) == StackType(TensorType((2, 3), "float64"))
+    assert sizes_of_run("array_length", [stack], {})[1] == 8
 
 
 @pytest.mark.slow

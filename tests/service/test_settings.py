@@ -80,3 +80,13 @@ def test_a_traceback_is_part_of_its_line():
 
     assert "\n" not in line
     assert "ValueError: boom" in json.loads(line)["traceback"]
+
+
+def test_the_service_does_not_start_with_workers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setenv("BACKPASS_WORKERS", "2")
+    monkeypatch.setenv("BACKPASS_DEVICE", "cpu")
+    monkeypatch.setenv("BACKPASS_WORKER_MEMORY", str(10**15))
+
+    assert cli.main(["serve"]) == 2
+
+    assert capsys.readouterr().err.startswith("BACKPASS_WORKER_MEMORY: 2 workers of 953674316 MiB need")

@@ -6,9 +6,9 @@ from typing import Any
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ops.shape.reshape import reshape, unsqueeze
+from core.ops.shape.reshape import unsqueeze
 
-__all__ = ["as_rows", "check_lengths", "ends_of", "over_rows", "row_numbers"]
+__all__ = ["check_lengths", "ends_of", "over_rows", "row_numbers"]
 
 
 def check_lengths(lengths: TensorType) -> None:
@@ -33,16 +33,6 @@ def ends_of(xp: Any, lengths: Any, rows: int | None = None) -> Any:
     if rows is not None and total != rows:
         raise ExecutionError(f"the lengths add up to {total} rows, but there are {rows}", "shape_mismatch")
     return ends
-
-
-def as_rows(x: Any, count: int, sizes: tuple[int, ...]) -> Any:
-    """x as `count` rows of `sizes`; -1 stands for a number of rows that is unknown before the run.
-
-    Raises ProgramError (shape_mismatch) if then the sizes of the rows are unknown too.
-    """
-    if -1 in sizes or (count == -1 and 0 in sizes):
-        raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
-    return reshape(x, shape=(count, *sizes))
 
 
 def over_rows(value: Any, like: Any) -> Any:

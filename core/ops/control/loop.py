@@ -72,7 +72,7 @@ def loop(
         state = results[:carried]
         for stack, value in zip(recorded, results[carried:], strict=True):
             stack.append(value)
-            if not isinstance(value, list):  # an inner loop has counted the elements of its stack
+            if not isinstance(value, list | tuple):  # an inner loop has counted the elements of its stack
                 run.keep(value.nbytes, "the record of the loop")
         done += 1
     if reverse:

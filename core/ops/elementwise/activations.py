@@ -21,7 +21,7 @@ from core.ops.nn.softmax_loss import softmax
 from core.ops.reduction.sums import reduce_max
 from core.ops.shape.concat_split import split
 from core.ops.shape.creation import fill_zeros_like, full_like
-from core.ops.shape.reshape import reshape, unsqueeze
+from core.ops.shape.reshape import divided, reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -265,14 +265,7 @@ def maxout(x, *, groups: Count, axis: int = 1):
     ``out[i] = max(x[groups * i], ..., x[groups * i + groups - 1])``. Tied elements share the gradient evenly.
     """
     at = axis_of(axis, x.rank)
-    if x.shape[at] == -1 or x.shape[at] % groups:
-        raise ProgramError(
-            f"the size of axis {axis} of {x.type} must be known and a multiple of {groups}", "shape_mismatch"
-        )
-    if x.shape.count(-1) > 1:
-        raise ProgramError(f"maxout allows at most one unknown size, not {x.type}", "shape_mismatch")
-    shape = (*x.shape[:at], x.shape[at] // groups, groups, *x.shape[at + 1 :])
-    return reduce_max(reshape(x, shape=shape), axes=(at + 1,))
+    return reduce_max(divided(x, at, (-1, groups)), axes=(at + 1,))
 
 
 _M = np.array([[1.0, -2.0, 3.0, 0.5], [0.1, 0.7, -1.0, 2.0]])
@@ -291,12 +284,12 @@ def glu(x, *, axis: int = -1):
     """Gated linear unit (Dauphin et al. 2017): ``out = a * sigmoid(b)``, where a and b are the halves of x along
     `axis`.
 
-    The size of `axis` must be known and even.
+    The size of `axis` is even.
     """
     at = axis_of(axis, x.rank)
-    if x.shape[at] == -1 or x.shape[at] % 2:
-        raise ProgramError(f"the size of axis {axis} of {x.type} must be known and even", "shape_mismatch")
-    a, b = split(x, sections=(x.shape[at] // 2,) * 2, axis=at)
+    if x.shape[at] != -1 and x.shape[at] % 2:
+        raise ProgramError(f"the size of axis {axis} of {x.type} must be even", "shape_mismatch")
+    a, b = split(x, num=2, axis=at)
     return a * sigmoid(b)
 
 

@@ -17,7 +17,7 @@ from core.ops.common.ranges import Size
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import as_dtype, axis_of, matches, same_dtype
 
-__all__ = ["check_index", "in_range"]
+__all__ = ["check_index", "in_range", "shifted_view"]
 
 X = np.arange(12.0).reshape(3, 4)
 
@@ -203,6 +203,13 @@ def slice_infer(x, *, axes, starts, ends, steps):
         if shape[axis] != -1:
             shape[axis] = len(range(*part.indices(shape[axis])))
     return TensorType(tuple(shape), x.dtype)
+
+
+def shifted_view(x, axis: int, start: int, total: int):
+    """x along `axis` from `start` on, without its last ``total - start`` slices: one of ``total + 1`` equal parts."""
+    size, rest = x.shape[axis], total - start
+    end = size - rest if size >= 0 else (-rest if rest else 2**62)
+    return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
 
 
 @slice_.vjp

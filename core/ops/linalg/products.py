@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import reduce
 from itertools import islice
 from string import ascii_letters
@@ -23,7 +22,7 @@ from core.ops.linalg.solve import inverse
 from core.ops.reduction.sums import diagonal_mask_like, reduce_sum
 from core.ops.shape.concat_split import concat
 from core.ops.shape.diagonals import diagonal
-from core.ops.shape.reshape import reshape, unsqueeze
+from core.ops.shape.reshape import divided, merged, reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -59,13 +58,13 @@ def mul_flattened(x, y, *, x_num_col_dims: Count = 1, y_num_col_dims: Count = 1)
         letters = iter(ascii_letters)
         a, k, b = ("".join(islice(letters, n)) for n in (x_num_col_dims, rows, columns))
         return einsum(x, y, equation=f"{a}{k},{k}{b}->{a}{b}")
-    if -1 in (*inner, *other, *y.shape[y_num_col_dims:]) or x.shape[:x_num_col_dims].count(-1) > 1:
-        raise ProgramError(f"the flattened sizes of {x.type} and {y.type} must be known", "shape_mismatch")
     height, width = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
-    known = -1 not in height  # with a size of 0 elsewhere, -1 cannot be computed
-    a = reshape(x, shape=(math.prod(height) if known else -1, math.prod(inner)))
-    b = reshape(y, shape=(math.prod(other), math.prod(width)))
-    return reshape(matmul(a, b), shape=(*height, *width))
+    for sizes in (height, width):
+        if sizes.count(-1) > 1 or (-1 in sizes and 0 in sizes):
+            raise ProgramError(f"at most one size of {list(sizes)} may be unknown", "shape_mismatch")
+    a = merged(merged(x, x_num_col_dims, x.rank), 0, x_num_col_dims)
+    b = merged(merged(y, y_num_col_dims, y.rank), 0, y_num_col_dims)
+    return divided(divided(matmul(a, b), 1, width), 0, height)
 
 
 mul_flattened.example(
@@ -191,15 +190,17 @@ bilinear_tensor_product.example(
 def kron(x, y):
     """Kronecker product of two arrays of the same rank: ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``.
 
-    For two matrices [m, n] and [p, q] the result is [m p, n q]. All sizes must be known.
+    For two matrices [m, n] and [p, q] the result is [m p, n q].
     """
     if x.rank != y.rank:
         raise ProgramError(f"kron takes two arrays of the same rank, not {x.type} and {y.type}", "shape_mismatch")
-    if -1 in (*x.shape, *y.shape):
-        raise ProgramError(f"the sizes of {x.type} and {y.type} must be known", "shape_mismatch")
     odd, even = tuple(range(1, 2 * x.rank, 2)), tuple(range(0, 2 * x.rank, 2))
     interleaved = unsqueeze(x, axes=odd) * unsqueeze(y, axes=even)
-    return reshape(interleaved, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+    if x.type.is_static and y.type.is_static:
+        return reshape(interleaved, shape=tuple(m * n for m, n in zip(x.shape, y.shape, strict=True)))
+    for axis in range(x.rank):
+        interleaved = merged(interleaved, axis, axis + 2)
+    return interleaved
 
 
 kron.example(
@@ -213,11 +214,15 @@ kron.example(
 def cross(x, y, *, axis: int = -1):
     """Vector product ``(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0)`` along `axis`.
 
-    The size of `axis` must be known to be 3. The other axes broadcast.
+    The size of `axis` is 3. The other axes broadcast.
     """
     at = axis_of(axis, x.rank)
-    if y.rank != x.rank or (x.shape[at], y.shape[at]) != (3, 3):
-        raise ProgramError(f"cross needs axes of known size 3, not {x.type} and {y.type}", "shape_mismatch")
+    if y.rank != x.rank or {x.shape[at], y.shape[at]} - {3, -1}:
+        raise ProgramError(f"cross needs axes of size 3, not {x.type} and {y.type}", "shape_mismatch")
+    x, y = (
+        v.builder.emit("check_shape", v, shape=(*(-1,) * at, 3, *(-1,) * (v.rank - at - 1))) if v.shape[at] == -1 else v
+        for v in (x, y)
+    )
 
     def rotated(v, first):
         return concat(

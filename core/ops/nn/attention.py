@@ -11,11 +11,11 @@ from core.ir.registry import Example, composite
 from core.ops.common.ranges import Positive
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, where
-from core.ops.elementwise.math import cos, exp, sin
-from core.ops.indexing.gather import slice_
+from core.ops.elementwise.math import cos, exp, sin, sqrt
+from core.ops.indexing.gather import shifted_view, slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.softmax_loss import softmax
-from core.ops.reduction.sums import reduce_max, reduce_sum, sum_
+from core.ops.reduction.sums import inverse_count, reduce_max, reduce_sum, sum_
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like
 from core.ops.shape.diagonals import triangle_mask_like
@@ -48,9 +48,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
             "shape_mismatch",
         )
     if scale is None:
-        if query.shape[-1] < 1:
-            raise ProgramError(f"the size of the last axis of {query.type} must be known", "shape_mismatch")
-        scale = 1.0 / math.sqrt(query.shape[-1])
+        if query.shape[-1] == 0:
+            raise ProgramError(f"the last axis of {query.type} must not be empty", "shape_mismatch")
+        scale = 1.0 / math.sqrt(query.shape[-1]) if query.shape[-1] > 0 else sqrt(inverse_count(query, axes=(-1,)))
     scores = matmul(query, key, transpose_y=True) * scale
     if mask is None and not causal:
         return matmul(softmax(scores), value)
@@ -145,19 +145,20 @@ def row_conv(x, filter):
 
     x is [batch, time, d] and the filter [k, d]. Beyond the end of the sequence x counts as 0.
     """
-    if x.rank != 3 or filter.rank != 2 or filter.shape[0] < 1 or x.shape[1] == -1:
+    if x.rank != 3 or filter.rank != 2 or filter.shape[0] < 1:
         raise ProgramError(
-            f"row_conv takes [batch, time, d] of known time, and [k, d], not {x.type} and {filter.type}",
+            f"row_conv takes [batch, time, d], and [k, d] of known k, not {x.type} and {filter.type}",
             "shape_mismatch",
         )
-    time = x.shape[1]
-    k = min(filter.shape[0], max(time, 1))  # filter rows beyond the sequence meet only zeros
+    time, k = x.shape[1], filter.shape[0]
+    if time >= 0:
+        k = min(k, max(time, 1))  # filter rows beyond the sequence meet only zeros
     if k > 1000:
         raise ProgramError(f"row_conv looks ahead at most 1000 steps, not {k}", "shape_mismatch")
     padded = pad(x, paddings=(0, 0, 0, k - 1, 0, 0))
     parts = []
     for i in range(k):
-        past = slice_(padded, axes=(1,), starts=(i,), ends=(i + time,))
+        past = shifted_view(padded, 1, i, k - 1)
         parts.append(past * slice_(filter, axes=(0,), starts=(i,), ends=(i + 1,)))
     return sum_(*parts)
 

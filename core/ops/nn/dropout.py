@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.ranges import Count, Probability
@@ -20,7 +21,7 @@ from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like
 from core.ops.shape.pad import pad
-from core.ops.shape.reshape import reshape
+from core.ops.shape.reshape import divided, merged
 
 __all__: list[str] = []
 
@@ -119,23 +120,19 @@ alpha_dropout.example(
 
 
 @composite
-def temporal_shift(x, *, segments: Count, shift_ratio: float = 0.25):
+def temporal_shift(x, *, segments: Count, shift_ratio: Annotated[float, Bounds(ge=0, le=0.5)] = 0.25):
     """Temporal shift of channels of [n * segments, c, h, w], the consecutive frames of n videos (Lin et al. 2019).
 
     The first ``floor(c * shift_ratio)`` channels come from the frame before, the next as many from the frame after, and
     the others stay. Before the first and after the last frame there are zeros.
     """
-    if x.rank != 4 or -1 in x.shape[1:] or not 0 <= shift_ratio <= 0.5:
-        raise ProgramError(
-            f"needs [frames, c, h, w] of known sizes and shift_ratio in 0 to 0.5, not {x.type} and {shift_ratio}",
-            "shape_mismatch",
-        )
-    frames, c, h, w = x.shape
+    if x.rank != 4 or x.shape[1] == -1:
+        raise ProgramError(f"needs [frames, c, h, w] with a known number c of channels, not {x.type}", "shape_mismatch")
+    frames, c = x.shape[:2]
     if frames % segments and frames != -1:
         raise ProgramError(f"{frames} frames are not a multiple of {segments} segments", "bad_attr")
     shifted_count = int(c * shift_ratio)
-    videos = -1 if frames == -1 else frames // segments
-    videos_apart = reshape(x, shape=(videos, segments, c, h, w))
+    videos_apart = divided(x, 0, (-1, segments))
     from_previous, from_next, rest = split(
         videos_apart, sections=(shifted_count, shifted_count, c - 2 * shifted_count), axis=2
     )
@@ -145,7 +142,7 @@ def temporal_shift(x, *, segments: Count, shift_ratio: float = 0.25):
         return slice_(padded, axes=(1,), starts=(1 - before,), ends=(1 - before + segments,))
 
     out = concat(shifted(from_previous, 1), shifted(from_next, 0), rest, axis=2)
-    return reshape(out, shape=x.shape)
+    return merged(out, 0, 2)
 
 
 def _shifted(x, segments, shifted_count):

@@ -15,7 +15,7 @@ from core.ops.elementwise.arithmetic import abs_, pow_
 from core.ops.elementwise.logic import greater_than, less_equal, where
 from core.ops.elementwise.math import clip, exp, log, relu, softplus, square
 from core.ops.nn.softmax_loss import Reduction, reduced
-from core.ops.reduction.sums import reduce_mean, reduce_sum
+from core.ops.reduction.sums import inverse_count, reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["cases"]
@@ -207,8 +207,10 @@ def label_smooth(label, prior=None, *, epsilon: float = 0.1):
     - `prior`: uniform over the last axis by default.
     """
     if prior is None:
-        if label.rank == 0 or label.shape[-1] < 1:
-            raise ProgramError(f"the number of classes in {label.type} must be known", "shape_mismatch")
+        if label.rank == 0 or label.shape[-1] == 0:
+            raise ProgramError(f"labels need at least one class, not {label.type}", "shape_mismatch")
+        if label.shape[-1] == -1:
+            return label * (1.0 - epsilon) + inverse_count(label, axes=(-1,)) * epsilon
         return label * (1.0 - epsilon) + epsilon / label.shape[-1]
     return label * (1.0 - epsilon) + prior * epsilon
 

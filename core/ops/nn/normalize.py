@@ -15,13 +15,13 @@ from core.ops.common.ranges import Count, NotNegative
 from core.ops.common.types import as_dtype, axis_of
 from core.ops.elementwise.arithmetic import pow_, stop_gradient
 from core.ops.elementwise.math import clip, rsqrt, square
-from core.ops.indexing.gather import slice_
+from core.ops.indexing.gather import shifted_view
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.statistics import norm
 from core.ops.reduction.sums import reduce_mean, reduce_sum, sum_
 from core.ops.shape.creation import full_like
 from core.ops.shape.pad import pad
-from core.ops.shape.reshape import reshape, transpose, unsqueeze
+from core.ops.shape.reshape import divided, reshape, reshape_to, transpose, unsqueeze
 
 __all__: list[str] = []
 
@@ -67,11 +67,10 @@ def instance_norm(x, scale: Scale = None, bias: Shift = None, *, epsilon: NotNeg
 def group_norm(x, scale: Scale = None, bias: Shift = None, *, groups: Count, epsilon: NotNegative = 1e-5):
     """Group normalisation (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
     c = x.shape[1] if x.rank > 1 else 0
-    if c < 1 or c % groups or x.shape.count(-1) > 1:
-        raise ProgramError(f"the channels of {x.type} must be known and a multiple of {groups} groups", "bad_attr")
-    grouped = reshape(x, shape=(x.shape[0], groups, c // groups, *x.shape[2:]))
-    out = _standardised(grouped, tuple(range(2, x.rank + 1)), epsilon)
-    return _affine(reshape(out, shape=x.shape), scale, bias)
+    if c == 0 or (c > 0 and c % groups):
+        raise ProgramError(f"the channels of {x.type} are not a multiple of {groups} groups", "bad_attr")
+    out = _standardised(divided(x, 1, (groups, -1)), tuple(range(2, x.rank + 1)), epsilon)
+    return _affine(reshape_to(out, x), scale, bias)
 
 
 @composite
@@ -105,14 +104,14 @@ def lrn(x, *, n: Count = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0
     """
     _spatial(x)
     c = x.shape[1]
-    if c < 0:
-        raise ProgramError(f"lrn needs a known number of channels, not {x.type}", "bad_attr")
-    before, after = (min(m, max(c - 1, 0)) for m in (n // 2, n - 1 - n // 2))  # no more neighbours than channels
+    before, after = n // 2, n - 1 - n // 2
+    if c >= 0:  # no more neighbours than channels
+        before, after = min(before, max(c - 1, 0)), min(after, max(c - 1, 0))
     if before + after >= 1000:
         raise ProgramError(f"n covers {before + after + 1} channels, more than the limit of 1000", "bad_attr")
     borders = (0, 0, before, after, *(0,) * (2 * (x.rank - 2)))
     padded = pad(square(x), paddings=borders)
-    parts = [slice_(padded, axes=(1,), starts=(i,), ends=(i + c,)) for i in range(before + after + 1)]
+    parts = [shifted_view(padded, 1, i, before + after) for i in range(before + after + 1)]
     total = sum_(*parts) * alpha + k
     return x * pow_(total, full_like(total, value=-beta))
 

@@ -89,7 +89,7 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
         root = rsqrt(where(nonzero, total, _full(total, 1.0)))
         return scaled * where(nonzero, root, _zero(root))
 
-    if x.shape[axes[0]] == 0:
+    if x.shape[axes[0]] == 0 or (y.rank >= -axes[0] and y.shape[axes[0]] == 0):
         return reduce_sum(x * y, axes=axes)
     return reduce_sum(unit(x) * unit(y), axes=axes)
 

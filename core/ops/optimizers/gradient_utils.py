@@ -15,9 +15,8 @@ from core.ops.elementwise.math import rsqrt
 from core.ops.elementwise.rounding import isfinite
 from core.ops.reduction.statistics import squared_l2_norm
 from core.ops.reduction.sums import reduce_sum, sum_
-from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_zeros_like, full_like
-from core.ops.shape.reshape import reshape
+from core.ops.shape.reshape import reshape, reshape_to
 
 __all__: list[str] = []
 
@@ -134,7 +133,7 @@ def unscale_vjp(ct, out, scale, *x):
     back = [c / cast(one, dtype=v.dtype) for c, v in zip(ct, x, strict=False)]
     lost = [cast(reduce_sum(b * o), dtype=scale.dtype) for b, o in zip(back, out, strict=False)]
     total = sum_(*lost) if lost else fill_zeros_like(one)
-    return (expand(-total, shape=scale.shape) if scale.rank else -total, *back)
+    return (reshape_to(-total, scale), *back)
 
 
 unscale.example(

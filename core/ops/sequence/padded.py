@@ -12,14 +12,15 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, Extended, composite, op
-from core.ops.common.lengths import as_rows, check_lengths, ends_of, row_numbers
+from core.ops.common.lengths import check_lengths, ends_of, row_numbers
 from core.ops.common.ranges import OpenSize, Size
-from core.ops.common.types import as_dtype, product
+from core.ops.common.types import as_dtype
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
+from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.broadcast import expand_to
-from core.ops.shape.creation import check_count, check_fits
-from core.ops.shape.reshape import reshape, reshape_to
+from core.ops.shape.creation import check_count, check_fits, fill_zeros_like
+from core.ops.shape.reshape import merged, reshape, reshape_to, unsqueeze
 
 __all__: list[str] = []
 
@@ -64,14 +65,16 @@ def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_le
     Missing rows are filled with `value`, a single element, or without it with the number `pad_value`. A `padded_length`
     of -1 stands for the length of the longest sequence.
     """
-    if -1 in x.shape[1:]:
-        raise ProgramError(f"the sizes of the rows of {x.type} must be known", "shape_mismatch")
     slots = sequence_slots(lengths, x, width=padded_length)
-    like = padded_like(lengths, shape=x.shape[1:], width=padded_length, value=pad_value, dtype=x.dtype)
+    sizes = (1,) * (x.rank - 1) if -1 in x.shape else x.shape[1:]
+    like = padded_like(lengths, shape=sizes, width=padded_length, value=pad_value, dtype=x.dtype)
+    if sizes != x.shape[1:]:
+        row = reduce_sum(fill_zeros_like(x), axes=(0,))
+        like = like + unsqueeze(row, axes=(0, 1))
     if 0 in x.shape[1:]:
         return like
     blank = like if value is None else expand_to(_single(value), like)
-    flat = scatter(reshape(blank, shape=(-1, *x.shape[1:])), slots, x)
+    flat = scatter(merged(blank, 0, 2), slots, x)
     return reshape_to(flat, like)
 
 
@@ -149,7 +152,7 @@ unpadded_positions.example(lambda: [Example((N, np.zeros((3, 3))), (np.array([0,
 def sequence_unpad(x, lengths):
     """The inverse of `sequence_pad`: the rows of x [n, width, ...] that are not padding, sequence after sequence."""
     at = unpadded_positions(lengths, x)
-    return gather(as_rows(x, product(x.shape[:2]), x.shape[2:]), at)
+    return gather(merged(x, 0, 2), at)
 
 
 sequence_unpad.example(

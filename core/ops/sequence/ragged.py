@@ -13,7 +13,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, Extended, composite, op
-from core.ops.common.lengths import as_rows, check_lengths, ends_of, over_rows, row_numbers
+from core.ops.common.lengths import check_lengths, ends_of, over_rows, row_numbers
 from core.ops.common.ranges import Count
 from core.ops.common.types import matches
 from core.ops.elementwise.arithmetic import cast, stop_gradient
@@ -27,6 +27,7 @@ from core.ops.shape.arrange import repeat_positions
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import check_count, fill_zeros_like, full_like
 from core.ops.shape.pad import pad
+from core.ops.shape.reshape import merged
 
 __all__: list[str] = []
 
@@ -351,8 +352,7 @@ def sequence_conv(x, lengths, filter, *, context_length: Count = 3, context_star
     start = -((context_length - 1) // 2) if context_start is None else context_start
     at = context_rows(lengths, x, length=context_length, start=start)
     wide = gather(pad(x, paddings=(0, 1, 0, 0)), at)
-    width = -1 if x.shape[1] == -1 else context_length * x.shape[1]
-    return matmul(as_rows(wide, x.shape[0], (width,)), filter)
+    return matmul(merged(wide, 1, 3), filter)
 
 
 def _context(x, n, filter, length, start):

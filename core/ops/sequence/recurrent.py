@@ -34,8 +34,8 @@ def _check_cell(x, h) -> None:
 
 
 def _parts(x, count: int):
-    if x.shape[-1] < 0 or x.shape[-1] % count:
-        raise ProgramError(f"the last axis of {x.type} must have a known size for {count} gates", "shape_mismatch")
+    if x.shape[-1] % count and x.shape[-1] != -1:
+        raise ProgramError(f"the last axis of {x.type} is not a multiple of {count} gates", "shape_mismatch")
     return split(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
 
 
@@ -157,6 +157,7 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
         raise ProgramError(
             f"needs [time, batch, input] and [batch, hidden], not {x.type}, {states[0].type}", "shape_mismatch"
         )
+    states = [_narrowed(each, (x.shape[1], weight_h.shape[1])) for each in states]
     shares = _projected(x, weight_x, bias_x)
     captured = [weight_h] if bias_h is None else [weight_h, bias_h]
     b = BlockBuilder()
@@ -178,6 +179,12 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
     element = states[0]
     every = array_join(recorded, None, shape=element.shape, dtype=element.dtype, count=x.shape[0])
     return (every, *last)
+
+
+def _narrowed(state, sizes: tuple[int, int]):
+    """A state [batch, hidden] with the sizes that x and the weights tell: the steps give states of these sizes."""
+    wanted = tuple(n if m == -1 else m for m, n in zip(state.shape, sizes, strict=True))
+    return state if wanted == state.shape else state.builder.emit("check_shape", state, shape=wanted)
 
 
 @composite(outputs=("out", "h_out"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import OpenSize
 from core.ops.common.types import axes_of, axis_of, product
 
-__all__ = ["divided", "merged"]
+__all__ = ["divided", "merged", "rearranged"]
 
 X = np.arange(6.0).reshape(2, 3)
 CUBE = np.arange(8.0).reshape(2, 2, 2) - 3
@@ -160,6 +161,29 @@ def divided(x, axis: int, sizes: tuple[int, ...]):
     if shape.count(-1) > 1 or (-1 in shape and 0 in shape):
         return x.builder.emit("unflatten", x, axis=axis, sizes=sizes)
     return reshape(x, shape=shape)
+
+
+def rearranged(x, parts: tuple[tuple[int, ...], ...], order: tuple[int, ...], groups: tuple[int, ...]):
+    """x with axis i divided into the sizes ``parts[i]``, then its axes in `order`, then merged in `groups` of so many.
+
+    One size of each axis may be -1.
+    """
+    if x.type.is_static:
+        sizes: list[int] = []
+        for axis, each in enumerate(parts):
+            sizes += unflatten_infer(TensorType(x.shape[axis : axis + 1], x.dtype), axis=0, sizes=each).shape
+        ordered = [sizes[i] for i in order]
+        ends = list(accumulate(groups))
+        shape = tuple(math.prod(ordered[end - count : end]) for end, count in zip(ends, groups, strict=True))
+        return reshape(transpose(reshape(x, shape=tuple(sizes)), axes=order), shape=shape)
+    for axis in reversed(range(x.rank)):
+        if len(parts[axis]) > 1:
+            x = divided(x, axis, parts[axis])
+    x = transpose(x, axes=order)
+    for axis, count in enumerate(groups):
+        if count > 1:
+            x = merged(x, axis, axis + count)
+    return x
 
 
 @op

@@ -17,7 +17,7 @@ from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import argmax, reduce_mean
-from core.ops.shape.reshape import reshape, transpose, unsqueeze
+from core.ops.shape.reshape import divided, merged, reshape, transpose, unsqueeze
 from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank, pick
 
 __all__: list[str] = []
@@ -145,14 +145,12 @@ def _adaptive_average(x, n, output_size):
 
 def _adaptive_maximum(x, n, output_size):
     counts = _check_adaptive(x, n, output_size)
-    if x.shape[1] == -1:
-        raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
     at = x.builder.emit("adaptive_positions", sizes=x.shape[2:], counts=counts)
-    flat = reshape(x, shape=(*x.shape[:2], math.prod(x.shape[2:])))
+    flat = merged(x, 2, x.rank)
     best = argmax(gather(flat, at, axis=2), axis=-1)
     rows = unsqueeze(x.builder.emit("range", end=float(at.shape[0])), axes=(0, 1))
     index = gather(reshape(at, shape=(-1,)), best + rows * at.shape[1])
-    index = reshape(index, shape=(*x.shape[:2], *counts))
+    index = divided(index, 2, counts)
     return pick(x, index), index
 
 

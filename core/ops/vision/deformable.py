@@ -6,15 +6,17 @@ import math
 
 import numpy as np
 
+from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.ranges import Count
+from core.ops.common.types import matches, same_size
 from core.ops.common.windows import PLANE, Convolution, pads_of, reach, sizes
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.shape.broadcast import expand
-from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
+from core.ops.shape.reshape import reshape, reshape_as, squeeze, transpose, unsqueeze
 from core.ops.vision.grid import channel_rows, interpolate_rows
 
 __all__: list[str] = []
@@ -42,11 +44,14 @@ def deformable_conv2d(
     Outside the image x counts as 0. All inputs get gradients. Where a tap falls exactly on an element, the gradient of
     the offset is one-sided.
     """
-    if any(v.rank != 4 or -1 in v.shape for v in (x, offset, filter)):
+    if any(v.rank != 4 for v in (x, offset, filter)) or -1 in (*x.shape[1:], *filter.shape):
         raise ProgramError(
-            f"needs four axes of known sizes, not {x.type}, {offset.type} and {filter.type}", "shape_mismatch"
+            f"needs four axes, of known sizes except those of the batch and the offset, not {x.type}, {offset.type} "
+            f"and {filter.type}",
+            "shape_mismatch",
         )
     (n, c, *spatial), (o, each, *kernel) = x.shape, filter.shape
+    n = same_size(n, offset.shape[0], f"the batches of {x.type} and {offset.type} differ")
     d, groups, taps = deformable_groups, conv.groups, math.prod(kernel)
     if c % groups or o % groups or c % d or each * groups != c or 0 in (*spatial, *kernel):
         raise ProgramError(
@@ -55,27 +60,35 @@ def deformable_conv2d(
     strides, dilations = sizes(conv.strides, 2, "strides", 1), sizes(conv.dilations, 2, "dilations", 1)
     pads = pads_of(conv.paddings, 2)
     counts = [reach(*axis) for axis in zip(spatial, kernel, strides, pads, dilations, strict=True)]
-    if offset.shape != (n, 2 * d * taps, *counts):
-        raise ProgramError(f"the offset must be {[n, 2 * d * taps, *counts]}, not {offset.type}", "shape_mismatch")
-    if mask is not None and mask.shape != (n, d * taps, *counts):
-        raise ProgramError(f"the mask must be {[n, d * taps, *counts]}, not {mask.type}", "shape_mismatch")
+    offset = _fitting(offset, (n, 2 * d * taps, *counts), "offset")
+    mask = None if mask is None else _fitting(mask, (n, d * taps, *counts), "mask")
 
+    many = -1 if n == -1 else n * d
     points = taps * math.prod(counts)
-    offset_parts = reshape(offset, shape=(n * d, taps, 2, *counts))
+    offset_parts = reshape(offset, shape=(many, taps, 2, *counts))
     positions = []
     for axis in (0, 1):
         where = _tap_positions(x, axis, kernel, counts, strides[axis], dilations[axis], pads[axis][0])
         offsets = squeeze(slice_(offset_parts, axes=(2,), starts=(axis,), ends=(axis + 1,)), axes=(2,))
-        positions.append(reshape(offsets + where, shape=(n * d, points)))
-    rows, first = channel_rows(reshape(x, shape=(n * d, c // d, *spatial)))
+        positions.append(reshape(offsets + where, shape=(many, points)))
+    rows, first = channel_rows(reshape(x, shape=(-1 if x.shape[0] == -1 else many, c // d, *spatial)))
+    if -1 in (x.shape[0], n):  # the run checks that there is one offset for each image
+        first = reshape_as(first, x.builder.emit("roll_positions", positions[0], shift=0, axis=0))
     taps_read = interpolate_rows(rows, first, positions, spatial)  # [n * d, points, c / d]
     if mask is not None:
-        taps_read = taps_read * reshape(mask, shape=(n * d, points, 1))
+        taps_read = taps_read * reshape(mask, shape=(many, points, 1))
     taps_read = transpose(reshape(taps_read, shape=(n, d, points, c // d)), axes=(0, 1, 3, 2))
     taps_read = reshape(taps_read, shape=(n, groups, each * taps, math.prod(counts)))
     out = matmul(reshape(filter, shape=(groups, o // groups, each * taps)), taps_read)
     out = reshape(out, shape=(n, o, *counts))
     return out if bias is None else out + unsqueeze(bias, axes=(1, 2))
+
+
+def _fitting(value, wanted: tuple[int, ...], what: str):
+    """`value`, whose open sizes the run checks. Raises ProgramError (shape_mismatch) if a known size differs."""
+    if not matches(value.type, TensorType(wanted, value.dtype)):
+        raise ProgramError(f"the {what} must be {list(wanted)}, not {value.type}", "shape_mismatch")
+    return value if value.shape == wanted else value.builder.emit("check_shape", value, shape=wanted)
 
 
 def _tap_positions(x, axis: int, kernel, counts, stride: int, dilation: int, before: int):

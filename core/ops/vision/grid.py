@@ -20,7 +20,7 @@ from core.ops.reduction.sums import sum_
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import full_like
-from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
+from core.ops.shape.reshape import divided, merged, reshape, reshape_as, squeeze, transpose, unsqueeze
 from core.ops.vision.resample import cubic_weights
 
 __all__ = ["channel_rows", "interpolate_rows"]
@@ -102,11 +102,11 @@ def _reflected(at, low: float, high: float):
 
 def channel_rows(x):
     """The elements of x [n, c, *spatial] as rows of all channels, and the index of the first row of each sample."""
-    n, c, *spatial = x.shape
-    volume = math.prod(spatial)
-    rows = transpose(reshape(x, shape=(n, c, volume)), axes=(0, 2, 1))
-    first = x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
-    return reshape(rows, shape=(n * volume, c)), first
+    n, volume = x.shape[0], math.prod(x.shape[2:])
+    rows = merged(transpose(merged(x, 2, x.rank), axes=(0, 2, 1)), 0, 2)
+    if n == -1:
+        return rows, x.builder.emit("roll_positions", x, shift=0, axis=0) * float(volume)
+    return rows, x.builder.emit("range", start=0.0, end=float(n * volume), step=float(volume), dtype="int64")
 
 
 def interpolate_rows(
@@ -199,25 +199,28 @@ def grid_sample(
     gradient of the grid is one-sided. A NaN in the grid gives NaN; with `nearest` it counts as a position outside.
     """
     k = x.rank - 2
-    if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape or -1 in grid.shape or grid.shape[-1] != k:
+    points = grid.shape[1:-1]
+    if k not in (2, 3) or grid.rank != x.rank or -1 in x.shape[2:] or points.count(-1) > 1 or grid.shape[-1] != k:
         raise ProgramError(
             f"grid_sample needs x [n, c, h, w] and grid [n, i, j, 2], or x [n, c, d, h, w] and grid [n, i, j, k, 3], "
-            f"of known sizes, not {x.type} and {grid.type}",
+            f"with known sizes of the image and at most one unknown size of the grid, not {x.type} and {grid.type}",
             "shape_mismatch",
         )
     if mode == "bicubic" and k == 3:
         raise ProgramError("mode bicubic is for images, not volumes", "bad_attr")
-    n, c, *spatial = x.shape
-    if grid.shape[0] != n or 0 in spatial:
+    n, _, *spatial = x.shape
+    if (grid.shape[0] != n and -1 not in (n, grid.shape[0])) or 0 in spatial:
         raise ProgramError(f"cannot sample {x.type} at {grid.type}", "shape_mismatch")
-    flat = reshape(grid, shape=(n, math.prod(grid.shape[1:-1]), k))
+    flat = merged(grid, 1, grid.rank - 1)
     rows, first = channel_rows(x)
+    if n == -1 or grid.shape[0] == -1:  # the run checks that there is one grid for each image
+        first = reshape_as(first, x.builder.emit("roll_positions", grid, shift=0, axis=0))
     positions: list[Any] = []
     for i, size in enumerate(reversed(spatial)):
         at = squeeze(slice_(flat, axes=(2,), starts=(i,), ends=(i + 1,)), axes=(2,))
         positions.insert(0, (at + 1.0) * ((size - 1) / 2) if align_corners else (at + 1.0) * (size / 2) - 0.5)
     out = interpolate_rows(rows, first, positions, spatial, mode, padding_mode, align_corners)
-    return reshape(transpose(out, axes=(0, 2, 1)), shape=(n, c, *grid.shape[1:-1]))
+    return divided(transpose(out, axes=(0, 2, 1)), 2, points)
 
 
 def _tap_weights(t, mode):

@@ -13,8 +13,9 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Count, Reach, Size, Span
 from core.ops.indexing.gather import gather, scatter_add_like, slice_
+from core.ops.shape.creation import fill_constant_batch_size_like
 from core.ops.shape.pad import pad
-from core.ops.shape.reshape import reshape, transpose
+from core.ops.shape.reshape import divided, merged, rearranged
 
 __all__: list[str] = []
 
@@ -25,15 +26,27 @@ _INTEGER = "its result is an integer"
 
 
 def _image(x, what: str) -> tuple[int, int, int, int]:
-    if x.rank != 4 or -1 in x.shape[1:]:
-        raise ProgramError(
-            f"{what} takes [batch, channels, height, width] of known sizes, not {x.type}", "shape_mismatch"
-        )
+    if x.rank != 4:
+        raise ProgramError(f"{what} takes [batch, channels, height, width], not {x.type}", "shape_mismatch")
     return x.shape
 
 
-def _regroup(x, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]):
-    return reshape(transpose(reshape(x, shape=split), axes=order), shape=shape)
+def _apart(size: int, factor: int) -> bool:
+    """Whether a known size is not a multiple of `factor`. The run checks an unknown one."""
+    return size != -1 and size % factor != 0
+
+
+def _blocks_to_channels(x, f: int, order: tuple[int, ...]):
+    """The positions in each f by f square of x [n, c, h f, w f] as channels: [n, c f f, h, w].
+
+    order: of the axes [n, c, h, f, w, f]; the last two are height and width.
+    """
+    return rearranged(x, ((-1,), (-1,), (-1, f), (-1, f)), order, (1, 3, 1, 1))
+
+
+def _channels_to_blocks(x, sizes: tuple[int, ...], order: tuple[int, ...]):
+    """The inverse of `_blocks_to_channels`: the channels are divided into `sizes`, `order` is [n, c, h, f, w, f]."""
+    return rearranged(x, ((-1,), sizes, (-1,), (-1,)), order, (1, 1, 2, 2))
 
 
 @composite
@@ -42,21 +55,19 @@ def pixel_shuffle(x, *, factor: Span):
 
     Channel c f f + i f + j becomes row i, column j of each f by f square.
     """
-    n, c, h, w = _image(x, "pixel_shuffle")
-    if c % factor**2:
+    _, c, _, _ = _image(x, "pixel_shuffle")
+    if _apart(c, factor**2):
         raise ProgramError(f"{c} channels are not a multiple of the square of factor {factor}", "bad_attr")
-    f, k = factor, c // factor**2
-    return _regroup(x, (n, k, f, f, h, w), (0, 1, 4, 2, 5, 3), (n, k, h * f, w * f))
+    return _channels_to_blocks(x, (-1, factor, factor), (0, 1, 4, 2, 5, 3))
 
 
 @composite
 def pixel_unshuffle(x, *, factor: Span):
     """[n, c, h f, w f] rearranged to [n, c f f, h, w]: the inverse of `pixel_shuffle`."""
-    n, c, h, w = _image(x, "pixel_unshuffle")
-    if h % factor or w % factor:
+    _, _, h, w = _image(x, "pixel_unshuffle")
+    if _apart(h, factor) or _apart(w, factor):
         raise ProgramError(f"{h} by {w} is not a multiple of factor {factor}", "bad_attr")
-    f = factor
-    return _regroup(x, (n, c, h // f, f, w // f, f), (0, 1, 3, 5, 2, 4), (n, c * f * f, h // f, w // f))
+    return _blocks_to_channels(x, factor, (0, 1, 3, 5, 2, 4))
 
 
 @composite
@@ -65,30 +76,28 @@ def space_to_depth(x, *, block_size: Span):
 
     The position inside each b by b square becomes the slower-varying part of the channel index.
     """
-    n, c, h, w = _image(x, "space_to_depth")
-    if h % block_size or w % block_size:
+    _, _, h, w = _image(x, "space_to_depth")
+    if _apart(h, block_size) or _apart(w, block_size):
         raise ProgramError(f"{h} by {w} is not a multiple of block_size {block_size}", "bad_attr")
-    b = block_size
-    return _regroup(x, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
+    return _blocks_to_channels(x, block_size, (0, 3, 5, 1, 2, 4))
 
 
 @composite
 def depth_to_space(x, *, block_size: Span):
     """[n, b b c, h, w] rearranged to [n, c, h b, w b]: the inverse of `space_to_depth`."""
-    n, c, h, w = _image(x, "depth_to_space")
-    if c % block_size**2:
+    _, c, _, _ = _image(x, "depth_to_space")
+    if _apart(c, block_size**2):
         raise ProgramError(f"{c} channels are not a multiple of the square of block_size {block_size}", "bad_attr")
-    b, k = block_size, c // block_size**2
-    return _regroup(x, (n, b, b, k, h, w), (0, 3, 4, 1, 5, 2), (n, k, h * b, w * b))
+    return _channels_to_blocks(x, (block_size, block_size, -1), (0, 3, 4, 1, 5, 2))
 
 
 @composite
 def channel_shuffle(x, *, groups: Count):
     """Channels of [n, c, h, w] shuffled (Zhang et al. 2018): viewed as [groups, c / groups] and transposed."""
-    n, c, h, w = _image(x, "channel_shuffle")
-    if c % groups:
+    _, c, _, _ = _image(x, "channel_shuffle")
+    if _apart(c, groups):
         raise ProgramError(f"{c} channels are not a multiple of {groups} groups", "bad_attr")
-    return _regroup(x, (n, groups, c // groups, h, w), (0, 2, 1, 3, 4), (n, c, h, w))
+    return rearranged(x, ((-1,), (groups, -1), (-1,), (-1,)), (0, 2, 1, 3, 4), (1, 2, 1, 1))
 
 
 def _image_cases(f, attr: str, deep: bool):
@@ -179,12 +188,14 @@ def unfold(
 ):
     """Windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], with windows in row-major order."""
     n, c, h, w = _image(x, "unfold")
+    if -1 in (h, w) or (n, c).count(-1) > 1:
+        raise ProgramError(f"unfold needs a known height and width, not {x.type}", "shape_mismatch")
     ph, pw = paddings
     x = pad(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
     h, w = h + 2 * ph, w + 2 * pw
     at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
-    columns = gather(reshape(x, shape=(n, c, h * w)), at, axis=2)
-    return reshape(columns, shape=(n, c * at.shape[0], at.shape[1]))
+    columns = gather(merged(x, 2, 4), at, axis=2)
+    return merged(columns, 1, 3)
 
 
 @composite
@@ -198,8 +209,10 @@ def fold(
     dilations: Pair = (1, 1),
 ):
     """Columns [n, c * kernel h * kernel w, windows] summed into an image [n, c, h, w]: the transpose of `unfold`."""
-    if x.rank != 3 or -1 in x.shape:
-        raise ProgramError(f"fold takes [batch, elements, windows] of known sizes, not {x.type}", "shape_mismatch")
+    if x.rank != 3 or -1 in x.shape[1:]:
+        raise ProgramError(
+            f"fold takes [batch, elements, windows] with known elements and windows, not {x.type}", "shape_mismatch"
+        )
     ph, pw = paddings
     h, w = output_size[0] + 2 * ph, output_size[1] + 2 * pw
     at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
@@ -209,9 +222,9 @@ def fold(
             f"fold needs {at.shape[1]} windows of {at.shape[0]} elements per channel, not {x.type}", "shape_mismatch"
         )
     c = deep // at.shape[0]
-    like = x.builder.constant(0.0, x.dtype, (n, c, h * w))
-    flat = scatter_add_like(reshape(x, shape=(n, c, *at.shape)), at, like, axis=2)
-    image = reshape(flat, shape=(n, c, h, w))
+    like = fill_constant_batch_size_like(x, shape=(n, c, h * w), dtype=x.dtype)
+    flat = scatter_add_like(divided(x, 1, (c, at.shape[0])), at, like, axis=2)
+    image = divided(flat, 2, (h, w))
     return slice_(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
 
 

@@ -13,7 +13,9 @@ from core.ops.common.ranges import Reach, Size, Span
 from core.ops.common.types import same_size
 from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
 from core.ops.indexing.gather import check_index, in_range
-from core.ops.shape.creation import fill_constant_batch_size_like
+from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.broadcast import expand
+from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
 
 __all__ = [
     "BOX",
@@ -239,8 +241,10 @@ def max_unpool(x, index, *, output_size: tuple[Size, ...]):
     if len(output_size) != x.rank - 2:
         raise ProgramError(f"output_size must be {x.rank - 2} sizes, not {list(output_size)}", "bad_attr")
     if x.shape[1] == -1:
-        raise ProgramError(f"the number of channels of {x.type} must be known", "shape_mismatch")
-    like = fill_constant_batch_size_like(x, shape=(*x.shape[:2], *output_size), dtype=x.dtype)
+        lead = reduce_sum(fill_zeros_like(x), axes=tuple(range(2, x.rank)), keepdims=True)
+        like = expand(lead, shape=(-1, -1, *output_size))
+    else:
+        like = fill_constant_batch_size_like(x, shape=(*x.shape[:2], *output_size), dtype=x.dtype)
     return unpool_like(x, index, like)
 
 

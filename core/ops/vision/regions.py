@@ -10,7 +10,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.bounds import Bounds
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Positive, Span
 from core.ops.common.types import matches
@@ -29,7 +29,7 @@ from core.ops.indexing.gather import check_index, gather, in_range, slice_
 from core.ops.reduction.sums import reduce_mean
 from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_zeros_like, full_like
-from core.ops.shape.reshape import reshape, transpose, unsqueeze
+from core.ops.shape.reshape import divided, merged, transpose, unsqueeze
 from core.ops.vision.grid import channel_rows, interpolate_rows
 
 __all__: list[str] = []
@@ -40,8 +40,8 @@ MOST_BINS = 2**20
 
 def _check(x, boxes, image, output_size: tuple[Span, ...], scale: float) -> tuple[int, int]:
     check_index(image, "image")
-    if x.rank != 4 or -1 in x.shape or 0 in x.shape[2:] or boxes.rank != 2 or -1 in boxes.shape:
-        raise ProgramError(f"needs [n, c, h, w] and boxes [r, 4] of known sizes, not {x}, {boxes}", "shape_mismatch")
+    if x.rank != 4 or -1 in x.shape[2:] or 0 in x.shape[2:] or boxes.rank != 2:
+        raise ProgramError(f"needs [n, c, h, w] of known h and w, and boxes [r, 4], not {x}, {boxes}", "shape_mismatch")
     if boxes.shape[1] != 4 or boxes.dtype != x.dtype or not matches(image, TensorType(boxes.shape[:1], image.dtype)):
         raise ProgramError(f"needs {x.dtype} boxes [r, 4] and image [r], not {boxes} and {image}", "shape_mismatch")
     height, width = sizes(output_size, 2, "output_size", 1)
@@ -75,7 +75,7 @@ def roi_align(
     x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
-    (_, c, *spatial), r = x.shape, boxes.shape[0]
+    spatial = x.shape[2:]
     scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
 
     def column(i):
@@ -93,8 +93,7 @@ def roi_align(
     rows, first = channel_rows(x)
     rows_down, columns_across = (v.shape[1] for v in positions)
     each = [
-        reshape(expand(unsqueeze(v, axes=(2 - i,)), shape=(r, rows_down, columns_across)),
-                          shape=(r, rows_down * columns_across))
+        merged(expand(unsqueeze(v, axes=(2 - i,)), shape=(-1, rows_down, columns_across)), 1, 3)
         for i, v in enumerate(positions)
     ]  # fmt: skip
     outside = [
@@ -105,7 +104,7 @@ def roi_align(
     inside = logical_not(reduce(logical_or, outside))
     found = interpolate_rows(rows, gather(first, image), each, spatial, padding_mode="border")
     found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
-    found = reshape(found, shape=(r, height, sampling_ratio, width, sampling_ratio, c))
+    found = divided(found, 1, (height, sampling_ratio, width, sampling_ratio))
     return transpose(reduce_mean(found, axes=(2, 4)), axes=(0, 3, 1, 2))
 
 
@@ -114,6 +113,7 @@ def roi_positions(xp, x, boxes, image, *, output_size: tuple[Span, ...], spatial
     """For `roi_pool`: row-major position in x of the largest element of each bin, or -1 for an empty bin."""
     height, width = sizes(output_size, 2, "output_size", 1)
     n, c, h, w = x.shape
+    _check_bins(len(boxes), (height, width), ExecutionError)
     out = xp.full((len(boxes), c, height, width), -1, "int64")
     corners = np.asarray(boxes.tolist(), "float64").reshape(-1, 4) * spatial_scale
     if not np.isfinite(corners).all():
@@ -129,6 +129,12 @@ def roi_positions(xp, x, boxes, image, *, output_size: tuple[Span, ...], spatial
                 place = (y0 + best // (x1 - x0)) * w + x0 + best % (x1 - x0)
                 out[k, :, i, j] = (which[k] * c + xp.arange(c)) * h * w + place
     return out
+
+
+def _check_bins(boxes: int, counts: tuple[int, int], error: type[CoreError]) -> None:
+    if boxes * math.prod(counts) > MOST_BINS:
+        code = "bad_attr" if error is ProgramError else "too_large"
+        raise error(f"{boxes} boxes of {list(counts)} bins exceed the limit of {MOST_BINS} bins", code)
 
 
 def _bins(start: float, end: float, count: int, size: int) -> list[tuple[int, int]]:
@@ -148,10 +154,7 @@ def roi_positions_infer(x, boxes, image, *, output_size, spatial_scale):
     if not x.is_float:
         raise ProgramError(f"needs a floating-point input, not {x}", "dtype_mismatch")
     counts = _check(x, boxes, image, output_size, spatial_scale)
-    if boxes.shape[0] * math.prod(counts) > MOST_BINS:
-        raise ProgramError(
-            f"{boxes.shape[0]} boxes of {list(counts)} bins exceed the limit of {MOST_BINS} bins", "bad_attr"
-        )
+    _check_bins(boxes.shape[0], counts, ProgramError)
     return TensorType((boxes.shape[0], x.shape[1], *counts), "int64")
 
 
@@ -167,7 +170,7 @@ def roi_pool(x, boxes, image, *, output_size: tuple[Span, ...], spatial_scale: P
     at = roi_positions(stop_gradient(x), boxes, image, output_size=output_size, spatial_scale=spatial_scale)
     zero = fill_zeros_like(at)
     nonempty = greater_equal(at, zero)
-    flat = reshape(x, shape=(math.prod(x.shape),))
+    flat = merged(x, 0, 4)
     if flat.shape[0] == 0:
         return cast(zero, dtype=x.dtype)
     return where_or_zero(nonempty, gather(flat, where(nonempty, at, zero)))

@@ -18,9 +18,10 @@ from service.formats import json_tensors
 from service.formats.packed import as_text
 from service.http import request_body
 from service.http.codec import CODEC, Codec
+from service.http.given_values import read_values
 from service.http.pieces import PIECE_BYTES, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON, SAFETENSORS, read_body
-from service.http.tensor_payloads import given_tensors, render
+from service.http.tensor_payloads import render
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store.program_text import ProgramText
@@ -91,8 +92,8 @@ async def test_a_large_json_body_is_decoded_in_another_process(codec: Codec, no_
     )
 
     assert body.document["loss"] == "loss"
-    values = await given_tensors(body, SETTINGS, {"/feeds": body.document["feeds"]})
-    np.testing.assert_array_equal(values["big"], X)
+    values = await read_values(body, SETTINGS, {"/feeds": body.document["feeds"]})
+    np.testing.assert_array_equal(values.tensors["big"], X)
     table = body.document["gradients"]["E"]
     assert json_tensors.decode(table["values"], pointer="").tolist() == [2.0]
 
@@ -113,11 +114,12 @@ async def test_wrong_tensors_get_the_same_errors_as_in_a_small_body(codec: Codec
     found = []
     for each in (codec, None):
         received = await read(each, body)
-        with pytest.raises(HttpProblem) as raised:
-            await given_tensors(received, SETTINGS, {"/feeds": received.document["feeds"]})
-        found.append((raised.value.code, raised.value.detail, sorted(map(repr, raised.value.errors))))
+        values = await read_values(received, SETTINGS, {"/feeds": received.document["feeds"]})
+        flaws = {name: [(e.code, e.detail, e.pointer) for e in errors] for name, errors in values.flaws.items()}
+        found.append((flaws, values.places, list(values.tensors)))
     assert found[0] == found[1]
-    assert len(found[0][2]) == len(WRONG)
+    assert found[0][0].keys() == WRONG.keys()
+    assert found[0][2] == ["big"]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,7 @@ async def test_the_program_of_a_large_body_stays_text(codec: Codec, no_parser: N
 async def test_a_client_cannot_forge_a_decoded_part():
     body = await read(None, b'{"program": {"": "text"}, "feeds": {"x": {"extracted": 1}}}')
     assert orjson.loads(as_text(body.document["program"]).text) == {"": "text"}
-    with pytest.raises(HttpProblem):
-        await given_tensors(body, SETTINGS, {"/feeds": body.document["feeds"]})
+    assert (await read_values(body, SETTINGS, {"/feeds": body.document["feeds"]})).flaws.keys() == {"x"}
 
 
 async def test_a_body_of_options_alone_has_a_limit(codec: Codec):

@@ -400,7 +400,7 @@ def test_a_structure_is_appended_again_and_played_back_in_one_request(client, pa
         asked |= {"ops": LONG} if structure is None else {"structure": structure}
         if as_file:
             answer = client.post(f"{path}/ops", **file_of({"parameter/w": w, "constant/x": X}, **asked))
-            _, found = read_file(answer)
+            said, found = read_file(answer)
             gradient = found["grad/w"]
         else:
             answer = client.post(

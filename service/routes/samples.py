@@ -1,0 +1,47 @@
+"""The sample session and the sample tape of the documentation.
+
+Their ids are constant, so that every form of the API page can be sent as it is. They are opened when a request first
+names them, and again after they were closed, expired or lost.
+"""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from service.http.request_body import JSON, Body
+from service.routes import common, on_tape, sessions, tapes
+from service.schemas import sessions as session_schemas
+from service.schemas import tapes as tape_schemas
+from service.schemas.examples import SAMPLE_LINE, SAMPLE_SESSION, SAMPLE_SETTINGS, SAMPLE_TAPE
+from service.sessions.tape import OpenTape
+
+__all__ = ["restored_samples"]
+
+
+async def restored_samples(request: Request) -> None:
+    """A dependency of every route: open the sample that the path names, unless it is open. Raises EngineError, or
+    HttpProblem if no session can be opened."""
+    named = request.path_params
+    if named.get("session_id") == SAMPLE_SESSION:
+        async with request.app.state.samples:
+            await _restore_session(request)
+    elif named.get("tape_id") == SAMPLE_TAPE:
+        async with request.app.state.samples:
+            await _restore_tape(request)
+
+
+async def _restore_session(request: Request) -> None:
+    if not common.sessions(request).is_open(SAMPLE_SESSION):
+        asked = session_schemas.CreateSession.model_validate(SAMPLE_SETTINGS)
+        await sessions.open_session(request, Body(SAMPLE_SETTINGS, {}, JSON, b""), asked, SAMPLE_SESSION)
+
+
+async def _restore_tape(request: Request) -> None:
+    registry = common.tapes(request)
+    if not registry.is_open(SAMPLE_TAPE):
+        await tapes.open_tape(request, tape_schemas.CreateTape.model_validate({}), SAMPLE_TAPE)
+    tape = registry.get(SAMPLE_TAPE)
+    assert isinstance(tape, OpenTape)
+    if tape.ops == 0:
+        asked = tape_schemas.AppendOps.model_validate(SAMPLE_LINE)
+        await on_tape.append(request, tape, Body(SAMPLE_LINE, {}, JSON, b""), asked, as_file=False)
