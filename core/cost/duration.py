@@ -24,7 +24,7 @@ ELEMENT = 3e-8
 """Seconds for one element read or written: special functions, gathers, random numbers."""
 
 SIMPLE = 4e-9
-"""Seconds for one element read or written by an op that takes little longer than moving it."""
+"""Seconds for one element read or written by an op that takes little longer than moving it, or has vector code."""
 
 HALF = 8
 """Factor for 16-bit floats, which are converted to float32 and back one by one."""

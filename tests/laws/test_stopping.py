@@ -52,7 +52,7 @@ OPS: dict[str, tuple[dict[str, list[int]], list[dict[str, Any]]]] = {
     ),
     "argsort": ({}, [noise("a", 20_000_000), op("argsort", "y", x="a")]),
     "gather": ({"a": [PRIME]}, [random_ints("i", 100_000_000, PRIME), op("gather", "y", x="a", index="i")]),
-    "uniform_random": ({}, [noise("y", 100_000_000)]),
+    "uniform_random": ({}, [noise("y", 40_000_000)]),
     "cumsum": (
         {"a": [30_000, 3000]},
         [op("cumsum", "b", x="a", attrs={"axis": 0}), op("logcumsumexp", "y", x="b", attrs={"axis": 0})],

@@ -38,7 +38,7 @@ def noise(*shape: int) -> dict[str, Any]:
 LONG = {
     "matmul": summed(noise(4000, 4000), op("matmul", "b", x="a", y="a"), op("matmul", "c", x="b", y="a")),
     "argsort": summed(noise(20_000_000), op("argsort", "i", x="a"), op("gather", "b", x="a", index="i")),
-    "random": summed(noise(80_000_000)),
+    "random": summed(noise(30_000_000)),
     "inverse": summed(noise(4000, 4000), op("inverse", "b", x="a")),
     "conv2d": summed(
         op("fill_constant", "a", attrs={"shape": [1, 64, 512, 512], "value": 1.0}),

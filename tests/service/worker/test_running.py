@@ -12,7 +12,7 @@ import pytest
 from core.compiler.compile import Outputs
 from service.worker.running import answer_of
 
-STATE: Any = SimpleNamespace(device="cpu", xp=np, to_host=np.asarray, host_memory=None)
+STATE: Any = SimpleNamespace(device="cpu", xp=np, to_host=np.asarray, host_memory=None, answer_bytes=None)
 COMPILED: Any = SimpleNamespace(fresh=False, executable=SimpleNamespace(choice=None))
 
 
