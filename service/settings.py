@@ -91,6 +91,13 @@ class Settings(BaseSettings):
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="Compilation to machine code on CPU workers; auto: for sessions and for long calls."
     )
+    codecs: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Processes that read large bodies and write large answers; by default one for four cores. They "
+        "start when first needed.",
+    )
     cache_dir: Path | None = Field(
         None, description="Directory of compiled machine code; by default `code` in the data directory."
     )
@@ -140,13 +147,6 @@ class Settings(BaseSettings):
         64 * MIB, gt=0, description="Largest sum of the tensors of a JSON answer, as binary numbers."
     )
     binary_answer_bytes: int = Field(GIB, gt=0, description="Largest sum of the tensors of a safetensors answer.")
-    codecs: int | None = Field(
-        None,
-        ge=1,
-        le=64,
-        description="Processes that read large bodies and write large answers; by default one for four cores. They "
-        "start when first needed.",
-    )
     json_depth: int = Field(64, ge=4, le=500, description="Deepest nesting of arrays and objects in JSON.")
     header_bytes: int = Field(32 * KIB, ge=1024, description="Largest request header block, request line included.")
     header_fields: int = Field(100, ge=8, description="Largest number of header fields in a request.")

@@ -45,6 +45,8 @@ LIMITS = (
     "max_session_lease",
     "json_body_bytes",
     "binary_body_bytes",
+    "body_bytes_in_flight",
+    "answer_bytes_in_flight",
     "json_answer_bytes",
     "binary_answer_bytes",
     "json_depth",
