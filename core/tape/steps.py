@@ -144,7 +144,7 @@ class Step:
 class Steps:
     """Compiled steps by form, least recently used first. Several tapes may share them.
 
-    compiled, reused: how often a step was compiled, and how often it was found.
+    compiled, reused: how often a step was made for a new structure, and how often it was found.
     """
 
     def __init__(self, capacity: int = CAPACITY, machine: MachineCode | None = None) -> None:
@@ -180,7 +180,6 @@ class Steps:
             made = self._machine(key, step.interpreter.block)
             found = replace(step, key=key, interpreter=made, _peaks=[])
             self._cached.put(key, found)
-            self.compiled += 1
         return found
 
     def _step(self, form: Form, key: Hashable, make: Callable[[Form, Hashable], Step]) -> Step:

@@ -17,7 +17,7 @@ import numpy as np
 from core.backward.append_backward import check_seed
 from core.compiler.compile import key_of
 from core.ir import Program, TensorType, Type
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.recursion import headroom
 from core.runtime.run import RunLimits
 from core.tape.reader import parse_ops, pointer_of, read_ops
@@ -264,7 +264,11 @@ class Tape:
 
     def _run(self, plan: Plan, more: Sequence[Any], limits: RunLimits | None) -> dict[str, Any]:
         if plan.runs == REPEATS:
-            plan.step = self.steps.as_machine_code(plan.form, plan.step)
+            try:
+                plan.step = self.steps.as_machine_code(plan.form, plan.step)
+            except ExecutionError as error:
+                if error.code != "compiler_failed":
+                    raise  # otherwise the step goes on as it is
         plan.runs += 1
         return plan.step.run(plan.form, self._trace.values, more, limits or RunLimits(), self._xp)
 

@@ -165,6 +165,15 @@ def test_an_iteration_runs_again_after_its_compilation_was_not_ready():
     np.testing.assert_allclose(iteration(t, structure, w=w).gradients.gradients["w"], by_hand(w), rtol=1e-12)
 
 
+def test_a_plan_that_cannot_be_compiled_runs_as_before():
+    def machine(key: Hashable, block: Block) -> Interpreter:
+        raise ExecutionError("the compiler ended", "compiler_failed")
+
+    t, structure, w = Tape("lazy", steps=Steps(machine=machine)), Structure(CELL), np.eye(3) / 3
+    for _ in range(REPEATS + 2):
+        np.testing.assert_allclose(iteration(t, structure, w=w).gradients.gradients["w"], by_hand(w), rtol=1e-12)
+
+
 POOL = [
     [op("tanh", "a", x="w"), op("mul", "b", x="a", y="x"), op("reduce_sum", "s", x="b")],
     [op("exp", "a", x="w"), op("add", "b", x="a", y="a"), op("mean", "s", x="b")],
