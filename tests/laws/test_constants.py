@@ -19,7 +19,7 @@ from tests.laws.test_native import both
 from tests.laws.test_ops import OPS
 from tests.programs import Sketch
 
-NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf, np.nan)
+NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf)  # NaN cannot be an attribute
 BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(spec.inputs) == 2)
 
 
@@ -27,7 +27,7 @@ BINARY = sorted(name for name, spec in OPS.items() if spec.elementwise and len(s
 @pytest.mark.parametrize("name", BINARY)
 def test_an_op_with_a_constant_agrees_with_the_reference_executor(name, dtype):
     b = BlockBuilder()
-    x = b.param(TensorType((len(NUMBERS),), dtype))
+    x = b.param(TensorType((len(NUMBERS) + 1,), dtype))
     results = []
     for number in NUMBERS:
         constant = b.emit("fill_constant", shape=x.shape, value=number, dtype=dtype)
@@ -35,7 +35,7 @@ def test_an_op_with_a_constant_agrees_with_the_reference_executor(name, dtype):
             results += [lookup(name)(x, constant), lookup(name)(constant, x)]
         except CoreError:  # the op takes no floats
             return
-    both(b.build(results), [np.array(NUMBERS, dtype)])
+    both(b.build(results), [np.array((*NUMBERS, np.nan), dtype)])
 
 
 def bits(block: Block, *values: np.ndarray) -> tuple[list[bytes], list[bytes]]:
