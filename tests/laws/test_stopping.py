@@ -59,7 +59,11 @@ OPS: dict[str, tuple[dict[str, list[int]], list[dict[str, Any]]]] = {
     ),
     "einsum": (
         {"a": [600, 700]},
-        [op("einsum", "y", x=["a", "a"], attrs={"equation": "ij,kj->ikj"})],
+        [
+            op("einsum", "e", x=["a", "a"], attrs={"equation": "ij,kj->ikj"}),
+            *(op(("tanh", "sin")[i % 2], f"e{i}", x=f"e{i - 1}" if i else "e") for i in range(19)),
+            op("tanh", "y", x="e18"),
+        ],
     ),
     "svd": ({}, [noise("a", 2500, 2500), op("svd", "y", slot="u", x="a")]),
     "inverse": ({}, [noise("a", 4000, 4000), op("inverse", "b", x="a"), op("inverse", "y", x="b")]),
