@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -164,6 +165,8 @@ def _serve(chosen: argparse.Namespace) -> int:
     # uvicorn raises the signal that ended it once more. An orderly stop is no failure, so ignore that signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    gc.collect()
+    gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
     server.run()
     return 0 if server.started else 1
 
