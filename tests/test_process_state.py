@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 OWNERS = {
+    "gc.freeze": {"service/cli/main.py"},  # the API process
     "gc.disable": {"core/ir/recursion.py", "core/runtime/forked.py"},  # any process; the child of an op
     "gc.enable": {"core/ir/recursion.py"},
     "sys.setrecursionlimit": {"core/ir/recursion.py"},
@@ -38,7 +39,7 @@ OWNERS = {
 """Every file that may set a switch; two where the files run in different processes."""
 
 OTHERS = {
-    "gc.freeze", "gc.set_threshold", "gc.set_debug", "sys.settrace", "sys.setprofile", "threading.settrace",
+    "gc.set_threshold", "gc.set_debug", "sys.settrace", "sys.setprofile", "threading.settrace",
     "threading.setprofile", "signal.setitimer", "signal.set_wakeup_fd", "faulthandler.register", "locale.setlocale",
     "os.chdir", "os.umask", "os.putenv", "os.sched_setaffinity", "np.seterr", "np.seterrcall",
     "np.set_printoptions", "np.setbufsize", "warnings.filterwarnings", "random.seed",

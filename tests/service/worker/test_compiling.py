@@ -3,8 +3,11 @@ signal, so that a compilation takes as long as the test needs."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -86,6 +89,20 @@ def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
         context.__exit__(None, None, None)
 
 
+def until_asked(compiler: int) -> None:
+    """Wait until the standard input of the stopped process holds a request: a process that ended before is replaced."""
+    descriptor = os.open(f"/proc/{compiler}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for _ in range(3000):
+            waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4)
+            if int.from_bytes(waiting, sys.byteorder):
+                return
+            time.sleep(0.01)
+    finally:
+        os.close(descriptor)
+    raise AssertionError("no request came")
+
+
 def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
     client = one.client
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
@@ -95,7 +112,7 @@ def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
         request = {"seq": 2, "fetch": ["prediction"], **BODY}
         os.kill(compiler, signal.SIGSTOP)
         held = pool.submit(client.post, f"{path}/steps", json=request)
-        until_parked(one)
+        until_asked(compiler)
         os.kill(compiler, signal.SIGKILL)
 
         said = problem(held.result(60), 422, "execution-failed")
