@@ -112,7 +112,7 @@ class Arenas:
 
 
 def keeps_result(nbytes: int) -> bool:
-    """Whether the memory of a result of `nbytes` is kept for reuse when nothing refers to the result."""
+    """Whether a later result may reuse the memory of a result of `nbytes` that nothing refers to."""
     return nbytes >= LARGE
 
 
@@ -262,7 +262,7 @@ class Stacks:
 
 
 def idle_bytes() -> int:
-    """Bytes of arenas, results and stacks that are kept for later runs and that no run uses."""
+    """Bytes of the arenas, results and stacks that wait for later runs."""
     return Arenas.idle_bytes() + ResultPools.idle_bytes() + Stacks.idle_bytes()
 
 

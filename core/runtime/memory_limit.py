@@ -18,7 +18,7 @@ class MemoryLimit(Protocol):
         """Bytes that arrays may take together."""
 
     def used(self) -> int:
-        """Bytes in use now, idle memory included: buffers that are kept for the next run."""
+        """Bytes in use now. Idle buffers of earlier runs count too."""
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now.

@@ -13,7 +13,7 @@ compiles once. The step runs with the values of the trace, and the results are s
 
 * `tape.py`: `Tape`, the way in.
 * `trace.py`: the ops by place, their leaves, values and uses, and the undoing of a failed call.
-* `structure.py`: ops that are appended again and again, with what was derived from them.
+* `structure.py`: ops of repeated requests, with their types and the plans of their passes.
 * `reader.py`: reading of the ops and leaves that a client appends.
 * `steps.py`: compiled steps, cached by form.
 * `playback.py`: the order of the backward pass, and the op after which each gradient is final.

@@ -1,4 +1,4 @@
-"""Structures: ops that a client appends again and again, with everything that was derived from them the first time.
+"""Structures: the ops of repeated requests, with their types and the plans of their passes.
 
 A training loop records the same ops in every iteration, under the same names. Reading them takes longer than running
 them, so a tape keeps the ops that were read, and the plans of the passes over them.

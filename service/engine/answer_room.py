@@ -13,8 +13,8 @@ COUNTED_BYTES = 2**20  # smaller answers fit into the buffers of their sockets
 class AnswerRoom:
     """Counts the bytes of the answers that are being sent.
 
-    An answer that arrives from a worker must fit beside them. While it is made ready it does not count yet, so the
-    limit can be exceeded by one answer of each worker.
+    An answer of a worker must fit into the rest of the limit. It counts only from the start of sending, so the sum can
+    exceed the limit by one answer of each worker.
     """
 
     def __init__(self, limit: int) -> None:

@@ -99,16 +99,10 @@ class AppendOps(Strict):
     deadline_s: Deadline = None
 
 
-class BackwardRequest(Strict):
+class BackwardRequest(PlayBack):
     """A backward pass from one variable. In a safetensors body the cotangent is the tensor `target_gradient`."""
 
     seq: Seq = Field(None, description="Number of the call, as in `POST .../ops`; only with `record`.")
-    target: Name = Field(
-        description="The variable to differentiate: of one element, or of any shape with a `target_gradient`."
-    )
-    wrt: list[Name] | None = Field(
-        None, description="Variables to differentiate with respect to; by default all parameters."
-    )
     target_gradient: Annotated[
         Any,
         WithJsonSchema({"anyOf": [TENSOR, {"type": "string"}, {"type": "null"}]}),

@@ -34,7 +34,7 @@ SLICE_S = 0.005
 
 PAUSE_S, PAUSE_SHARE = 0.004, 2.0
 """A compilation pauses while the worker serves a call: for at most PAUSE_S at a time, and for at most PAUSE_SHARE times
-as long as it runs. A compilation beside calls without end thus keeps a third of its speed."""
+as long as it runs. Under uninterrupted calls a compilation thus keeps a third of its speed."""
 
 STEP_S = 0.0002
 """Time between two looks at the call during a pause."""

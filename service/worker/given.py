@@ -201,7 +201,7 @@ def missing_inputs(inputs: Sequence[Variable], values: Mapping[str, Any]) -> Non
 def _unknown(
     program: Program, name: str, roles: Mapping[str, str], variables: Mapping[str, Variable]
 ) -> tuple[str, str, str, str | None, str]:
-    """The members of the mistake that `name` is none of `variables`."""
+    """The members of a mistake: `variables` does not contain `name`."""
     nouns = [*roles]
     noun = " or ".join([", ".join(nouns[:-1]), nouns[-1]]) if len(nouns) > 1 else nouns[0]
     message = f"the program has no {noun} {name!r}"
